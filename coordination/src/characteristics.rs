@@ -1,0 +1,138 @@
+//! What a store can promise, as data.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// How far exclusion reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Tasks and threads of one process.
+    Threads,
+    /// Processes of one host.
+    Processes,
+    /// Processes of many hosts.
+    Hosts,
+}
+
+/// What survives a fault of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Survives.
+    Yes,
+    /// Does not survive.
+    No,
+    /// There is nothing that could fail in this way.
+    NotApplicable,
+    /// Depends on a set-up that cannot be seen from here.
+    Unknown,
+}
+
+/// How a holder learns that its lock is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// A lease with a local deadline: a holder that is paused or cut off loses the lock in time.
+    Lease,
+    /// The process itself: it holds until it releases or dies, and keeps the lock while paused.
+    Process,
+}
+
+/// What the connected store promises; see each backend's page for the reasons.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use coordination::{Coordinator, Scope};
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// assert_eq!(coordinator.characteristics().scope, Scope::Threads);
+///
+/// // State needs, not hopes: this fails, as memory does not reach other hosts.
+/// assert!(Coordinator::connect("memory://?require=hosts").await.is_err());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Characteristics {
+    /// How far exclusion reaches.
+    pub scope: Scope,
+    /// What a holder's liveness hangs on.
+    pub liveness: Liveness,
+    /// Grants survive a restart of the store's process.
+    pub survives_restart: Durability,
+    /// Grants survive loss of power.
+    pub survives_power_loss: Durability,
+    /// Grants survive fail-over to another server.
+    pub survives_failover: Durability,
+    /// Waiters are served in the order in which they came.
+    pub fifo: bool,
+    /// Fencing tokens rise for ever; false: only while the store keeps its data.
+    pub fencing_survives_data_loss: bool,
+    /// Why the store might end a session before its lease is over, where that is known.
+    pub early_expiry: Option<&'static str>,
+    /// Names longer than this many bytes, once encoded, are stored as a hash beside the full name.
+    pub max_plain_name: usize,
+    /// The shortest lease the store grants.
+    pub min_ttl: Option<Duration>,
+}
+
+/// The names that `require=` takes, with their tests.
+const REQUIREMENTS: [(&str, fn(&Characteristics) -> bool); 8] = [
+    ("processes", |c| c.scope >= Scope::Processes),
+    ("hosts", |c| c.scope >= Scope::Hosts),
+    ("lease", |c| c.liveness == Liveness::Lease),
+    ("restart_safe", |c| {
+        c.survives_restart != Durability::No && c.survives_restart != Durability::Unknown
+    }),
+    ("power_loss_safe", |c| c.survives_power_loss == Durability::Yes),
+    ("failover_safe", |c| c.survives_failover == Durability::Yes),
+    ("fifo", |c| c.fifo),
+    ("no_early_expiry", |c| c.early_expiry.is_none()),
+];
+
+/// One thing a program needs of its store: an item of `require=`.
+#[derive(Clone, Copy)]
+pub struct Requirement {
+    name: &'static str,
+    holds: fn(&Characteristics) -> bool,
+}
+
+impl Requirement {
+    /// Its name, as in `require=`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn holds(&self, characteristics: &Characteristics) -> bool {
+        (self.holds)(characteristics)
+    }
+}
+
+impl fmt::Debug for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl FromStr for Requirement {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        REQUIREMENTS
+            .iter()
+            .find(|(name, _)| *name == text)
+            .map(|&(name, holds)| Self { name, holds })
+            .ok_or_else(|| {
+                let known = REQUIREMENTS.map(|(name, _)| name).join(", ");
+                Error::config(format!(
+                    "unknown characteristic {text:?} in `require`; known are {known}"
+                ))
+            })
+    }
+}

@@ -1,0 +1,185 @@
+//! Durations as people write them in URLs and configuration files.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+const ALLOWED: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, \
+                       `s`, `m` and `h`, as in `0.5`, `500ms` or `2m`; it is not negative";
+
+const TOO_LONG: &str = "the duration is longer than any that can be counted";
+
+/// Reads `500ms`, `5s`, `2m`, `1h`, `0.5s`, or a bare number of seconds.
+///
+/// The message for anything else says what is allowed and does not repeat the text.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let number = decimal(digits).ok_or(ALLOWED)?;
+    let seconds = match text.strip_prefix(digits) {
+        Some("ms") => number / 1000.0,
+        Some("s" | "") => number,
+        Some("m") => number * 60.0,
+        Some("h") => number * 3600.0,
+        _ => return Err(ALLOWED.to_owned()),
+    };
+    from_seconds(seconds).map_err(str::to_owned)
+}
+
+/// For `#[serde(default, with = "…")]` on an `Option<Duration>`; without `default`, serde asks
+/// for the field to be there.
+pub(crate) mod option {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes the number of seconds or nothing.
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(|duration| duration.as_secs_f64()).serialize(to)
+    }
+
+    /// Takes text, a number or nothing.
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<super::Given>::deserialize(from)?.map(|given| given.0))
+    }
+}
+
+/// A duration in any of the forms that a configuration file may give.
+struct Given(Duration);
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(GivenVisitor)
+    }
+}
+
+struct GivenVisitor;
+
+impl Visitor<'_> for GivenVisitor {
+    type Value = Given;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ALLOWED)
+    }
+
+    fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Given, E> {
+        Ok(Given(Duration::from_secs(seconds)))
+    }
+
+    fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Given, E> {
+        let seconds = u64::try_from(seconds).map_err(|_| E::custom(ALLOWED))?;
+        self.visit_u64(seconds)
+    }
+
+    fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Given, E> {
+        from_seconds(seconds).map(Given).map_err(E::custom)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Given, E> {
+        parse(text).map(Given).map_err(E::custom)
+    }
+}
+
+/// Stricter than `f64::from_str`, which takes signs, exponents, `inf` and `nan`.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.parse().ok().filter(|_| plain)
+}
+
+fn from_seconds(seconds: f64) -> Result<Duration, &'static str> {
+    let problem = if seconds >= 0.0 { TOO_LONG } else { ALLOWED };
+    Duration::try_from_secs_f64(seconds).map_err(|_| problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Settings {
+        #[serde(default, with = "option")]
+        ttl: Option<Duration>,
+    }
+
+    fn settings(json: &str) -> Result<Option<Duration>, String> {
+        serde_json::from_str(json)
+            .map(|settings: Settings| settings.ttl)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn reads_numbers_with_and_without_units() {
+        let millis = |text| parse(text).map(|duration| duration.as_millis());
+        for (text, expected) in [
+            ("500ms", 500),
+            ("5s", 5000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0.5s", 500),
+            ("1.5h", 5_400_000),
+            ("10", 10_000),
+            ("0.25", 250),
+            ("0", 0),
+        ] {
+            assert_eq!(millis(text), Ok(expected), "{text}");
+        }
+        assert_eq!(parse("0.1ms"), Ok(Duration::from_micros(100)));
+    }
+
+    #[test]
+    fn says_what_is_allowed() {
+        for text in [
+            "", "s", ".", "-1", "-1s", "+1s", "NaN", "inf", "1e3", "5 s", " 5s", "5S", "5d", "5sm",
+            "1.2.3", "0x10", "٣s", "5s\n",
+        ] {
+            assert_eq!(parse(text), Err(ALLOWED.to_owned()), "{text:?}");
+        }
+        for text in ["2".repeat(20), "9".repeat(400), format!("{}h", "9".repeat(17))] {
+            assert_eq!(parse(&text), Err(TOO_LONG.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_take_text_and_numbers() {
+        let half = Ok(Some(Duration::from_millis(500)));
+        for json in [r#"{"ttl": 0.5}"#, r#"{"ttl": "500ms"}"#, r#"{"ttl": "0.5"}"#] {
+            assert_eq!(settings(json), half, "{json}");
+        }
+        assert_eq!(settings(r#"{"ttl": 3}"#), Ok(Some(Duration::from_secs(3))));
+        assert_eq!((settings("{}"), settings(r#"{"ttl": null}"#)), (Ok(None), Ok(None)));
+    }
+
+    #[test]
+    fn settings_refuse_the_rest() {
+        for ttl in ["-1", "-0.5", "\"fast\"", "1e30", "true", "[]"] {
+            let error = settings(&format!(r#"{{"ttl": {ttl}}}"#)).expect_err(ttl);
+            assert!(error.contains("duration"), "{ttl}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC*|[0-9.]{0,30}(ms|s|m|h)?") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn whole_milliseconds_are_exact(millis in 0..=u64::from(u32::MAX)) {
+            prop_assert_eq!(parse(&format!("{millis}ms")), Ok(Duration::from_millis(millis)));
+        }
+
+        #[test]
+        fn settings_come_back(millis in any::<Option<u32>>()) {
+            let ttl = millis.map(|millis| Duration::from_millis(millis.into()));
+            let json = serde_json::to_string(&Settings { ttl }).map_err(|_| TestCaseError::fail("unwritable"))?;
+            prop_assert_eq!(settings(&json), Ok(ttl));
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The one error type: what went wrong, where, and whether it may have taken effect.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What the library's calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of thing went wrong; a caller decides by it what to do.
+///
+/// Kinds marked *retry* may go away by themselves; the others ask for a changed
+/// configuration, name or program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The URL, an option or a setting is wrong; the message says what is allowed.
+    Config,
+    /// A lock name, member id or name template is not usable; the source is a [`NameError`].
+    Name,
+    /// The store, or this build, cannot do what was asked.
+    Unsupported,
+    /// A host name in the URL does not resolve.
+    Dns,
+    /// The host is there and nothing accepts connections at that address. *Retry.*
+    Refused,
+    /// The TLS handshake failed: certificate, host name, or a plain server on a TLS port.
+    Tls,
+    /// The store does not know the user, or the password is wrong.
+    Auth,
+    /// The store or the operating system forbids this to this user.
+    Permission,
+    /// The store is out of space or over a quota. *Retry* when there is room.
+    Quota,
+    /// The store did not answer in time, or has no quorum. *Retry.*
+    Unavailable,
+    /// The lock was not free within the time given. *Retry.*
+    Timeout,
+    /// The session, and with it every lock it held, is lost. *Retry* acquires anew.
+    Lost,
+    /// The coordinator was stopped or dropped, or this is a forked child of its process.
+    Closed,
+    /// Another live session has this member id.
+    MemberExists,
+    /// Two different names were mapped to one key of the store; nothing was locked.
+    Collision,
+    /// What was read from the store is not what this library writes there.
+    Corrupt,
+    /// Reading or writing a file failed.
+    Storage,
+    /// There is no global coordinator, or there is one already.
+    Global,
+}
+
+/// Whether a failed operation took effect at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It certainly did not: nothing changed.
+    None,
+    /// It may have: the answer was lost. The library goes on undoing or finishing it by itself.
+    Unknown,
+    /// It certainly did, and a later step failed.
+    Applied,
+}
+
+/// Why a session, or one lock, can no longer be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// No heartbeat was confirmed before the local deadline.
+    DeadlinePassed,
+    /// The store says that the session is over.
+    ExpiredByServer,
+    /// The entry of this lock is gone from the store: an operator broke the lock or removed it.
+    EntryDeleted,
+    /// The connection that carried the lock ended, and the lock with it.
+    ConnectionLost,
+    /// The session was revoked at the store.
+    Revoked,
+    /// The coordinator was stopped or dropped, or its runtime ended.
+    Closed,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeadlinePassed => "no heartbeat was confirmed before the deadline",
+            Self::ExpiredByServer => "the store ended the session",
+            Self::EntryDeleted => "its entry was removed from the store",
+            Self::ConnectionLost => "its connection ended",
+            Self::Revoked => "the session was revoked",
+            Self::Closed => "the coordinator was stopped",
+        })
+    }
+}
+
+/// Why a name, member id or template was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name is empty, or a template rendered to nothing.
+    Empty,
+    /// The name has `len` bytes and may have `max`.
+    TooLong {
+        /// Bytes in the refused name, with the coordinator's prefix.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// A placeholder names something that the value does not have.
+    MissingField {
+        /// The whole path of the placeholder, as written.
+        path: String,
+        /// The names that exist at the point where the path leaves the value.
+        known: Vec<String>,
+    },
+    /// A placeholder names a list, a map or nothing at all: no text for a name.
+    NotScalar {
+        /// The whole path of the placeholder, as written.
+        path: String,
+        /// What was found there.
+        found: &'static str,
+    },
+    /// The template itself is malformed.
+    Template {
+        /// Byte offset of the fault in the template.
+        at: usize,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the name is empty; it needs at least one byte"),
+            Self::TooLong { len, max } => {
+                write!(f, "the name has {len} bytes, and at most {max} are allowed")
+            }
+            Self::MissingField { path, known } if known.is_empty() => {
+                write!(f, "the template asks for `{path}`, which the value does not have")
+            }
+            Self::MissingField { path, known } => write!(
+                f,
+                "the template asks for `{path}`, which the value does not have; it has {}",
+                known.join(", ")
+            ),
+            Self::NotScalar { path, found } => write!(
+                f,
+                "the template asks for `{path}`, which is {found}; a name takes text, numbers and booleans"
+            ),
+            Self::Template { at, problem } => write!(f, "template, byte {at}: {problem}"),
+        }
+    }
+}
+
+impl StdError for NameError {}
+
+/// What failed: a kind, the operation, the store and the key, and the cause beneath.
+///
+/// Cloneable, so that one failure can be told to several waiters. No password, token or
+/// private key is ever part of it.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    effect: Effect,
+    operation: &'static str,
+    backend: Option<&'static str>,
+    key: Option<String>,
+    message: String,
+    reason: Option<LossReason>,
+    source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(
+        kind: ErrorKind,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            effect: Effect::None,
+            operation,
+            backend: None,
+            key: None,
+            message: message.into(),
+            reason: None,
+            source: None,
+        }))
+    }
+
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, "configure", message)
+    }
+
+    pub(crate) fn lost(operation: &'static str, reason: LossReason) -> Self {
+        let kind = match reason {
+            LossReason::Closed => ErrorKind::Closed,
+            _ => ErrorKind::Lost,
+        };
+        let mut error = Self::new(kind, operation, reason.to_string());
+        error.0.reason = Some(reason);
+        error
+    }
+
+    pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.0.source = Some(std::sync::Arc::new(source));
+        self
+    }
+
+    pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
+        self.0.effect = effect;
+        self
+    }
+
+    /// Names the server in the message.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn at(mut self, server: &str) -> Self {
+        self.0.message = format!("{server}: {}", self.0.message);
+        self
+    }
+
+    pub(crate) fn on_backend(mut self, backend: &'static str) -> Self {
+        self.0.backend.get_or_insert(backend);
+        self
+    }
+
+    pub(crate) fn on_key(mut self, key: impl Into<String>) -> Self {
+        self.0.key = Some(key.into());
+        self
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the operation took effect at the store.
+    pub fn effect(&self) -> Effect {
+        self.0.effect
+    }
+
+    /// The call that failed, as a verb: `acquire`, `release`, `connect`.
+    pub fn operation(&self) -> &'static str {
+        self.0.operation
+    }
+
+    /// The scheme of the store, where one was involved.
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// The name that the call was about, where there is one.
+    pub fn key(&self) -> Option<&str> {
+        self.0.key.as_deref()
+    }
+
+    /// Why the session or the lock was lost, for [`ErrorKind::Lost`] and [`ErrorKind::Closed`].
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.0.reason
+    }
+
+    /// Whether the same call may succeed later with nothing changed but time.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Refused
+                | ErrorKind::Unavailable
+                | ErrorKind::Timeout
+                | ErrorKind::Lost
+                | ErrorKind::Quota
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.operation)?;
+        if let Some(key) = &self.0.key {
+            // Debug formatting escapes control characters: a name cannot forge a log line.
+            write!(f, " {key:?}")?;
+        }
+        if let Some(backend) = self.0.backend {
+            write!(f, " on {backend}")?;
+        }
+        write!(f, ": {}", self.0.message)?;
+        if self.0.effect == Effect::Unknown {
+            f.write_str(" (it may have taken effect)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("effect", &self.0.effect)
+            .field("message", &self.to_string())
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Self {
+        Self::new(ErrorKind::Name, "name", error.to_string()).with_source(error)
+    }
+}

@@ -1,0 +1,260 @@
+//! Names as users write them, and the one way they become keys of a store.
+//!
+//! Every store gets the same encoding, made of letters, digits, `_`, `-`, `%` and `~`: safe as
+//! a file name, a path segment of etcd or ZooKeeper, and a value in SQL or Redis. Different
+//! names have different encodings, and no encoding contains a `/`, so that none is a path
+//! prefix of another.
+//!
+//! Names are compared byte for byte: `A` and `a` differ, and so do an `é` in one character and
+//! an `e` with a combining accent.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use data_encoding::BASE32_NOPAD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use crate::error::NameError;
+
+/// What a name may have unless the configuration says otherwise.
+pub(crate) const DEFAULT_MAX_NAME_BYTES: usize = 1024;
+
+/// What no configuration can exceed: a name is stored with every entry and sent with every call.
+pub(crate) const HARD_MAX_NAME_BYTES: usize = 65_536;
+
+/// Leaves room in the 255 bytes of a file name for what a store adds to it.
+const MAX_ENCODED_BYTES: usize = 200;
+
+/// `~` is never kept by the encoding, so that a hashed form is never that of another name.
+const HASH_PREFIX: &str = "h~";
+
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
+
+/// The queue that contenders for one name stand in: the same for equal names, on every store.
+///
+/// Cheap to clone. Equality is that of the full names, not of their hashes.
+#[derive(Clone)]
+pub(crate) struct QueueKey(Arc<Inner>);
+
+struct Inner {
+    kind: &'static str,
+    name: String,
+    encoded: String,
+}
+
+impl QueueKey {
+    /// Checks the name, prefix included, once; what holds a key needs no further check.
+    ///
+    /// `max_bytes` above [`HARD_MAX_NAME_BYTES`] counts as that.
+    pub(crate) fn new(kind: &'static str, name: &str, max_bytes: usize) -> Result<Self, NameError> {
+        let max = max_bytes.min(HARD_MAX_NAME_BYTES);
+        match name.len() {
+            0 => return Err(NameError::Empty),
+            len if len > max => return Err(NameError::TooLong { len, max }),
+            _ => {}
+        }
+        let encoded = encode(name);
+        Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), encoded })))
+    }
+
+    /// The kind of recipe: a lock and an election of one name are apart.
+    #[cfg(any(feature = "etcd", feature = "file", test))]
+    pub(crate) fn kind(&self) -> &'static str {
+        self.0.kind
+    }
+
+    /// The name in full, to be stored beside a hashed form and compared.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The name as one path segment.
+    #[cfg(any(feature = "etcd", feature = "file", test))]
+    pub(crate) fn encoded(&self) -> &str {
+        &self.0.encoded
+    }
+
+    /// Whether the name cannot be read back from the key, so that a collision has to be checked.
+    #[cfg(any(feature = "etcd", feature = "file", test))]
+    pub(crate) fn is_hashed(&self) -> bool {
+        is_hashed(&self.0.encoded)
+    }
+}
+
+impl PartialEq for QueueKey {
+    fn eq(&self, other: &Self) -> bool {
+        // Most often they are clones: this is on the path of every file lock.
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.0.kind == other.0.kind && self.0.name == other.0.name)
+    }
+}
+
+impl Eq for QueueKey {}
+
+impl Hash for QueueKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.kind.hash(state);
+        self.0.name.hash(state);
+    }
+}
+
+impl fmt::Debug for QueueKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueKey").field(&self.0.kind).field(&self.0.name).finish()
+    }
+}
+
+/// The name as one path segment of at most 200 bytes, different for different names.
+pub(crate) fn encode(name: &str) -> String {
+    let escaped = escape(name);
+    if escaped.len() <= MAX_ENCODED_BYTES { escaped } else { hashed(name) }
+}
+
+/// The text in letters, digits, `_`, `-` and `%`, however long.
+pub(crate) fn escape(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+/// The text that [`escape`] made this of; `None` where it is not UTF-8.
+#[cfg(any(feature = "file", test))]
+pub(crate) fn unescape(escaped: &str) -> Option<String> {
+    Some(percent_encoding::percent_decode_str(escaped).decode_utf8().ok()?.into_owned())
+}
+
+/// Whether this is the form that [`encode`] gives to names too long to be kept.
+#[cfg(any(feature = "etcd", feature = "file", test))]
+pub(crate) fn is_hashed(encoded: &str) -> bool {
+    encoded.starts_with(HASH_PREFIX)
+}
+
+fn hashed(name: &str) -> String {
+    let digest = Sha256::digest(name.as_bytes());
+    let text = BASE32_NOPAD.encode(&digest).to_ascii_lowercase();
+    format!("{HASH_PREFIX}{text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn odd_names() -> Vec<String> {
+        let long = "é".repeat(500);
+        let odd = [
+            ".",
+            "..",
+            "/",
+            "//",
+            "\0",
+            "\n",
+            "\r\n",
+            "%",
+            "%25",
+            "%2F",
+            "%2f",
+            "'",
+            "\"",
+            "`",
+            "'; DROP TABLE locks; --",
+            "🔒",
+            "\u{e9}",
+            "e\u{301}",
+            "A",
+            "a",
+            "a ",
+            " a",
+            "-a",
+            "--",
+            "a/b",
+            "a%2Fb",
+            "ab",
+            "a/",
+            "a.b",
+            "{hash tag}",
+            "{a}b",
+            "~",
+            "h~",
+            "_",
+            "é",
+            &encode(&long),
+            &long,
+            &format!("{long}x"),
+            &"x".repeat(200),
+            &"x".repeat(201),
+        ];
+        let mut names: Vec<_> = odd.into_iter().map(str::to_owned).collect();
+        names.sort();
+        names.dedup(); // "\u{e9}" is there twice, spelled in two ways.
+        names
+    }
+
+    /// Names likely to collide, if any do: short, or made of what the encoding is made of.
+    fn any_name() -> impl Strategy<Value = String> {
+        prop_oneof![any::<String>(), "[a-zA-Z0-9_-]{0,4}", "[aA%/.~h2Ff5é_-]{0,6}", "[aé]{190,210}",]
+    }
+
+    #[test]
+    fn odd_names_have_encodings_of_their_own() {
+        let names = odd_names();
+        let mut encodings: Vec<_> = names.iter().map(|name| encode(name)).collect();
+        encodings.sort();
+        encodings.dedup();
+        assert_eq!(encodings.len(), names.len());
+    }
+
+    #[test]
+    fn encodings_are_stable() {
+        assert_eq!(encode("vol-7_b"), "vol-7_b");
+        assert_eq!(encode("a/b.c ~é"), "a%2Fb%2Ec%20%7E%C3%A9");
+        assert_eq!(encode(".."), "%2E%2E");
+        assert_eq!(encode(&"x".repeat(200)), "x".repeat(200));
+        // python3: base64.b32encode(hashlib.sha256(b'x' * 201).digest()).lower().rstrip(b'=')
+        assert_eq!(
+            encode(&"x".repeat(201)),
+            "h~qsqgpdeqsn7v3t4zstkymzti3jvzsuijzcwyivaqkwnurjhmv7wq"
+        );
+    }
+
+    #[test]
+    fn a_key_has_a_name_of_allowed_length() {
+        let key = |name: &str, max| QueueKey::new("lock", name, max);
+        assert_eq!(key("", 10).err(), Some(NameError::Empty));
+        assert_eq!(key("é", 1).err(), Some(NameError::TooLong { len: 2, max: 1 }));
+        assert!(key(&"x".repeat(DEFAULT_MAX_NAME_BYTES), DEFAULT_MAX_NAME_BYTES).is_ok());
+        let too_long = NameError::TooLong { len: 1 << 20, max: HARD_MAX_NAME_BYTES };
+        assert_eq!(key(&"x".repeat(1 << 20), usize::MAX).err(), Some(too_long));
+    }
+
+    #[test]
+    fn a_key_knows_its_parts() -> Result<(), NameError> {
+        let key = QueueKey::new("lock", "a/b", 10)?;
+        assert_eq!((key.kind(), key.name(), key.encoded()), ("lock", "a/b", "a%2Fb"));
+        assert!(!key.is_hashed());
+        assert_eq!(key, QueueKey::new("lock", "a/b", 20)?);
+        assert_ne!(key, QueueKey::new("election", "a/b", 10)?);
+        assert!(QueueKey::new("lock", &"/".repeat(100), 100)?.is_hashed());
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn distinct_names_stay_apart(a in any_name(), b in any_name()) {
+            let (left, right) = (encode(&a), encode(&b));
+            prop_assert_eq!(a == b, left == right);
+            prop_assert!(!left.contains('/') && left.len() <= MAX_ENCODED_BYTES);
+            if a != b {
+                let (left, right) = (format!("{left}/"), format!("{right}/"));
+                prop_assert!(!left.starts_with(&right) && !right.starts_with(&left));
+            }
+        }
+
+        #[test]
+        fn escaped_text_comes_back(text in any_name()) {
+            prop_assert_eq!(unescape(&escape(&text)), Some(text));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The clock that leases are judged by.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment on this machine's clock since boot, which goes on while the machine is suspended.
+///
+/// [`std::time::Instant`] stops during suspend on Linux
+/// ([rust-lang/rust#87906](https://github.com/rust-lang/rust/issues/87906)): a laptop closed for an
+/// hour would believe a lock that the store gave away long ago. So every deadline of this library is
+/// a `BootInstant`. It means nothing on another machine.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::BootInstant;
+///
+/// let start = BootInstant::now();
+/// assert!(BootInstant::now() >= start);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootInstant(u64);
+
+impl BootInstant {
+    /// Later than every moment this clock will show.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    /// The present moment.
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::Boottime);
+        // Both parts are non-negative, and 2^64 ns are 584 years of uptime.
+        Self((now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64))
+    }
+
+    /// The time from now until this moment; zero once it has passed.
+    pub fn remaining(self) -> Duration {
+        self.saturating_duration_since(Self::now())
+    }
+
+    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This moment moved by `duration`, or the last one that can be told.
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+}
+
+/// Sleeps until `moment`, also when the machine was suspended meanwhile.
+///
+/// tokio's timer stops during suspend, so after a resume this may be late by what was left to
+/// sleep. Whoever decides by a deadline compares the clock itself; this only wakes it up.
+pub(crate) async fn sleep_until(moment: BootInstant) {
+    if moment == BootInstant::NEVER {
+        return std::future::pending().await;
+    }
+    loop {
+        let left = moment.remaining();
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        let now = BootInstant::now();
+        assert_eq!(now.saturating_add(Duration::MAX), BootInstant::NEVER);
+        assert_eq!(now.saturating_duration_since(BootInstant::NEVER), Duration::ZERO);
+        assert!(now.saturating_add(Duration::from_secs(60)).remaining() > Duration::from_secs(50));
+    }
+}

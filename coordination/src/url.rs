@@ -1,0 +1,499 @@
+//! The URL that chooses a store, parsed once into a typed form that keeps its secrets.
+//!
+//! Whatever is printed is on a list of what may be: the scheme, the hosts, the path and the
+//! values of [`HARMLESS`] options. Anything else shows as `***`, and what cannot be parsed does
+//! not show at all: in a malformed URL, any part may be a password.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, Result};
+
+/// Options whose values may be printed.
+const HARMLESS: &[&str] = &[
+    "namespace",
+    "ttl",
+    "heartbeat",
+    "initial_reconnect_backoff",
+    "max_reconnect_backoff",
+    "require",
+    "durable",
+    "network_filesystem",
+    "server_name",
+];
+
+/// Longer than any scheme or option of ours; a secret pasted in its place is often longer.
+const MAX_SHOWN_NAME: usize = 32;
+
+/// `scheme://user:password@host:port,host:port/path?option=value`, taken apart and decoded.
+///
+/// Percent-encoding is undone everywhere, and a `+` is a plus. A user name or password that
+/// has a `/`, `?`, `#` or `%` needs it encoded; an `@` may stand as it is.
+#[derive(Clone)]
+pub(crate) struct Url {
+    /// In lower case.
+    pub(crate) scheme: String,
+    /// Absent when empty, as in `redis://:password@host`.
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    /// Empty where the URL has none: the store has a default or needs no host.
+    pub(crate) hosts: Vec<Host>,
+    /// Decoded, with its leading `/`; empty where the URL has none. Segments that were
+    /// separated by an encoded `/` can no longer be told from others.
+    pub(crate) path: String,
+    query: Vec<(String, String)>,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// A name or an address; IPv6 without its brackets, which [`Display`](fmt::Display) adds.
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+}
+
+/// Text that is never printed, and overwritten when dropped as well as safe code can.
+#[derive(Clone)]
+pub(crate) struct Secret(String);
+
+impl Url {
+    /// Reads a URL in full, so that nothing downstream has to look at its text.
+    ///
+    /// Failures are of kind `Config`; their messages show nothing of the URL but its scheme.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let (scheme, rest) = split_scheme(text).ok_or_else(|| Error::config(NO_SCHEME))?;
+        Self::parse_rest(&scheme, rest)
+            .map_err(|problem| Error::config(format!("in the `{scheme}` URL, {problem}")))
+    }
+
+    fn parse_rest(scheme: &str, rest: &str) -> Parsed<Self> {
+        refuse_anywhere(rest)?;
+        let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let authority_end = before_query.find('/').unwrap_or(before_query.len());
+        let (authority, path) = before_query.split_at(authority_end);
+        let authority = Authority::parse(scheme, authority)?;
+        if scheme != "file" {
+            refuse_late_at(path)?;
+            refuse_late_at(query)?;
+        } else if path.is_empty() {
+            return Err(NO_DIRECTORY);
+        }
+        Ok(Self {
+            scheme: scheme.to_owned(),
+            user: authority.user,
+            password: authority.password,
+            hosts: authority.hosts,
+            path: decode_printable(path)?,
+            query: parse_query(query)?,
+        })
+    }
+
+    /// Removes an option, wherever and however often it is given; the last one wins, as in Tooz.
+    pub(crate) fn take_option(&mut self, name: &str) -> Option<String> {
+        let mut last = None;
+        for (_, value) in self.query.extract_if(.., |(key, _)| key == name) {
+            last = Some(value);
+        }
+        last
+    }
+
+    /// Fails if an option is left that nobody took: a misspelt one must not go unnoticed.
+    pub(crate) fn finish(&self, known: &[&str]) -> Result<()> {
+        let Some((unknown, _)) = self.query.first() else {
+            return Ok(());
+        };
+        let (scheme, unknown) = (&self.scheme, shown_option(unknown));
+        let known = known.join(", ");
+        Err(Error::config(format!("the `{scheme}` store has no option {unknown}; it has {known}")))
+    }
+}
+
+/// Shows what is known to be harmless. Options that were taken are gone from it.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        if self.user.is_some() || self.password.is_some() {
+            f.write_str("***@")?;
+        }
+        let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}{}", hosts.join(","), self.path)?;
+        for (position, (name, value)) in self.query.iter().enumerate() {
+            let separator = if position == 0 { '?' } else { '&' };
+            let value = if HARMLESS.contains(&name.as_str()) { value } else { "***" };
+            // Escaped, as a line feed could forge a line of the log.
+            write!(f, "{separator}{}={}", name.escape_debug(), value.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]", self.name)?,
+            false => f.write_str(&self.name)?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl Secret {
+    /// Takes over the text; copies made before are the caller's to care for.
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself, for the driver that sends it: named so that each use stands out.
+    #[cfg(any(feature = "etcd", test))]
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0).into_bytes();
+        bytes.fill(0);
+        // Otherwise the compiler may leave out a write that nobody reads.
+        std::hint::black_box(&bytes);
+    }
+}
+
+/// Problems are fixed texts: they cannot contain a part of the URL.
+type Parsed<T> = std::result::Result<T, &'static str>;
+
+const NO_SCHEME: &str = "a store is chosen by a URL that starts with a scheme and `://`, as in \
+                         `memory://`, `file:///var/lib/app` or `etcd://host:2379`";
+const NO_DIRECTORY: &str = "the directory is an absolute path after three slashes, as in \
+                            `file:///var/lib/app`";
+const CONTROL: &str = "control characters are not allowed";
+const FRAGMENT: &str = "a `#` is written `%23`";
+const LATE_AT: &str = "an `@` after the hosts is written `%40`; if it ends the password, then the \
+                       `/` or `?` in the password is written `%2F` or `%3F`";
+const NO_USERS: &str = "there are no users; an `@` in the name is written `%40`";
+const PERCENT: &str = "a `%` is followed by two hexadecimal digits; the character itself is `%25`";
+const NOT_UTF8: &str = "what is percent-encoded is UTF-8";
+const HOST: &str = "a host is a name of letters, digits, `.`, `-` and `_`, or an address, with \
+                    IPv6 in brackets, as in `[::1]:2379`; several are separated by one comma";
+const PORT: &str = "a port is a number from 1 to 65535";
+const OPTION: &str = "options are written `name=value` and separated by `&`";
+
+/// The scheme in lower case, and what follows `://`.
+fn split_scheme(text: &str) -> Option<(String, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '.' | '-');
+    let valid = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.len() <= MAX_SHOWN_NAME
+        && scheme.chars().all(allowed);
+    valid.then(|| (scheme.to_ascii_lowercase(), rest))
+}
+
+fn refuse_anywhere(text: &str) -> Parsed<()> {
+    match text {
+        _ if text.contains(char::is_control) => Err(CONTROL),
+        _ if text.contains('#') => Err(FRAGMENT),
+        _ => Ok(()),
+    }
+}
+
+/// A password with a bare `/` or `?` ends the hosts too early, and would be printed as a path.
+fn refuse_late_at(text: &str) -> Parsed<()> {
+    if text.contains('@') { Err(LATE_AT) } else { Ok(()) }
+}
+
+#[derive(Default)]
+struct Authority {
+    user: Option<String>,
+    password: Option<Secret>,
+    hosts: Vec<Host>,
+}
+
+impl Authority {
+    fn parse(scheme: &str, text: &str) -> Parsed<Self> {
+        match (scheme, text.rsplit_once('@')) {
+            (_, None) if text.is_empty() => Ok(Self::default()),
+            ("file", _) => Err(NO_DIRECTORY),
+            ("memory", Some(_)) => Err(NO_USERS),
+            ("memory", None) => Ok(Self { hosts: memory_name(text)?, ..Self::default() }),
+            (_, None) => Ok(Self { hosts: parse_hosts(text)?, ..Self::default() }),
+            (_, Some((userinfo, hosts))) => Self::with_userinfo(userinfo, hosts),
+        }
+    }
+
+    fn with_userinfo(userinfo: &str, hosts: &str) -> Parsed<Self> {
+        let (user, password) = match userinfo.split_once(':') {
+            Some((user, password)) => (user, Some(Secret::new(decode(password)?))),
+            None => (userinfo, None),
+        };
+        let user = Some(decode(user)?).filter(|user| !user.is_empty());
+        Ok(Self { user, password, hosts: parse_hosts(hosts)? })
+    }
+}
+
+/// Not an address: any text will do, colons and commas included.
+fn memory_name(text: &str) -> Parsed<Vec<Host>> {
+    Ok(vec![Host { name: decode_printable(text)?, port: None }])
+}
+
+fn parse_hosts(text: &str) -> Parsed<Vec<Host>> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(parse_host).collect()
+}
+
+fn parse_host(text: &str) -> Parsed<Host> {
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (address, port) = bracketed.split_once(']').ok_or(HOST)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| HOST)?;
+        return Ok(Host { name: address.to_string(), port: parse_port(port)? });
+    }
+    let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if name.is_empty() || !name.chars().all(allowed) || port.matches(':').count() > 1 {
+        return Err(HOST);
+    }
+    Ok(Host { name: name.to_owned(), port: parse_port(port)? })
+}
+
+/// What follows the host: nothing, or a colon and the number.
+fn parse_port(text: &str) -> Parsed<Option<u16>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let digits = text.strip_prefix(':').ok_or(HOST)?;
+    let number = digits.parse().ok().filter(|&port| port > 0 && !digits.starts_with('+'));
+    number.map(Some).ok_or(PORT)
+}
+
+fn parse_query(text: &str) -> Parsed<Vec<(String, String)>> {
+    text.split('&').filter(|piece| !piece.is_empty()).map(parse_option).collect()
+}
+
+fn parse_option(piece: &str) -> Parsed<(String, String)> {
+    match piece.split_once('=') {
+        None | Some(("", _)) => Err(OPTION),
+        Some((name, value)) => Ok((decode(name)?, decode(value)?)),
+    }
+}
+
+fn decode(text: &str) -> Parsed<String> {
+    let is_escape = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_escape) {
+        return Err(PERCENT);
+    }
+    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| NOT_UTF8)?;
+    Ok(decoded.into_owned())
+}
+
+/// For what becomes part of paths and messages.
+fn decode_printable(text: &str) -> Parsed<String> {
+    let decoded = decode(text)?;
+    if decoded.contains(char::is_control) { Err(CONTROL) } else { Ok(decoded) }
+}
+
+/// The name of an unknown option, unless it looks like something else in its place.
+fn shown_option(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.len() <= MAX_SHOWN_NAME && name.chars().all(allowed) {
+        format!("`{name}`")
+    } else {
+        "of that name (not shown, as it is no plain word)".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    use proptest::prelude::*;
+
+    /// Every text that a failure may show: `contains` is asked of all of it.
+    fn refused(url: &str) -> String {
+        let error = Url::parse(url).expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::Config);
+        format!("{error} {error:?}")
+    }
+
+    fn hosts(url: &str) -> Vec<(String, Option<u16>)> {
+        let hosts = Url::parse(url).expect(url).hosts;
+        hosts.into_iter().map(|host| (host.name, host.port)).collect()
+    }
+
+    #[test]
+    fn takes_a_url_apart() -> Result<()> {
+        let url =
+            Url::parse("ETCD://us%20er:p:%40+@h1:2379,h_2,[::1]:80/a/b%20c?ca=%2Fx+y&ttl=5s")?;
+        assert_eq!((url.scheme.as_str(), url.user.as_deref()), ("etcd", Some("us er")));
+        assert_eq!(url.password.as_ref().map(Secret::expose), Some("p:@+"));
+        let shown: Vec<_> = url.hosts.iter().map(Host::to_string).collect();
+        assert_eq!(shown, ["h1:2379", "h_2", "[::1]:80"]);
+        assert_eq!(url.path, "/a/b c");
+        assert_eq!(url.to_string(), "etcd://***@h1:2379,h_2,[::1]:80/a/b c?ca=***&ttl=5s");
+        assert_eq!(format!("{url:?}"), format!("Url({url})"));
+        let line_feeds = Url::parse("etcd://h?namespace=a%0Ab&c%0Ad=e")?.to_string();
+        assert_eq!(line_feeds, "etcd://h?namespace=a\\nb&c\\nd=***");
+        Ok(())
+    }
+
+    #[test]
+    fn every_part_but_the_scheme_may_be_absent() -> Result<()> {
+        for text in ["etcd://", "memory://", "etcd:///ns", "etcd://?ttl=1", "redis://@"] {
+            let url = Url::parse(text)?;
+            assert!(url.hosts.is_empty() && url.user.is_none() && url.password.is_none());
+        }
+        let url = Url::parse("redis://:pw@h")?;
+        assert!(url.user.is_none() && url.password.is_some());
+        assert_eq!(url.to_string(), "redis://***@h");
+        Ok(())
+    }
+
+    #[test]
+    fn the_last_at_ends_the_password() -> Result<()> {
+        let url = Url::parse("etcd://p@ss:w@rd,h1:1@h2")?;
+        assert_eq!(url.user.as_deref(), Some("p@ss"));
+        assert_eq!(url.password.as_ref().map(Secret::expose), Some("w@rd,h1:1"));
+        assert_eq!(url.to_string(), "etcd://***@h2");
+        Ok(())
+    }
+
+    #[test]
+    fn files_have_a_directory_and_no_host() -> Result<()> {
+        let url = Url::parse("file:///srv/a@b%3F?durable=true")?;
+        assert_eq!((url.path.as_str(), url.hosts.len()), ("/srv/a@b?", 0));
+        for text in ["file://srv/app", "file://", "file://?durable=true", "file://CANARY@/x"] {
+            let shown = refused(text);
+            assert!(shown.contains("three slashes") && !shown.contains("CANARY"), "{shown}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn memory_has_a_name() {
+        assert_eq!(hosts("memory://a:b,c d%2F/x?ttl=1"), [("a:b,c d/".to_owned(), None)]);
+        assert!(refused("memory://u:CANARY@x").contains("no users"));
+    }
+
+    #[test]
+    fn says_what_a_host_is() {
+        for text in
+            ["h1,,h2", "h1,", ",", ":1", "::1", "a b", "[::1", "[h]", "[::1]x", "h%41", "[]"]
+        {
+            assert!(refused(&format!("etcd://{text}/ns")).contains("a host is"), "{text}");
+        }
+        for port in ["", "0", "65536", "+1", "-1", "CANARY", "1 "] {
+            let shown = refused(&format!("etcd://u:CANARY@h:{port}/CANARY?CANARY=CANARY"));
+            assert!(shown.contains("1 to 65535") && !shown.contains("CANARY"), "{shown}");
+        }
+        assert_eq!(hosts("etcd://[0:0::1]"), [("::1".to_owned(), None)]);
+    }
+
+    #[test]
+    fn options_are_taken_or_refused() -> Result<()> {
+        let mut url = Url::parse("etcd://h?a=1&ttl=5s&&a=2+%2B&token=CANARY&b=")?;
+        assert_eq!(url.take_option("a").as_deref(), Some("2++"));
+        assert_eq!(url.take_option("a"), None);
+        assert_eq!(url.take_option("ttl").as_deref(), Some("5s"));
+        let error = url.finish(&["a", "ttl"]).expect_err("token is left").to_string();
+        assert!(error.contains("`token`") && error.contains("a, ttl"), "{error}");
+        assert!(!error.contains("CANARY"), "{error}");
+        assert!(url.take_option("token").is_some() && url.take_option("b").is_some());
+        url.finish(&["a"])
+    }
+
+    #[test]
+    fn an_option_that_is_no_word_is_not_shown() -> Result<()> {
+        let long = "CANARY".repeat(9);
+        for name in ["CANARY%0A", "CANARY%2F", &long] {
+            let error = Url::parse(&format!("etcd://h?{name}=1"))?.finish(&["ttl"]);
+            let error = error.expect_err(name).to_string();
+            assert!(!error.contains("CANARY") && error.contains("ttl"), "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_malformed_is_shown() {
+        for text in ["CANARY", "u:CANARY@h", "u:CANARY@etcd://h", "file:/CANARY", "4CANARY://h"] {
+            assert!(!refused(text).contains("CANARY"), "{text:?}");
+        }
+        let after_scheme = [
+            "u:CANARY#@h",
+            "u:CANARY%@h",
+            "u:CANARY%4@h",
+            "u:CANARY%é0@h",
+            "u:CANARY%FF@h",
+            "u:1/CANARY@h",
+            "u:1?CANARY@h",
+            "u:p@h/CANARY@",
+            "CANARY:CANARY",
+            "h/CANARY%00",
+            "h/CANARY\n",
+            "h?CANARY",
+            "h?=CANARY",
+            "h?a=%CANARY",
+        ];
+        for text in after_scheme {
+            assert!(!refused(&format!("etcd://{text}")).contains("CANARY"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let secret = Secret::new("CANARY".to_owned());
+        assert_eq!(format!("{:?} {:#?}", secret.clone(), Some(&secret)), "*** Some(\n    ***,\n)");
+        assert_eq!(secret.expose(), "CANARY");
+    }
+
+    fn shown(url: &str) -> String {
+        match Url::parse(url) {
+            Ok(url) => format!("{url} {url:?}"),
+            Err(error) => format!("{error} {error:?}"),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC*|(etcd|file|memory)://[a@:/?#%&=,0é]{0,20}") {
+            shown(&text);
+        }
+
+        #[test]
+        fn a_raw_password_never_shows(
+            before in "[a1@:/?#%&=,.\\[é ]{0,6}",
+            after in "[a1@:/?#%&=,.\\[é ]{0,6}",
+            scheme in "etcd|file|memory|redis",
+        ) {
+            let url = format!("{scheme}://u:{before}CANARY{after}@h:1/ns?ttl=5s");
+            prop_assert!(!shown(&url).contains("CANARY"), "{}", shown(&url));
+        }
+
+        #[test]
+        fn encoded_parts_come_back(user in ".+", password in ".*", value in ".*") {
+            let [u, p, v] = [&user, &password, &value]
+                .map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string());
+            let text = format!("etcd://{u}:{p}@h?key={v}");
+            let mut url = Url::parse(&text).expect("encoded in full");
+            prop_assert_eq!(url.user.as_deref(), Some(user.as_str()));
+            prop_assert_eq!(url.password.as_ref().map(Secret::expose), Some(password.as_str()));
+            prop_assert_eq!(url.take_option("key"), Some(value));
+        }
+    }
+}
