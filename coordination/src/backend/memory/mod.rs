@@ -1,0 +1,147 @@
+//! `memory://[name]`: sessions and queues in this process, for tests.
+//!
+//! # How it works
+//!
+//! Coordinators of one process that name the same store share one map under a mutex. Entries are in
+//! the order of their sequence numbers; a waiter listens to the entry before it.
+//!
+//! # Guarantees
+//!
+//! Exclusion between tasks and threads of this process, in the order of asking. A session lives as
+//! long as its coordinator: there is no lease to run out, so a guard has no deadline. Removal of an
+//! entry by [`Lock::break_lock`](crate::Lock::break_lock) is told with the next heartbeat. Tokens start from the
+//! wall clock in microseconds and rise by at least one.
+//!
+//! # Requirements
+//!
+//! None. It runs on the caller's tokio runtime where there is one, on tokio's clock: a test
+//! that pauses time pauses it too.
+//!
+//! # URL options
+//!
+//! The common ones.
+
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::store::Store;
+use super::{Backend, Entry, EntryId, EntryRef, NewEntry, NewSession, Position, SessionId};
+use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::key::QueueKey;
+use crate::url::Url;
+
+/// The options beyond the common ones.
+pub(crate) const OPTIONS: &[&str] = &[];
+
+/// What the URL says.
+pub(crate) struct Config {
+    name: String,
+}
+
+impl Config {
+    pub(crate) fn parse(url: &Url) -> Result<Self> {
+        if url.user.is_some()
+            || url.password.is_some()
+            || !matches!(url.path.as_str(), "" | "/")
+            || url.hosts.len() > 1
+        {
+            return Err(Error::config(
+                "a memory URL is memory://name, or memory:// for the unnamed store",
+            ));
+        }
+        let name = url.hosts.first().map(|host| host.name.clone()).unwrap_or_default();
+        Ok(Self { name })
+    }
+}
+
+/// The backend: a named store of this process.
+pub(crate) struct Memory {
+    store: Arc<Store>,
+}
+
+impl Memory {
+    pub(crate) fn new(config: &Config, settings: &Settings) -> Self {
+        // A NUL cannot be part of a namespace, so two pairs never make one name.
+        Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn scheme(&self) -> &'static str {
+        "memory"
+    }
+
+    fn characteristics(&self) -> Characteristics {
+        Characteristics {
+            scope: Scope::Threads,
+            liveness: Liveness::Process,
+            survives_restart: Durability::NotApplicable,
+            survives_power_loss: Durability::No,
+            survives_failover: Durability::NotApplicable,
+            fifo: true,
+            fencing_survives_data_loss: true,
+            early_expiry: None,
+            max_plain_name: usize::MAX,
+            min_ttl: None,
+        }
+    }
+
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.store.open(session).map(|()| None)
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        self.store.renew(session, held)
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.store.close(session);
+        Ok(())
+    }
+
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        self.store.enter(entry)
+    }
+
+    async fn leave(&self, entry: &EntryRef) -> Result<()> {
+        self.store.leave(entry);
+        Ok(())
+    }
+
+    async fn position(&self, entry: &NewEntry, _seq: u64) -> Result<Option<Position>> {
+        Ok(self.store.position(entry))
+    }
+
+    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>> {
+        Ok(self.store.entries(queue))
+    }
+
+    async fn gone(&self, entry: &EntryRef, _seq: u64, _recheck: Duration) -> Result<()> {
+        // No notification is ever lost here: the entry itself is what is listened to.
+        if let Some(mut alive) = self.store.listen(entry) {
+            // The sender is never used, only dropped, with the entry.
+            let _ = alive.changed().await;
+        }
+        Ok(())
+    }
+
+    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
+        Some(self.store.enter(entry))
+    }
+
+    fn leave_now(&self, entry: &EntryRef) -> Option<Result<()>> {
+        self.store.leave(entry);
+        Some(Ok(()))
+    }
+
+    fn close_now(&self, session: SessionId) {
+        self.store.close(session);
+    }
+}

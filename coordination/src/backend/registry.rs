@@ -1,0 +1,116 @@
+//! URL scheme → backend: the only list of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Backend;
+#[cfg(feature = "etcd")]
+use super::etcd;
+#[cfg(feature = "file")]
+use super::file;
+#[cfg(feature = "memory")]
+use super::memory;
+use crate::config::{COMMON_OPTIONS, Config, Settings};
+use crate::error::{Error, ErrorKind, Result};
+use crate::url::Url;
+
+/// Every scheme there is: its aliases, and the cargo feature that brings it.
+const SCHEMES: [(&str, &[&str], bool); 3] = [
+    ("memory", &["memory"], cfg!(feature = "memory")),
+    ("file", &["file"], cfg!(feature = "file")),
+    ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
+];
+
+/// A store that a URL names, with everything checked that can be without asking it.
+pub(crate) struct Target {
+    shown: String,
+    kind: Kind,
+}
+
+enum Kind {
+    #[cfg(feature = "memory")]
+    Memory(memory::Config),
+    #[cfg(feature = "file")]
+    File(file::Config),
+    #[cfg(feature = "etcd")]
+    Etcd(etcd::Config),
+}
+
+impl Target {
+    /// Reads a URL and the settings that go with it.
+    pub(crate) fn parse(url: &str, config: Config) -> Result<(Self, Settings)> {
+        let mut url = Url::parse(url)?;
+        let shown = url.to_string();
+        let (kind, settings) = parse_kind(&mut url, config)?;
+        Ok((Self { shown, kind }, settings))
+    }
+
+    /// Whether the store is nothing but memory of this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        match &self.kind {
+            #[cfg(feature = "memory")]
+            Kind::Memory(_) => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// Connects, on the runtime on which the session will live.
+    pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Backend>> {
+        let _ = settings;
+        match self.kind {
+            #[cfg(feature = "memory")]
+            Kind::Memory(config) => Ok(Arc::new(memory::Memory::new(&config, settings))),
+            #[cfg(feature = "file")]
+            Kind::File(config) => Ok(Arc::new(file::FileStore::open(&config, settings)?)),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(config) => Ok(Arc::new(etcd::Etcd::connect(config, settings).await?)),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
+    let scheme = url.scheme.clone();
+    let Some((name, _, _)) =
+        SCHEMES.iter().find(|(_, aliases, _)| aliases.contains(&scheme.as_str()))
+    else {
+        let known: Vec<_> =
+            SCHEMES.iter().flat_map(|(_, aliases, _)| aliases.iter().copied()).collect();
+        return Err(Error::config(format!(
+            "unknown scheme {scheme:?}; known are {}",
+            known.join(", ")
+        )));
+    };
+    let parsed: (Kind, Settings, &[&str]) = match *name {
+        #[cfg(feature = "memory")]
+        "memory" => {
+            let settings = Settings::resolve(config, url, None)?;
+            (Kind::Memory(memory::Config::parse(url)?), settings, memory::OPTIONS)
+        }
+        #[cfg(feature = "file")]
+        "file" => {
+            let settings = Settings::resolve(config, url, None)?;
+            (Kind::File(file::Config::parse(url)?), settings, file::OPTIONS)
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" => {
+            let settings = Settings::resolve(config, url, etcd::Config::namespace(url))?;
+            (Kind::Etcd(etcd::Config::parse(url)?), settings, etcd::OPTIONS)
+        }
+        feature => {
+            let message = format!(
+                "this build has no {scheme}://; turn on the cargo feature `{feature}` of coordination"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, "configure", message));
+        }
+    };
+    let (kind, settings, own_options) = parsed;
+    url.finish(&[&COMMON_OPTIONS, own_options].concat())?;
+    Ok((kind, settings))
+}

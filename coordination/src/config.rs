@@ -1,0 +1,254 @@
+//! Settings: what a user may set, where, and what is allowed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::characteristics::Requirement;
+use crate::coordinator::Coordinator;
+use crate::duration;
+use crate::error::{Error, NameError, Result};
+use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
+use crate::url::Url;
+
+const DEFAULT_NAMESPACE: &str = "coordination";
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
+const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(1);
+const DEFAULT_INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+const DEFAULT_MAX_BACKOFF: Duration = Duration::from_secs(60);
+const MIN_TTL: Duration = Duration::from_millis(100);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_MEMBER_BYTES: usize = 255;
+
+/// The options that every URL takes, in the order in which errors list them.
+pub(crate) const COMMON_OPTIONS: [&str; 6] = [
+    "namespace",
+    "ttl",
+    "heartbeat",
+    "initial_reconnect_backoff",
+    "max_reconnect_backoff",
+    "require",
+];
+
+/// Everything that can be set, readable with serde from a service's own configuration file.
+///
+/// What is set here wins over the same option in the URL, as in Tooz. Durations are numbers of
+/// seconds (`10`, `0.5`) or text with a unit (`"500ms"`, `"5s"`, `"2m"`, `"1h"`).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let config: coordination::Config = serde_json::from_str(
+///     r#"{ "url": "memory://", "prefix": "manila-", "ttl": "10s", "heartbeat": 1.0 }"#,
+/// ).expect("a valid configuration");
+/// let coordinator = config.connect().await?;
+/// assert!(coordinator.member_id().starts_with("manila-"));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The store. Needed by [`connect`](Self::connect).
+    pub url: Option<String>,
+    /// This process' name among the members; unique among live ones, at most 255 bytes with the
+    /// prefix. Default: 128 random bits in hexadecimal.
+    pub member_id: Option<String>,
+    /// Put before the member id and before every lock name, as in Tooz and Manila. Default: empty.
+    pub prefix: String,
+    /// What the store's keys begin with: `[A-Za-z0-9_.-]`, parts separated by `/`. Default:
+    /// `coordination`.
+    pub namespace: Option<String>,
+    /// The lease asked for, 100 ms to 24 h. Default: 10 s. Without heartbeats the locks of this
+    /// process are free for others after that time; stores that need none (memory, file) ignore it.
+    #[serde(with = "duration::option")]
+    pub ttl: Option<Duration>,
+    /// Time between heartbeats, at least 1 ms; a third of the granted lease at most. Default: 1 s.
+    #[serde(with = "duration::option")]
+    pub heartbeat: Option<Duration>,
+    /// Shortest delay before a new session is tried, at least 1 ms. Default: 0.1 s.
+    #[serde(with = "duration::option")]
+    pub initial_reconnect_backoff: Option<Duration>,
+    /// Longest delay before a new session is tried. Default: 60 s; never more than twice the lease
+    /// is waited, so that work resumes soon after a fault has ended.
+    #[serde(with = "duration::option")]
+    pub max_reconnect_backoff: Option<Duration>,
+    /// What the store must be able to do, or connecting fails: see
+    /// [`Characteristics`](crate::Characteristics) for the names.
+    pub require: Vec<String>,
+    /// Longest lock name in bytes, with the prefix: 1 to 65,536. Default: 1,024.
+    pub max_name_bytes: Option<usize>,
+    /// Run the heartbeat on the caller's tokio runtime instead of a thread of its own: a program
+    /// whose executor hangs then loses its locks. `memory://` always does so where there is a
+    /// runtime. Default: false.
+    pub heartbeat_on_current_runtime: bool,
+}
+
+impl Config {
+    /// Connects to the store that `url` names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when `url` is not set; otherwise those of
+    /// [`Coordinator::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
+    pub async fn connect(self) -> Result<Coordinator> {
+        let url = self.url.clone().ok_or_else(|| {
+            Error::config("`url` is not set; it names the store, as in file:///var/lib/app/locks")
+        })?;
+        Coordinator::connect_with(&url, self).await
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("Config")
+            .field("url", &self.url.as_ref().map(|_| "***"))
+            .field("member_id", &self.member_id)
+            .field("prefix", &self.prefix)
+            .field("namespace", &self.namespace)
+            .field("ttl", &self.ttl)
+            .field("heartbeat", &self.heartbeat)
+            .field("initial_reconnect_backoff", &self.initial_reconnect_backoff)
+            .field("max_reconnect_backoff", &self.max_reconnect_backoff)
+            .field("require", &self.require)
+            .field("max_name_bytes", &self.max_name_bytes)
+            .field("heartbeat_on_current_runtime", &self.heartbeat_on_current_runtime)
+            .finish()
+    }
+}
+
+/// [`Config`] and URL options put together, checked, with the defaults filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) member: Arc<str>,
+    pub(crate) prefix: String,
+    pub(crate) namespace: String,
+    pub(crate) ttl: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) initial_backoff: Duration,
+    pub(crate) max_backoff: Duration,
+    pub(crate) require: Vec<Requirement>,
+    pub(crate) max_name_bytes: usize,
+    pub(crate) current_runtime: bool,
+}
+
+impl Settings {
+    /// Takes the common options out of `url`; `path_namespace` is what the URL's path says.
+    pub(crate) fn resolve(
+        config: Config,
+        url: &mut Url,
+        path_namespace: Option<String>,
+    ) -> Result<Self> {
+        let option_namespace = url.take_option("namespace");
+        let namespace = match (config.namespace, option_namespace, path_namespace) {
+            (Some(namespace), _, _) => namespace,
+            (None, Some(option), Some(path)) if option != path => {
+                return Err(Error::config(format!(
+                    "the URL's path says namespace {path:?} and its option says {option:?}; give one of them"
+                )));
+            }
+            (None, Some(namespace), _) | (None, None, Some(namespace)) => namespace,
+            (None, None, None) => DEFAULT_NAMESPACE.to_owned(),
+        };
+        let settings = Self {
+            member: member(&config.prefix, config.member_id)?,
+            prefix: config.prefix,
+            namespace: checked_namespace(namespace)?,
+            ttl: setting(config.ttl, url, "ttl", DEFAULT_TTL, MIN_TTL..=MAX_TTL)?,
+            heartbeat: setting(
+                config.heartbeat,
+                url,
+                "heartbeat",
+                DEFAULT_HEARTBEAT,
+                SHORTEST..=MAX_TTL,
+            )?,
+            initial_backoff: setting(
+                config.initial_reconnect_backoff,
+                url,
+                "initial_reconnect_backoff",
+                DEFAULT_INITIAL_BACKOFF,
+                SHORTEST..=MAX_TTL,
+            )?,
+            max_backoff: setting(
+                config.max_reconnect_backoff,
+                url,
+                "max_reconnect_backoff",
+                DEFAULT_MAX_BACKOFF,
+                SHORTEST..=MAX_TTL,
+            )?,
+            require: requirements(config.require, url.take_option("require"))?,
+            max_name_bytes: config.max_name_bytes.unwrap_or(DEFAULT_MAX_NAME_BYTES),
+            current_runtime: config.heartbeat_on_current_runtime,
+        };
+        if !(1..=HARD_MAX_NAME_BYTES).contains(&settings.max_name_bytes) {
+            return Err(Error::config(format!(
+                "`max_name_bytes` is {}; it may be 1 to {HARD_MAX_NAME_BYTES}",
+                settings.max_name_bytes
+            )));
+        }
+        Ok(settings)
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(1);
+
+fn setting(
+    configured: Option<Duration>,
+    url: &mut Url,
+    name: &'static str,
+    default: Duration,
+    allowed: std::ops::RangeInclusive<Duration>,
+) -> Result<Duration> {
+    let option = url.take_option(name);
+    let value = match (configured, option) {
+        (Some(value), _) => value,
+        (None, Some(text)) => duration::parse(&text)
+            .map_err(|problem| Error::config(format!("option `{name}`: {problem}")))?,
+        (None, None) => default,
+    };
+    if allowed.contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::config(format!(
+        "`{name}` is {value:?}; it may be {:?} to {:?}",
+        allowed.start(),
+        allowed.end()
+    )))
+}
+
+fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
+    let id = match id {
+        Some(id) if id.is_empty() => return Err(NameError::Empty.into()),
+        Some(id) => id,
+        None => format!("{:032x}", rand::random::<u128>()),
+    };
+    let member = format!("{prefix}{id}");
+    if member.len() > MAX_MEMBER_BYTES {
+        return Err(NameError::TooLong { len: member.len(), max: MAX_MEMBER_BYTES }.into());
+    }
+    Ok(member.into())
+}
+
+fn checked_namespace(namespace: String) -> Result<String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let part_is_good = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(allowed);
+    if namespace.len() <= 200 && namespace.split('/').all(part_is_good) {
+        return Ok(namespace);
+    }
+    Err(Error::config(format!(
+        "namespace {namespace:?}: allowed are parts of [A-Za-z0-9_.-] separated by single slashes, neither `.` nor `..`, 200 bytes in all"
+    )))
+}
+
+fn requirements(configured: Vec<String>, option: Option<String>) -> Result<Vec<Requirement>> {
+    let option = option.unwrap_or_default();
+    let from_url = option.split(',').filter(|item| !item.is_empty());
+    configured.iter().map(String::as_str).chain(from_url).map(str::parse).collect()
+}

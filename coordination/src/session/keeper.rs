@@ -1,0 +1,306 @@
+//! The task that keeps a session alive: open, renew, lose, open again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::{Lease, Phase, Runtime, Session, State};
+use crate::backend::registry::Target;
+use crate::backend::{Backend, LossDetection, NewSession, SessionId};
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::retry::DecorrelatedJitter;
+use crate::time::{BootInstant, sleep_until};
+
+/// How long connecting may take in all.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(4_500);
+/// How long a dropped coordinator tries to close its session at the store.
+const DROP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A request to end: answered with whether the store confirmed.
+pub(crate) struct Stop(oneshot::Sender<Result<()>>);
+
+/// The coordinator's end of the keeper. Dropping it closes the session.
+pub(crate) struct Control(mpsc::UnboundedSender<Stop>);
+
+impl Control {
+    /// Closes the session, bounded in time. Also when it was closed before.
+    pub(crate) async fn stop(&self) -> Result<()> {
+        let (confirm, confirmed) = oneshot::channel();
+        if self.0.send(Stop(confirm)).is_err() {
+            return Ok(());
+        }
+        // The keeper answers every stop it has taken; it goes away unasked only with its runtime.
+        confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::Closed)))
+    }
+}
+
+/// Connects to the store, opens the first session and leaves a task behind that keeps it.
+pub(crate) async fn start(target: Target, settings: Settings) -> Result<(Arc<Session>, Control)> {
+    let runtime = Runtime::choose(settings.current_runtime || target.is_in_process());
+    let (report, started) = oneshot::channel();
+    let (control, stops) = mpsc::unbounded_channel();
+    runtime.start(async move {
+        match tokio::time::timeout(CONNECT_TIMEOUT, connect(target, &settings)).await {
+            Ok(Ok((backend, lease))) => {
+                let session = Arc::new(Session::new(backend, settings, lease));
+                let keeper = Keeper { session: Arc::clone(&session), stops };
+                // A caller that is gone has dropped its `Control`, which the keeper will notice.
+                let _ = report.send(Ok(session));
+                keeper.run().await;
+            }
+            Ok(Err(error)) => drop(report.send(Err(error))),
+            Err(_) => {
+                let message = format!("the store did not answer within {CONNECT_TIMEOUT:?}");
+                let _ = report.send(Err(Error::new(ErrorKind::Unavailable, "connect", message)));
+            }
+        }
+    })?;
+    let session =
+        started.await.unwrap_or_else(|_| Err(Error::lost("connect", LossReason::Closed)))?;
+    Ok((session, Control(control)))
+}
+
+async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Backend>, Arc<Lease>)> {
+    let backend = target.connect(settings).await?;
+    let characteristics = backend.characteristics();
+    let missing: Vec<_> = settings
+        .require
+        .iter()
+        .filter(|need| !need.holds(&characteristics))
+        .map(|need| need.name())
+        .collect();
+    if !missing.is_empty() {
+        let message = format!("the store lacks what `require` asks for: {}", missing.join(", "));
+        return Err(
+            Error::new(ErrorKind::Unsupported, "connect", message).on_backend(backend.scheme())
+        );
+    }
+    if let Some(reason) = characteristics.early_expiry {
+        tracing::warn!(
+            backend = backend.scheme(),
+            reason,
+            "the store may end a session before its lease is over"
+        );
+    }
+    let lease =
+        open(&*backend, settings).await.map_err(|error| error.on_backend(backend.scheme()))?;
+    Ok((backend, Arc::new(lease)))
+}
+
+async fn open(backend: &dyn Backend, settings: &Settings) -> Result<Lease> {
+    let new = NewSession {
+        id: SessionId::random(),
+        member: Arc::clone(&settings.member),
+        ttl: settings.ttl,
+    };
+    let sent = BootInstant::now();
+    let granted = backend.open(&new).await?;
+    tracing::debug!(session = %new.id, ?granted, "session opened");
+    Ok(Lease::new(new.id, granted, sent))
+}
+
+/// Why keeping a session ended.
+enum End {
+    Lost(LossReason),
+    Stopped(Option<Stop>),
+}
+
+struct Keeper {
+    session: Arc<Session>,
+    stops: mpsc::UnboundedReceiver<Stop>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        // Whatever ends this task, its runtime included, ends the guards with it.
+        let _closing = Closing(Arc::clone(&self.session));
+        while let Some(lease) = self.session.lease_now_or_lost() {
+            match self.keep(&lease).await {
+                End::Stopped(stop) => return self.close(&lease, stop).await,
+                End::Lost(reason) => self.lose(&lease, reason),
+            }
+            if let Some(stop) = self.reopen(lease.id).await {
+                return self.close(&lease, stop).await;
+            }
+        }
+    }
+
+    /// Renews the lease until it is lost or the coordinator ends.
+    async fn keep(&mut self, lease: &Arc<Lease>) -> End {
+        let session = Arc::clone(&self.session);
+        let interval = session.heartbeat_interval(lease.ttl);
+        let mut delays = session.retry_delays(lease.ttl);
+        // tokio's clock paces the heartbeats, so that a test can pause it; what they prove is judged
+        // by the clock that counts suspend.
+        let mut next = Instant::now() + interval;
+        loop {
+            if let Err(end) = self.unless_over(lease, tokio::time::sleep_until(next)).await {
+                return end;
+            }
+            next = Instant::now() + interval;
+            let sent = BootInstant::now();
+            match self.unless_over(lease, heartbeat(&session, lease)).await {
+                Err(end) => return end,
+                Ok(Ok(())) => {
+                    if !lease.extend(sent) {
+                        return End::Lost(LossReason::DeadlinePassed);
+                    }
+                    session.states.tell(State::Connected);
+                    delays = session.retry_delays(lease.ttl);
+                }
+                Ok(Err(error)) => {
+                    if let Some(reason) = error.loss_reason() {
+                        return End::Lost(reason);
+                    }
+                    tracing::debug!(%error, "heartbeat failed");
+                    session.states.tell(State::Suspended);
+                    next = Instant::now() + delays.next_delay();
+                }
+            }
+        }
+    }
+
+    /// Runs `work` unless the lease or the coordinator ends first.
+    async fn unless_over<T>(
+        &mut self,
+        lease: &Lease,
+        work: impl Future<Output = T>,
+    ) -> Result<T, End> {
+        tokio::select! {
+            biased;
+            stop = self.stops.recv() => Err(End::Stopped(stop)),
+            reason = lease.ended() => Err(End::Lost(reason)),
+            () = deadline_passed(lease) => Err(End::Lost(LossReason::DeadlinePassed)),
+            done = work => Ok(done),
+        }
+    }
+
+    fn lose(&self, lease: &Lease, reason: LossReason) {
+        lease.lose(reason);
+        tracing::warn!(session = %lease.id, %reason, "session lost");
+        self.session.phase.send_replace(Phase::Opening);
+        self.session.states.tell(State::Lost(reason));
+    }
+
+    /// Opens the next session; answers the request to end that came instead.
+    async fn reopen(&mut self, old: SessionId) -> Option<Option<Stop>> {
+        let session = Arc::clone(&self.session);
+        let settings = &session.settings;
+        let longest = settings.max_backoff.min(2 * settings.ttl);
+        let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        let mut remains = Some(old);
+        loop {
+            let tries = async {
+                if let Some(old) = remains {
+                    // The store may still hold what was lost here. It would end by itself.
+                    let closing =
+                        session.attempt(Some(settings.ttl), "close", session.backend.close(old));
+                    if closing.await.is_ok() {
+                        remains = None;
+                    }
+                }
+                session.attempt(Some(settings.ttl), "open", open(&*session.backend, settings)).await
+            };
+            let opened = tokio::select! {
+                biased;
+                stop = self.stops.recv() => return Some(stop),
+                opened = tries => opened,
+            };
+            match opened {
+                Ok(lease) => {
+                    session.phase.send_replace(Phase::Open(Arc::new(lease)));
+                    session.states.tell(State::Connected);
+                    return None;
+                }
+                Err(error) => tracing::debug!(%error, "no new session yet"),
+            }
+            tokio::select! {
+                biased;
+                stop = self.stops.recv() => return Some(stop),
+                () = tokio::time::sleep(delays.next_delay()) => {}
+            }
+        }
+    }
+
+    /// Ends the session at the store, as far as time allows.
+    async fn close(&mut self, lease: &Lease, stop: Option<Stop>) {
+        // First here, then there: no guard may look held when another process gets the lock.
+        lease.lose(LossReason::Closed);
+        self.session.phase.send_replace(Phase::Closed);
+        let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
+        let closing = tokio::time::timeout(limit, self.close_with_retries(lease));
+        let confirmed = closing.await.unwrap_or_else(|_| {
+            let message = format!(
+                "the store did not confirm within {limit:?}; the session ends with its lease"
+            );
+            Err(Error::new(ErrorKind::Unavailable, "stop", message)
+                .with_effect(crate::Effect::Unknown))
+        });
+        self.session.states.tell(State::Closed);
+        let mut asked = stop;
+        while let Some(Stop(confirm)) = asked {
+            let _ = confirm.send(confirmed.clone());
+            asked = self.stops.try_recv().ok();
+        }
+    }
+
+    async fn close_with_retries(&self, lease: &Lease) -> Result<()> {
+        let mut delays = self.session.retry_delays(lease.ttl);
+        loop {
+            match self
+                .session
+                .attempt(lease.ttl, "stop", self.session.backend.close(lease.id))
+                .await
+            {
+                Err(error) if error.is_transient() => tokio::time::sleep(delays.next_delay()).await,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
+    let held = match session.backend.loss_detection() {
+        LossDetection::Heartbeat => lease.held(),
+        #[cfg(feature = "etcd")]
+        LossDetection::Watch => Vec::new(),
+    };
+    let gone = session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held)).await?;
+    for id in gone {
+        lease.entry_lost(&id);
+    }
+    Ok(())
+}
+
+async fn deadline_passed(lease: &Lease) {
+    // The deadline moves while we sleep: look again until it has really passed.
+    while lease.lost().is_none() {
+        sleep_until(lease.deadline()).await;
+    }
+}
+
+/// Marks everything closed when the keeper ends, in whatever way.
+struct Closing(Arc<Session>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Phase::Open(lease) = self.0.phase.send_replace(Phase::Closed) {
+            lease.lose(LossReason::Closed);
+            self.0.backend.close_now(lease.id);
+        }
+        self.0.states.tell(State::Closed);
+    }
+}
+
+impl Session {
+    fn lease_now_or_lost(&self) -> Option<Arc<Lease>> {
+        match &*self.phase.borrow() {
+            Phase::Open(lease) => Some(Arc::clone(lease)),
+            Phase::Opening | Phase::Closed => None,
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A session's lease: until when it may be relied on, and what is held under it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::backend::{EntryId, EntryRef, SessionId};
+use crate::error::LossReason;
+use crate::time::BootInstant;
+
+/// One session at the store, from its opening to its end.
+///
+/// A coordinator goes through several of them; what was acquired under one is never moved to another.
+pub(crate) struct Lease {
+    pub(crate) id: SessionId,
+    /// As granted by the store; `None`: the session lives as long as the process.
+    pub(crate) ttl: Option<Duration>,
+    /// Nanoseconds of [`BootInstant`], or [`PASSED`].
+    ///
+    /// Invariant: once somebody has seen the deadline pass it is `PASSED`, and stays so. A late
+    /// heartbeat cannot revive a lock that was reported lost a moment before.
+    deadline: AtomicU64,
+    /// Whoever learns of the end first tells it here.
+    end: Signal,
+    holds: Mutex<Holds>,
+}
+
+const PASSED: u64 = 0;
+
+#[derive(Default)]
+struct Holds {
+    ended: Option<LossReason>,
+    by_entry: HashMap<EntryId, (EntryRef, Arc<Hold>)>,
+}
+
+impl Lease {
+    /// A lease whose opening was sent at `sent`.
+    pub(crate) fn new(id: SessionId, ttl: Option<Duration>, sent: BootInstant) -> Self {
+        Self {
+            id,
+            ttl,
+            deadline: AtomicU64::new(deadline(ttl, sent).as_nanos()),
+            end: Signal::default(),
+            holds: Mutex::default(),
+        }
+    }
+
+    /// Until when the lease may be relied on, if nothing more is heard from the store.
+    pub(crate) fn deadline(&self) -> BootInstant {
+        BootInstant::from_nanos(self.deadline.load(Ordering::SeqCst))
+    }
+
+    /// Why the lease cannot be relied on any more, by the clock of this very moment.
+    pub(crate) fn lost(&self) -> Option<LossReason> {
+        if let Some(reason) = self.end.reason() {
+            return Some(reason);
+        }
+        loop {
+            let deadline = self.deadline.load(Ordering::SeqCst);
+            if deadline == u64::MAX || BootInstant::now().as_nanos() < deadline {
+                return None;
+            }
+            let swapped = self.deadline.compare_exchange(
+                deadline,
+                PASSED,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+            if swapped.is_ok() {
+                return Some(LossReason::DeadlinePassed);
+            }
+            // A heartbeat was confirmed between the two reads: look again.
+        }
+    }
+
+    /// A heartbeat sent at `sent` was confirmed. False: too late, the lease is lost.
+    pub(crate) fn extend(&self, sent: BootInstant) -> bool {
+        let new = deadline(self.ttl, sent).as_nanos();
+        loop {
+            if self.lost().is_some() {
+                return false;
+            }
+            let old = self.deadline.load(Ordering::SeqCst);
+            // `lost` may have been asked by somebody else meanwhile: never overwrite PASSED.
+            if old == PASSED {
+                return false;
+            }
+            if new <= old
+                || self
+                    .deadline
+                    .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
+            {
+                return true;
+            }
+        }
+    }
+
+    /// Ends the lease here: every guard under it is lost for good.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        let mut holds = self.holds();
+        if holds.ended.is_some() {
+            return;
+        }
+        holds.ended = Some(reason);
+        self.end.set(reason);
+        for (_, hold) in holds.by_entry.drain().map(|(_, held)| held) {
+            hold.lose(reason);
+        }
+    }
+
+    /// Resolves with the reason once the lease is lost.
+    pub(crate) async fn ended(&self) -> LossReason {
+        self.end.wait().await
+    }
+
+    /// Takes a new hold under this lease, unless it is over.
+    pub(crate) fn register(&self, entry: &EntryRef, hold: &Arc<Hold>) -> Result<(), LossReason> {
+        let mut holds = self.holds();
+        match holds.ended.or_else(|| self.lost()) {
+            Some(reason) => Err(reason),
+            None => {
+                holds.by_entry.insert(entry.id.clone(), (entry.clone(), Arc::clone(hold)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets a hold that is being released.
+    pub(crate) fn deregister(&self, id: &EntryId) {
+        self.holds().by_entry.remove(id);
+    }
+
+    /// What is held, for stores that look after each entry in the heartbeat.
+    pub(crate) fn held(&self) -> Vec<EntryRef> {
+        self.holds().by_entry.values().map(|(entry, _)| entry.clone()).collect()
+    }
+
+    /// The store says that this entry is gone.
+    pub(crate) fn entry_lost(&self, id: &EntryId) {
+        let held = self.holds().by_entry.remove(id);
+        if let Some((_, hold)) = held {
+            hold.lose(LossReason::EntryDeleted);
+        }
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        // No user code runs under this mutex, so a poisoned one is still consistent.
+        self.holds.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The deadline rule (contract 2.3): from the moment of *sending*, a clock rate off by 0.5 %, and a
+/// margin for the time between asking `is_held` and acting on it.
+fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
+    let Some(ttl) = ttl else { return BootInstant::NEVER };
+    let margin = (ttl / 100).max(Duration::from_millis(10));
+    sent.saturating_add((ttl - ttl / 200).saturating_sub(margin))
+}
+
+/// One grant: held until it is released or lost, whichever comes first.
+#[derive(Default)]
+pub(crate) struct Hold {
+    released: AtomicBool,
+    loss: Signal,
+    monitor: OnceLock<AbortHandle>,
+}
+
+impl Hold {
+    pub(crate) fn lost(&self) -> Option<LossReason> {
+        self.loss.reason()
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::SeqCst)
+    }
+
+    /// True for the first caller only: the one who has to release.
+    pub(crate) fn begin_release(&self) -> bool {
+        if let Some(monitor) = self.monitor.get() {
+            monitor.abort();
+        }
+        !self.released.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn watched_by(&self, monitor: AbortHandle) {
+        if self.is_released() {
+            monitor.abort();
+        }
+        // A hold gets one monitor, from the task that was granted it.
+        let _ = self.monitor.set(monitor);
+    }
+
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.loss.set(reason);
+    }
+
+    pub(crate) async fn wait_lost(&self) -> LossReason {
+        self.loss.wait().await
+    }
+}
+
+/// A loss reason that is set once and can be read or awaited from anywhere.
+#[derive(Default)]
+struct Signal {
+    reason: AtomicU8,
+    changed: Notify,
+}
+
+/// In the order of their codes, which are positions from 1 on.
+const REASONS: [LossReason; 6] = [
+    LossReason::DeadlinePassed,
+    LossReason::ExpiredByServer,
+    LossReason::EntryDeleted,
+    LossReason::ConnectionLost,
+    LossReason::Revoked,
+    LossReason::Closed,
+];
+
+impl Signal {
+    fn reason(&self) -> Option<LossReason> {
+        let code = usize::from(self.reason.load(Ordering::SeqCst));
+        REASONS.get(code.checked_sub(1)?).copied()
+    }
+
+    fn set(&self, reason: LossReason) {
+        let code = 1 + REASONS.iter().position(|known| *known == reason).unwrap_or_default();
+        // Six reasons fit in a byte. The first one stays.
+        let _ = self.reason.compare_exchange(0, code as u8, Ordering::SeqCst, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    async fn wait(&self) -> LossReason {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the check, so that a signal between the two is not missed.
+            changed.as_mut().enable();
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::QueueKey;
+
+    fn lease(ttl: Duration, sent: BootInstant) -> Lease {
+        Lease::new(SessionId::random(), Some(ttl), sent)
+    }
+
+    fn ago(duration: Duration) -> BootInstant {
+        BootInstant::from_nanos(BootInstant::now().as_nanos() - duration.as_nanos() as u64)
+    }
+
+    #[test]
+    fn the_deadline_counts_from_sending_with_both_margins() {
+        let sent = BootInstant::from_nanos(1_000_000_000);
+        assert_eq!(deadline(Some(Duration::from_secs(10)), sent).as_nanos(), 10_850_000_000);
+        assert_eq!(deadline(Some(Duration::from_millis(200)), sent).as_nanos(), 1_189_000_000);
+        assert_eq!(deadline(None, sent), BootInstant::NEVER);
+    }
+
+    #[test]
+    fn a_late_heartbeat_does_not_revive() {
+        let lease = lease(Duration::from_secs(1), ago(Duration::from_secs(2)));
+        assert!(!lease.extend(BootInstant::now()));
+        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+    }
+
+    #[test]
+    fn an_observed_passing_is_final_even_if_a_newer_heartbeat_is_confirmed() {
+        let lease = lease(Duration::from_millis(50), ago(Duration::from_millis(100)));
+        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+        assert_eq!(lease.deadline().as_nanos(), PASSED);
+        assert!(!lease.extend(BootInstant::now()));
+        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+    }
+
+    #[test]
+    fn an_older_heartbeat_never_shortens_the_lease() {
+        let lease = lease(Duration::from_secs(10), BootInstant::now());
+        let before = lease.deadline();
+        assert!(lease.extend(ago(Duration::from_secs(5))));
+        assert_eq!(lease.deadline(), before);
+    }
+
+    #[test]
+    fn loss_reaches_every_hold_and_the_first_reason_stays() {
+        let lease = lease(Duration::from_secs(10), BootInstant::now());
+        let queue = QueueKey::new("lock", "a", 100).expect("a valid name");
+        let entry = EntryRef { queue, id: EntryId::random(lease.id) };
+        let hold = Arc::new(Hold::default());
+        lease.register(&entry, &hold).expect("a live lease");
+        lease.lose(LossReason::ExpiredByServer);
+        lease.lose(LossReason::Closed);
+        assert_eq!(hold.lost(), Some(LossReason::ExpiredByServer));
+        assert_eq!(lease.register(&entry, &hold), Err(LossReason::ExpiredByServer));
+    }
+
+    #[test]
+    fn every_reason_survives_its_code() {
+        for reason in REASONS {
+            let signal = Signal::default();
+            signal.set(reason);
+            assert_eq!(signal.reason(), Some(reason));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A coordinator's session: what recipes ask of it.
+//!
+//! One task, the [`keeper`], opens a session at the store, keeps its [`lease`](Lease) alive, tells
+//! when it is lost and opens the next. Everything that talks to the store for longer than a moment
+//! runs on the same runtime, out of reach of the caller's cancellation and of a blocked executor; a
+//! caller's future only listens.
+
+pub(crate) mod keeper;
+mod lease;
+mod runtime;
+mod state;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::Retryable;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+use crate::backend::{Backend, EntryRef};
+use crate::config::Settings;
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::retry::DecorrelatedJitter;
+
+pub(crate) use lease::{Hold, Lease};
+pub(crate) use runtime::Runtime;
+pub(crate) use state::States;
+pub use state::{State, StateWatch};
+
+/// The longest that closing may take, however long the lease is.
+const LONGEST_STOP: Duration = Duration::from_secs(5);
+/// While a session can still be saved, it is tried at least this often.
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+/// The longest that a waiter goes without asking the store itself.
+const LONGEST_RECHECK: Duration = Duration::from_secs(5);
+
+/// What is open at the moment.
+#[derive(Clone)]
+enum Phase {
+    Opening,
+    Open(Arc<Lease>),
+    Closed,
+}
+
+/// The part of a coordinator that guards and tasks share with it.
+pub(crate) struct Session {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) settings: Settings,
+    pub(crate) states: States,
+    phase: watch::Sender<Phase>,
+    handle: Handle,
+    /// A forked child has the memory of its parent, and none of its threads or locks.
+    pid: u32,
+}
+
+impl Session {
+    fn new(backend: Arc<dyn Backend>, settings: Settings, lease: Arc<Lease>) -> Self {
+        Self {
+            backend,
+            settings,
+            states: States::new(State::Connected),
+            phase: watch::Sender::new(Phase::Open(lease)),
+            handle: Handle::current(),
+            pid: std::process::id(),
+        }
+    }
+
+    /// Whether this is the process that connected.
+    pub(crate) fn is_own_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Refuses to work in a forked child.
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        if self.is_own_process() {
+            return Ok(());
+        }
+        let message =
+            "this is a forked child; locks stay with the parent, connect anew after the fork";
+        Err(Error::new(ErrorKind::Closed, operation, message))
+    }
+
+    /// The open lease, if there is one that is good right now.
+    pub(crate) fn lease_now(&self) -> Option<Arc<Lease>> {
+        match &*self.phase.borrow() {
+            Phase::Open(lease) if lease.lost().is_none() => Some(Arc::clone(lease)),
+            _ => None,
+        }
+    }
+
+    /// Waits for an open lease.
+    pub(crate) async fn lease(&self, operation: &'static str) -> Result<Arc<Lease>> {
+        let mut phase = self.phase.subscribe();
+        loop {
+            match &*phase.borrow_and_update() {
+                Phase::Open(lease) if lease.lost().is_none() => return Ok(Arc::clone(lease)),
+                Phase::Closed => return Err(Error::lost(operation, LossReason::Closed)),
+                Phase::Open(_) | Phase::Opening => {}
+            }
+            if phase.changed().await.is_err() {
+                return Err(Error::lost(operation, LossReason::Closed));
+            }
+        }
+    }
+
+    /// Whether the store answers, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.states.current() == State::Connected
+    }
+
+    /// Runs a task where a blocked or ended executor of the caller cannot reach it.
+    pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.handle.spawn(task)
+    }
+
+    /// How long one call to the store may take: three fit into a lease, with room to spare.
+    pub(crate) fn attempt_timeout(&self, ttl: Option<Duration>) -> Duration {
+        let heartbeat = self.heartbeat_interval(ttl);
+        ttl.map_or(heartbeat.max(LONGEST_RETRY), |ttl| heartbeat.min(ttl / 6))
+    }
+
+    /// How long a waiter may go without asking the store itself.
+    pub(crate) fn recheck_interval(&self, lease: &Lease) -> Duration {
+        lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK)
+    }
+
+    fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
+        let heartbeat = self.settings.heartbeat;
+        ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / 3))
+    }
+
+    fn stop_timeout(&self, lease: &Lease) -> Duration {
+        lease.ttl.unwrap_or(LONGEST_STOP).min(LONGEST_STOP)
+    }
+
+    /// Back-off between tries while the session can still be saved.
+    pub(crate) fn retry_delays(&self, ttl: Option<Duration>) -> DecorrelatedJitter {
+        let longest =
+            self.settings.max_backoff.min(self.heartbeat_interval(ttl)).min(LONGEST_RETRY);
+        DecorrelatedJitter::new(self.settings.initial_backoff, longest)
+    }
+
+    /// One call to the store, bounded in time.
+    pub(crate) async fn attempt<T>(
+        &self,
+        ttl: Option<Duration>,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.attempt_timeout(ttl);
+        match tokio::time::timeout(limit, call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                operation,
+                format!("no answer within {limit:?}"),
+            )
+            .with_effect(Effect::Unknown)),
+        }
+        .map_err(|error| error.on_backend(self.backend.scheme()))
+    }
+
+    /// Repeats a call until its outcome is known or the session is over.
+    ///
+    /// An answer that was lost leaves it open whether the call took effect, and nothing else may be
+    /// done under this session until that is known (contract S9). The call must be idempotent.
+    pub(crate) async fn persist<T, C>(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        call: impl Fn() -> C,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let tries = (|| self.attempt(lease.ttl, operation, call()))
+            .retry(self.retry_delays(lease.ttl))
+            .sleep(tokio::time::sleep)
+            .when(|error| {
+                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
+            });
+        let outcome = tokio::select! {
+            biased;
+            reason = lease.ended() => Err(Error::lost(operation, reason)),
+            outcome = tries => outcome,
+        };
+        if let Err(error) = &outcome
+            && let Some(reason) = error.loss_reason()
+        {
+            lease.lose(reason);
+        }
+        outcome
+    }
+
+    /// Removes one entry for certain, unless its session ends first and removes it anyway.
+    async fn leave(&self, lease: &Lease, entry: &EntryRef) -> Result<()> {
+        let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
+        let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry)))
+            .retry(delays)
+            .sleep(tokio::time::sleep)
+            .when(|error| error.loss_reason().is_none());
+        tokio::select! {
+            biased;
+            reason = lease.ended() => Err(Error::lost("release", reason)),
+            outcome = tries => outcome,
+        }
+    }
+
+    /// Removes one entry and waits for the store's word, bounded in time.
+    ///
+    /// Dropping the future, or running out of time, leaves the removal going on.
+    pub(crate) async fn leave_confirmed(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        entry: &EntryRef,
+    ) -> Result<()> {
+        if let Some(Ok(())) = self.backend.leave_now(entry) {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
+        self.spawn(async move {
+            let leaving = session.leave(&lease, &entry);
+            tokio::pin!(leaving);
+            let limit = session.stop_timeout(&lease);
+            match tokio::time::timeout(limit, &mut leaving).await {
+                Ok(outcome) => drop(answer.send(outcome)),
+                Err(_) => {
+                    let message = format!("the store did not confirm within {limit:?}");
+                    let error = Error::new(ErrorKind::Unavailable, "release", message);
+                    drop(answer.send(Err(error.with_effect(Effect::Unknown))));
+                    drop(leaving.await);
+                }
+            }
+        });
+        answered.await.unwrap_or_else(|_| Err(Error::lost("release", LossReason::Closed)))
+    }
+
+    /// [`leave`](Self::leave) without waiting: from `Drop`, from any thread, in any state.
+    pub(crate) fn leave_in_background(self: &Arc<Self>, lease: &Arc<Lease>, entry: EntryRef) {
+        if !self.is_own_process() || lease.lost().is_some() {
+            return;
+        }
+        if let Some(Ok(())) = self.backend.leave_now(&entry) {
+            return;
+        }
+        let (session, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.spawn(async move {
+            if let Err(error) = session.leave(&lease, &entry).await {
+                tracing::debug!(%error, "entry ends with its session");
+            }
+        });
+    }
+}

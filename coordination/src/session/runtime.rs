@@ -1,0 +1,52 @@
+//! Where a session's tasks run.
+
+use std::future::Future;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A runtime for a session's tasks.
+pub(crate) enum Runtime {
+    /// A thread of its own, so that a blocked executor of the program cannot stop the heartbeat.
+    Own,
+    /// The caller's: a program that hangs loses its locks, and a paused clock is the store's too.
+    Current(Handle),
+}
+
+impl Runtime {
+    /// The caller's runtime if that is wanted and there is one.
+    pub(crate) fn choose(current: bool) -> Self {
+        match Handle::try_current() {
+            Ok(handle) if current => Self::Current(handle),
+            _ => Self::Own,
+        }
+    }
+
+    /// Starts the session's main task; its runtime ends with it.
+    pub(crate) fn start(self, main: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        match self {
+            Self::Current(handle) => drop(handle.spawn(main)),
+            Self::Own => {
+                let failed = |error| {
+                    Error::new(
+                        ErrorKind::Unsupported,
+                        "connect",
+                        "cannot start the session's thread",
+                    )
+                    .with_source(error)
+                };
+                let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+                let thread = thread::Builder::new().name("coordination".into());
+                let run = move || {
+                    runtime.block_on(main);
+                    // Not `drop`: that would wait for a name look-up that hangs.
+                    runtime.shutdown_background();
+                };
+                thread.spawn(run).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! The states of a coordinator, told to every subscriber in order.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+
+use crate::error::LossReason;
+
+/// How the coordinator stands with its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum State {
+    /// The session is alive and its last heartbeat was confirmed.
+    Connected,
+    /// A heartbeat failed or is overdue. Guards stay valid until their deadline.
+    Suspended,
+    /// The session is over, and every lock with it. A new one is being opened.
+    Lost(LossReason),
+    /// The coordinator was stopped or dropped; this is the last state.
+    Closed,
+}
+
+/// Follows the [`State`] of a coordinator: every change, in order, none left out.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use coordination::{Coordinator, State};
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// let mut state = coordinator.state();
+/// assert_eq!(state.current(), State::Connected);
+/// coordinator.stop().await?;
+/// assert_eq!(state.changed().await, Some(State::Closed));
+/// assert_eq!(state.changed().await, None);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct StateWatch {
+    current: State,
+    changes: mpsc::UnboundedReceiver<State>,
+}
+
+impl StateWatch {
+    /// The state after the last change that [`changed`](Self::changed) told; at first, the state at
+    /// the time of subscribing.
+    pub fn current(&self) -> State {
+        self.current
+    }
+
+    /// Waits for the next change; `None` after [`State::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is missed when the future is dropped.
+    pub async fn changed(&mut self) -> Option<State> {
+        self.current = self.changes.recv().await?;
+        Some(self.current)
+    }
+}
+
+/// Where the session's task tells states.
+#[derive(Clone, Debug)]
+pub(crate) struct States(Arc<Mutex<Subscribers>>);
+
+#[derive(Debug)]
+struct Subscribers {
+    current: State,
+    // Unbounded is safe: states change at most a few times in a heartbeat interval.
+    senders: Vec<mpsc::UnboundedSender<State>>,
+}
+
+impl States {
+    pub(crate) fn new(current: State) -> Self {
+        Self(Arc::new(Mutex::new(Subscribers { current, senders: Vec::new() })))
+    }
+
+    pub(crate) fn current(&self) -> State {
+        self.lock().current
+    }
+
+    pub(crate) fn subscribe(&self) -> StateWatch {
+        let (sender, changes) = mpsc::unbounded_channel();
+        let mut subscribers = self.lock();
+        if subscribers.current != State::Closed {
+            subscribers.senders.push(sender);
+        }
+        StateWatch { current: subscribers.current, changes }
+    }
+
+    /// Tells a state, unless it is the present one or nothing can follow it.
+    pub(crate) fn tell(&self, state: State) {
+        let mut subscribers = self.lock();
+        if subscribers.current == state || subscribers.current == State::Closed {
+            return;
+        }
+        tracing::info!(?state, "coordinator state");
+        subscribers.current = state;
+        subscribers.senders.retain(|sender| sender.send(state).is_ok());
+        if state == State::Closed {
+            subscribers.senders.clear();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Subscribers> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_change_arrives_in_order_and_closed_is_last() {
+        let states = States::new(State::Connected);
+        let mut early = states.subscribe();
+        let lost = State::Lost(LossReason::DeadlinePassed);
+        for state in [
+            State::Suspended,
+            State::Suspended,
+            State::Connected,
+            lost,
+            State::Closed,
+            State::Connected,
+        ] {
+            states.tell(state);
+        }
+        let mut late = states.subscribe();
+        let mut seen = Vec::new();
+        while let Some(state) = early.changed().await {
+            seen.push(state);
+        }
+        assert_eq!(seen, [State::Suspended, State::Connected, lost, State::Closed]);
+        assert_eq!((late.current(), late.changed().await), (State::Closed, None));
+    }
+}
