@@ -1,0 +1,40 @@
+//! URL → typed configuration.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::url::Url;
+
+/// The options beyond the common ones.
+pub(crate) const OPTIONS: &[&str] = &["durable", "network_filesystem"];
+
+/// What the URL says.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Absolute.
+    pub(super) directory: PathBuf,
+    /// Tokens survive loss of power: every grant waits for the disk. Default: false, as that costs
+    /// a hundred times what the grant itself does.
+    pub(super) durable: bool,
+    /// Take a network file system in spite of all. Default: false, as `flock` does not reach
+    /// other hosts on some of them and notifications do on none.
+    pub(super) network_allowed: bool,
+}
+
+impl Config {
+    pub(crate) fn parse(url: &mut Url) -> Result<Self> {
+        let durable = match url.take_option("durable").as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(Error::config("option `durable` is `true` or `false`")),
+        };
+        let network_allowed = match url.take_option("network_filesystem").as_deref() {
+            None | Some("refuse") => false,
+            Some("allow") => true,
+            Some(_) => {
+                return Err(Error::config("option `network_filesystem` is `refuse` or `allow`"));
+            }
+        };
+        Ok(Self { directory: PathBuf::from(&url.path), durable, network_allowed })
+    }
+}

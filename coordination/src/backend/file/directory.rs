@@ -1,0 +1,246 @@
+//! The directory, opened once and checked: owner, mode, file system.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+use super::config::Config;
+use super::error::storage;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key;
+
+/// Never follow a planted link, never wait on a planted FIFO, never leak into a child; and do not write
+/// a time of access with every read, which only the owner may ask for.
+const SAFE: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOATIME);
+
+/// Which file an open descriptor or a path means.
+///
+/// All files of a store are on one file system, so the number alone tells them apart.
+pub(super) type Inode = u64;
+
+/// A directory of ours, and its path for messages.
+#[derive(Debug)]
+pub(super) struct Directory {
+    handle: OwnedFd,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens the namespace's directory beneath the configured one, making both if only they are missing.
+    pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
+        let path = &config.directory;
+        make(path)?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+        let handle =
+            fs::open(path, flags, Mode::empty()).map_err(|errno| storage("open", path, errno))?;
+        let root = Self { handle, path: path.clone() };
+        if !config.network_allowed {
+            refuse_network(root.filesystem()?, path)?;
+        }
+        root.check_mode()?;
+        root.subdirectory(&key::encode(namespace))
+    }
+
+    /// Opens a directory within, making it if it is missing.
+    pub(super) fn subdirectory(&self, name: &str) -> Result<Self> {
+        let path = self.path.join(name);
+        match fs::mkdirat(&self.handle, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(storage("open", &path, errno)),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let handle = fs::openat(&self.handle, name, flags, Mode::empty())
+            .map_err(|errno| storage("open", &path, errno))?;
+        let directory = Self { handle, path };
+        directory.check_owner(&directory.stat()?)?;
+        directory.check_mode()?;
+        Ok(directory)
+    }
+
+    /// Opens a regular file of ours; makes it if `create` says so. `Ok(None)`: it is not there.
+    pub(super) fn file(&self, name: &str, create: bool) -> Result<Option<OwnedFd>> {
+        let flags = if create { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDWR };
+        self.open_file(name, SAFE | flags)
+    }
+
+    /// Opens a regular file of ours to ask for its lock only: inotify tells of the close of a file
+    /// that was open for writing, and whoever waits for that would wake for every such question.
+    pub(super) fn file_to_probe(&self, name: &str) -> Result<Option<OwnedFd>> {
+        self.open_file(name, SAFE | OFlags::RDONLY)
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
+        match fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => self.checked(name, file).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(storage("open", &self.path.join(name), errno)),
+        }
+    }
+
+    /// Which file has this name now; `None`: none has.
+    pub(super) fn inode(&self, name: impl Arg) -> Result<Option<Inode>> {
+        // Nothing but the number: asking for times makes the kernel keep finer ones, and every write
+        // to the file that follows pays for it.
+        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO) {
+            Ok(stat) => Ok(Some(stat.stx_ino)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(storage("stat", &self.path, errno)),
+        }
+    }
+
+    /// Removes a file; it may be gone already.
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        match fs::unlinkat(&self.handle, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(storage("remove", &self.path.join(name), errno)),
+        }
+    }
+
+    /// The names of all files within.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let failed = |errno| storage("list", &self.path, errno);
+        let listing = fs::Dir::read_from(&self.handle).map_err(failed)?;
+        let mut names = Vec::new();
+        for item in listing {
+            let item = item.map_err(failed)?;
+            // Ours are ASCII; anything else is none of our business.
+            if let Ok(name) = item.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Whether the path still leads to the directory that was opened.
+    pub(super) fn is_in_place(&self) -> bool {
+        match (fs::stat(&self.path), fs::fstat(&self.handle)) {
+            (Ok(there), Ok(here)) => (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino),
+            _ => false,
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// SEC-6: a regular file of ours with one name, or whoever planted it could hold or harm us.
+    fn checked(&self, name: &str, file: OwnedFd) -> Result<OwnedFd> {
+        let path = self.path.join(name);
+        let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
+        let refuse = |what: &str| {
+            let message = format!("{} {what}; remove it if nothing else needs it", path.display());
+            Err(Error::new(ErrorKind::Permission, "open", message))
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return refuse("is not a regular file");
+        }
+        if stat.st_nlink > 1 {
+            return refuse("has more than one name (hard links)");
+        }
+        self.check_owner(&stat)?;
+        Ok(file)
+    }
+
+    fn check_owner(&self, stat: &Stat) -> Result<()> {
+        let own = rustix::process::geteuid().as_raw();
+        if stat.st_uid == own {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: a file there belongs to user {} and this process runs as {own}; give every user a directory of its own",
+            self.path.display(),
+            stat.st_uid
+        );
+        Err(Error::new(ErrorKind::Permission, "open", message))
+    }
+
+    fn check_mode(&self) -> Result<()> {
+        let mode = Mode::from_raw_mode(self.stat()?.st_mode);
+        if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
+            let message = format!(
+                "{} is writable by everybody without the sticky bit; `chmod o-w` or `chmod +t` it",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::Permission, "open", message));
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        fs::fstat(&self.handle).map_err(|errno| storage("stat", &self.path, errno))
+    }
+
+    fn filesystem(&self) -> Result<u64> {
+        let statfs =
+            fs::fstatfs(&self.handle).map_err(|errno| storage("statfs", &self.path, errno))?;
+        // Magic numbers are 32 bits wide, whatever the field is.
+        Ok(statfs.f_type as u64 & 0xffff_ffff)
+    }
+}
+
+/// Which file an open descriptor means.
+pub(super) fn inode(file: &OwnedFd) -> Result<Inode, Errno> {
+    fs::fstat(file).map(|stat| stat.st_ino)
+}
+
+/// Makes the directory if its parent is there: a misspelt path must not become a new tree.
+fn make(path: &Path) -> Result<()> {
+    match fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(Errno::NOENT) => {
+            let parent = path.parent().map(Path::as_os_str).unwrap_or(OsStr::new("/"));
+            let message = format!("{} does not exist; make it first", Path::new(parent).display());
+            Err(Error::config(message))
+        }
+        Err(errno) => Err(storage("open", path, errno)),
+    }
+}
+
+/// File systems on which `flock` or inotify does not mean what it means on a local one
+/// (`linux/magic.h`).
+const NETWORK: [(u64, &str); 12] = [
+    (0x6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x517b, "SMB"),
+    (0x0102_1997, "9P"),
+    (0x6573_5546, "FUSE"),
+    (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x7461_636f, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+];
+
+fn refuse_network(magic: u64, path: &Path) -> Result<()> {
+    let Some((_, name)) = NETWORK.iter().find(|(known, _)| *known == magic) else { return Ok(()) };
+    let message = format!(
+        "{} is on {name}, where locks of this kind may not reach other hosts; use a local directory, or `?network_filesystem=allow` at your own risk",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Unsupported, "open", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_refused_by_name() {
+        for (magic, name) in NETWORK {
+            let error = refuse_network(magic, Path::new("/x")).expect_err("a network file system");
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let ext4 = 0xef53;
+        assert!(refuse_network(ext4, Path::new("/x")).is_ok());
+    }
+}

@@ -1,0 +1,22 @@
+//! What the operating system says → our errors.
+
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind};
+
+/// The error of a system call on `path`.
+pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Error {
+    let kind = match errno {
+        Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => ErrorKind::Permission,
+        Errno::NOENT | Errno::NOTDIR => ErrorKind::Config,
+        _ => ErrorKind::Storage,
+    };
+    let message = match errno {
+        Errno::LOOP => format!("{} is a symbolic link, which is refused", path.display()),
+        _ => format!("{}: {errno}", path.display()),
+    };
+    Error::new(kind, operation, message).with_source(io::Error::from(errno))
+}

@@ -1,0 +1,242 @@
+//! `file:///dir`: one host, no server.
+//!
+//! # How it works
+//!
+//! A queue is a file, `queues/lock.<name>`: a log of entries, read and appended to under a `flock` that
+//! is held for microseconds through a cached descriptor. A session is a file too,
+//! `sessions/<id>`, which its process holds locked for as long as it lives. An entry counts while its
+//! session's file is locked; so when a process dies the kernel frees its locks at once, and a process that
+//! is paused keeps them. Waiters are woken by inotify: a change to the queue's file, or the
+//! close of a session's, which the kernel does for a killed process too; a slow re-check stands behind it.
+//!
+//! Nothing is ever unlinked that somebody may hold: queue files stay (an inode per name ever used),
+//! session files are removed under their own lock.
+//!
+//! # Guarantees
+//!
+//! Exclusion between all processes of the host, in the order of asking, without any clock: there is no
+//! lease that could run out. A crash frees within 50 ms; a removed or replaced file is
+//! noticed with the next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's
+//! file; they survive loss of power with `durable=true` only.
+//!
+//! A process that is stopped in the few microseconds in which it holds a queue's `flock` holds up that
+//! queue until it goes on or dies. A child forked without exec keeps its parent's session alive
+//! after the parent's death, until it ends too.
+//!
+//! # Requirements
+//!
+//! Linux; a local file system (network ones are refused); a directory that belongs to the user
+//! of all processes that share it. Its parent must exist.
+//!
+//! # URL options
+//!
+//! * `durable=true`: a grant waits until its token is on the disk. Default: false.
+//! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
+
+mod config;
+mod directory;
+mod error;
+mod log;
+mod queue;
+mod session;
+mod store;
+mod watch;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub(crate) use self::config::{Config, OPTIONS};
+use self::session::Opened;
+use self::store::Store;
+use self::watch::Woken;
+use super::{Backend, Entry, EntryId, EntryRef, NewEntry, NewSession, Position, SessionId};
+use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::key::QueueKey;
+
+/// How long to wait for a queue's short lock before asking again.
+const BUSY: Duration = Duration::from_millis(1);
+/// How often to look when the system grants no inotify watch.
+const POLL: Duration = Duration::from_millis(50);
+/// After a session's file was closed, its lock goes within this time.
+const UNLOCKING: Duration = Duration::from_millis(50);
+/// How long a sweep may have a member's file locked.
+const SWEEPING: Duration = Duration::from_millis(100);
+
+/// The backend: a directory.
+pub(crate) struct FileStore {
+    config: Config,
+    namespace: String,
+    /// Replaced when a session is opened after the directory was moved away.
+    store: Mutex<Arc<Store>>,
+}
+
+impl FileStore {
+    pub(crate) fn open(config: &Config, settings: &Settings) -> Result<Self> {
+        let store = Store::open(config, &settings.namespace)?;
+        Ok(Self {
+            config: config.clone(),
+            namespace: settings.namespace.clone(),
+            store: Mutex::new(Arc::new(store)),
+        })
+    }
+
+    fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// The store, opened anew if its directory is not where the URL says any more.
+    fn store_in_place(&self) -> Result<Arc<Store>> {
+        let mut store = self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !store.is_in_place() {
+            *store = Arc::new(Store::open(&self.config, &self.namespace)?);
+        }
+        Ok(Arc::clone(&store))
+    }
+}
+
+/// Repeats a step until the queue's short lock was to be had.
+async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
+    loop {
+        match step() {
+            Some(outcome) => return outcome,
+            None => tokio::time::sleep(BUSY).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for FileStore {
+    fn scheme(&self) -> &'static str {
+        "file"
+    }
+
+    fn characteristics(&self) -> Characteristics {
+        Characteristics {
+            scope: Scope::Processes,
+            liveness: Liveness::Process,
+            survives_restart: Durability::NotApplicable,
+            survives_power_loss: if self.config.durable { Durability::Yes } else { Durability::No },
+            survives_failover: Durability::NotApplicable,
+            fifo: true,
+            fencing_survives_data_loss: true,
+            early_expiry: None,
+            max_plain_name: 200,
+            min_ttl: None,
+        }
+    }
+
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let store = self.store_in_place()?;
+        let opened = tokio::time::timeout(SWEEPING, async {
+            while let Opened::MemberTaken = store.sessions.open(session)? {
+                tokio::time::sleep(BUSY).await;
+            }
+            Ok(None)
+        });
+        opened.await.unwrap_or_else(|_| {
+            let message = format!("another live process has the member id {:?}", session.member);
+            Err(Error::new(ErrorKind::MemberExists, "open", message))
+        })
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let store = self.store();
+        if !store.is_in_place() || !store.sessions.is_in_place(session)? {
+            return Err(Error::lost("renew", LossReason::Revoked));
+        }
+        let mut gone = Vec::new();
+        for entry in held {
+            if !when_free(|| store.is_present(entry)).await? {
+                gone.push(entry.id.clone());
+            }
+        }
+        Ok(gone)
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.store().sessions.close(session)
+    }
+
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        let store = self.store();
+        if !self.config.durable {
+            return when_free(|| store.enter(entry)).await;
+        }
+        let entry = entry.clone();
+        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
+        let written = tokio::task::spawn_blocking(move || {
+            loop {
+                match store.enter_durably(&entry) {
+                    Some(outcome) => return outcome,
+                    None => std::thread::sleep(BUSY),
+                }
+            }
+        });
+        written.await.unwrap_or_else(|_| Err(Error::lost("enter", LossReason::Closed)))
+    }
+
+    async fn leave(&self, entry: &EntryRef) -> Result<()> {
+        let store = self.store();
+        when_free(|| store.leave(entry)).await
+    }
+
+    async fn position(&self, entry: &NewEntry, _seq: u64) -> Result<Option<Position>> {
+        let store = self.store();
+        when_free(|| store.position(entry)).await
+    }
+
+    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>> {
+        let store = self.store();
+        when_free(|| store.entries(queue)).await
+    }
+
+    async fn gone(&self, entry: &EntryRef, _seq: u64, recheck: Duration) -> Result<()> {
+        let store = self.store();
+        loop {
+            // Listening starts anew each time: the queue's file may have been replaced.
+            let Some(waiting) = store.listen(&entry.queue)? else {
+                if !when_free(|| store.is_present(entry)).await? {
+                    return Ok(());
+                }
+                tokio::time::sleep(POLL).await;
+                continue;
+            };
+            // Whoever has the queue's short lock may only be reading, which is not told as a change: so
+            // the answer is waited for.
+            let woken = waiting.unless(async {
+                when_free(|| store.is_present(entry)).await.map(|present| !present)
+            });
+            match tokio::time::timeout(recheck, woken).await {
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Ok(Some(Woken::SessionEnded))) => {
+                    // The kernel tells of the close a moment before it drops the lock.
+                    if store.dies_within(entry, UNLOCKING).await? {
+                        return Ok(());
+                    }
+                }
+                Ok(Ok(Some(Woken::QueueChanged))) | Err(_) => {}
+                Ok(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
+        if self.config.durable {
+            return None;
+        }
+        self.store().enter(entry)
+    }
+
+    fn leave_now(&self, entry: &EntryRef) -> Option<Result<()>> {
+        self.store().leave(entry)
+    }
+
+    fn close_now(&self, session: SessionId) {
+        // Closing the file, which happens anyway, would end it as well.
+        let _ = self.store().sessions.close(session);
+    }
+}

@@ -1,0 +1,386 @@
+//! One queue: a file whose log is read and appended to under a short `flock`.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, FlockOperation};
+use rustix::io::Errno;
+
+use super::directory::{Directory, Inode, inode};
+use super::error::storage;
+use super::log::{self, HEADER, Header, Log, Record};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// What one read takes, and what a file is given in advance: writing within it costs the file system
+/// half of what growing it does. A part of a memory page, so that a write of it is seen whole or not
+/// at all.
+const PAGE: usize = 1024;
+/// A log longer than this gives back the room before its first live entry.
+const LONG: u64 = 1024 * 1024;
+/// Tries for the short lock before its holder is taken to need longer: it has it for microseconds,
+/// unless it was stopped in between.
+const SPINS: usize = 20;
+
+/// A queue's file, open, and what was read of it so far.
+pub(super) struct QueueFile {
+    file: OwnedFd,
+    inode: Inode,
+    /// As the system takes it: it is asked for with every entry.
+    name: CString,
+    path: PathBuf,
+    /// The header as last read or written; empty: everything is to be read anew.
+    header: String,
+    generation: u64,
+    log: Log,
+    /// The line after the header.
+    name_line: String,
+    /// How far the log was read.
+    read_to: u64,
+    /// Where the log begins now.
+    start: u64,
+    buffer: Vec<u8>,
+    line: String,
+}
+
+/// The queue under its short lock: what it says is true until this is dropped.
+pub(super) struct Locked<'a> {
+    queue: &'a mut QueueFile,
+}
+
+impl QueueFile {
+    /// Opens the queue's file, making it if it is missing.
+    pub(super) fn open(directory: &Directory, key: &QueueKey) -> Result<Self> {
+        let name = file_name(key);
+        let path = directory.path().join(&name);
+        let missing =
+            || Error::new(ErrorKind::Storage, "open", format!("{} vanished", path.display()));
+        let file = directory.file(&name, true)?.ok_or_else(missing)?;
+        let inode = inode(&file).map_err(|errno| storage("open", &path, errno))?;
+        let name_line = log::name_line(key.name());
+        Ok(Self {
+            file,
+            inode,
+            name: CString::new(name).unwrap_or_default(),
+            path,
+            header: String::new(),
+            generation: 0,
+            log: Log::default(),
+            name_line,
+            read_to: 0,
+            start: 0,
+            buffer: vec![0; PAGE],
+            line: String::new(),
+        })
+    }
+
+    /// Takes the short lock and reads what is new; `None`: somebody has it and does not let go.
+    pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
+        for _ in 0..SPINS {
+            match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    // From here on dropping it unlocks, also when reading fails.
+                    let mut locked = Locked { queue: self };
+                    locked.read()?;
+                    return Ok(Some(locked));
+                }
+                Err(Errno::WOULDBLOCK) => std::thread::yield_now(),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(storage("lock", &self.path, errno)),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
+    }
+}
+
+impl Locked<'_> {
+    /// Whether the queue's name still leads to this file.
+    pub(super) fn is_in_place(&self, directory: &Directory) -> Result<bool> {
+        Ok(directory.inode(self.queue.name.as_c_str())? == Some(self.queue.inode))
+    }
+
+    /// Entries that have not left; those of dead sessions are among them.
+    pub(super) fn log(&self) -> &Log {
+        &self.queue.log
+    }
+
+    /// Appends an entry; it has the number `seq` once this returns.
+    pub(super) fn enter(&mut self, seq: u64, mut record: Record) -> Result<()> {
+        record.at = self.queue.read_to;
+        log::format_enter(&mut self.queue.line, seq, &record);
+        self.append()?;
+        self.queue.log.enter(seq, record);
+        Ok(())
+    }
+
+    /// Ends an entry.
+    pub(super) fn leave(&mut self, seq: u64) -> Result<()> {
+        if !self.queue.log.leave(seq) {
+            return Ok(());
+        }
+        log::format_leave(&mut self.queue.line, seq);
+        let is_empty = self.queue.log.live().is_empty();
+        if is_empty && self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 {
+            return self.empty();
+        }
+        match self.append() {
+            // A full disk must not keep anybody from leaving: cutting back needs no room.
+            Err(_) if is_empty => self.empty(),
+            Err(error) => {
+                // The next read finds the entry again, and whoever leaves tries again.
+                self.forget();
+                Err(error)
+            }
+            Ok(()) => self.trim(),
+        }
+    }
+
+    /// Waits until what was written has reached the disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        fs::fdatasync(&self.queue.file).map_err(|errno| storage("sync", &self.queue.path, errno))
+    }
+
+    /// Reads what others have written since.
+    fn read(&mut self) -> Result<()> {
+        let mut buffer = std::mem::take(&mut self.queue.buffer);
+        let outcome = self.read_into(&mut buffer);
+        buffer.resize(PAGE, 0);
+        self.queue.buffer = buffer;
+        if outcome.is_err() {
+            self.forget();
+        }
+        outcome
+    }
+
+    fn read_into(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
+        let length = self.pread(buffer, 0)?;
+        let Some(header) = buffer.get(..HEADER).filter(|_| length >= HEADER) else {
+            return self.initialise();
+        };
+        if header != self.queue.header.as_bytes() {
+            if header.iter().all(|byte| *byte == 0) {
+                return self.initialise();
+            }
+            let text = std::str::from_utf8(header).map_err(|_| self.damaged(0))?;
+            let parsed = Header::parse(text).ok_or_else(|| self.damaged(0))?;
+            let is_first = self.queue.header.is_empty();
+            if is_first {
+                self.check_name()?;
+            }
+            if is_first || parsed.generation != self.queue.generation {
+                self.queue.log = Log::after(parsed.last);
+                self.queue.read_to = parsed.start;
+            }
+            self.queue.start = parsed.start;
+            self.queue.generation = parsed.generation;
+            self.queue.header = text.to_owned();
+        }
+        // Most often all that is new is in the buffer already: the log ends where zeros begin.
+        let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
+        let new = buffer.get(from..length).unwrap_or_default();
+        match new.iter().position(|byte| *byte == 0) {
+            Some(end) => self.replay(new.get(..end).unwrap_or_default()),
+            None if length < buffer.len() && from <= length => self.replay(new),
+            None => self.read_rest(buffer),
+        }
+    }
+
+    fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
+        buffer.clear();
+        loop {
+            let filled = buffer.len();
+            buffer.resize(filled + 16 * PAGE, 0);
+            let chunk = buffer.get_mut(filled..).unwrap_or_default();
+            let read = self.pread(chunk, self.queue.read_to + filled as u64)?;
+            let text = chunk.get(..read).unwrap_or_default();
+            let end = text.iter().position(|byte| *byte == 0);
+            buffer.truncate(filled + end.unwrap_or(read));
+            if read == 0 || end.is_some() {
+                return self.replay(buffer);
+            }
+        }
+    }
+
+    fn replay(&mut self, text: &[u8]) -> Result<()> {
+        let replayed = self.queue.log.replay(text, self.queue.read_to);
+        let good =
+            replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
+        self.queue.read_to += good as u64;
+        if good < text.len() {
+            // The half-written line of a writer that was killed: it never took effect.
+            fs::ftruncate(&self.queue.file, self.queue.read_to)
+                .map_err(|errno| self.failed("repair", errno))?;
+        }
+        Ok(())
+    }
+
+    /// A file that is new, or was cut to nothing by somebody: tokens go on by the clock.
+    fn initialise(&mut self) -> Result<()> {
+        self.queue.log = Log::default();
+        // A number that no process can have seen before, whatever it read of the file that was.
+        self.queue.generation = now_micros().max(self.queue.generation + 1);
+        // The name first: a file without a header is initialised once more.
+        self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
+        self.write_header(self.log_start())?;
+        self.queue.read_to = self.log_start();
+        self.reserve()
+    }
+
+    /// Two names with one hash must not share a lock (contract S8).
+    fn check_name(&self) -> Result<()> {
+        let expected = &self.queue.name_line;
+        let mut stored = vec![0; expected.len()];
+        let read = self.pread(&mut stored, HEADER as u64)?;
+        if read == expected.len() && stored == expected.as_bytes() {
+            return Ok(());
+        }
+        let message = format!("{} belongs to another name", self.queue.path.display());
+        Err(Error::new(ErrorKind::Collision, "open", message))
+    }
+
+    /// Cuts an empty queue back to its header, in which the last number survives.
+    fn empty(&mut self) -> Result<()> {
+        let start = self.log_start();
+        let used = self.queue.read_to;
+        self.queue.generation += 1;
+        let header = self.header(start);
+        if used <= PAGE as u64 {
+            // Header and log in one write within one page: nobody sees half of it.
+            let mut page = [header.as_bytes(), self.queue.name_line.as_bytes()].concat();
+            page.resize(PAGE, 0);
+            self.pwrite(&page, 0)?;
+        } else {
+            self.pwrite(header.as_bytes(), 0)?;
+            // Killed before this, the file keeps lines that cancel each other out.
+            fs::ftruncate(&self.queue.file, start)
+                .map_err(|errno| self.failed("compact", errno))?;
+            self.reserve()?;
+        }
+        self.queue.header = header;
+        self.queue.start = start;
+        self.queue.read_to = start;
+        Ok(())
+    }
+
+    /// Lets a long log begin at its first live entry and gives back the room before it. No entry is
+    /// moved.
+    fn trim(&mut self) -> Result<()> {
+        if self.queue.read_to.saturating_sub(self.queue.start) <= LONG {
+            return Ok(());
+        }
+        let first = self.queue.log.live().first().map(|(_, record)| record.at);
+        let Some(start) = first.filter(|first| first.saturating_sub(self.queue.start) > LONG)
+        else {
+            return Ok(());
+        };
+        // Same generation: what others have read stays as it is.
+        self.write_header(start)?;
+        // Room only: a file system that cannot do it just keeps it.
+        let hole = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
+        let from = self.log_start();
+        let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
+        Ok(())
+    }
+
+    /// Where the log begins in a file that was never trimmed: after header and name.
+    fn log_start(&self) -> u64 {
+        (HEADER + self.queue.name_line.len()) as u64
+    }
+
+    fn header(&self, start: u64) -> String {
+        Header { generation: self.queue.generation, start, last: self.queue.log.last }.format()
+    }
+
+    fn write_header(&mut self, start: u64) -> Result<()> {
+        let header = self.header(start);
+        self.pwrite(header.as_bytes(), 0)?;
+        self.queue.header = header;
+        self.queue.start = start;
+        Ok(())
+    }
+
+    /// Gives a short file its page in advance. Without room for it, it grows line by line.
+    fn reserve(&self) -> Result<()> {
+        if self.log_start() < PAGE as u64 {
+            fs::ftruncate(&self.queue.file, PAGE as u64)
+                .map_err(|errno| self.failed("reserve", errno))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the line at the end of the log.
+    fn append(&mut self) -> Result<()> {
+        self.pwrite(self.queue.line.as_bytes(), self.queue.read_to)?;
+        self.queue.read_to += self.queue.line.len() as u64;
+        Ok(())
+    }
+
+    fn pread(&self, buffer: &mut [u8], at: u64) -> Result<usize> {
+        loop {
+            match rustix::io::pread(&self.queue.file, &mut *buffer, at) {
+                Err(Errno::INTR) => {}
+                outcome => return outcome.map_err(|errno| self.failed("read", errno)),
+            }
+        }
+    }
+
+    /// Writes all or nothing: what was written in part is cut off again.
+    fn pwrite(&self, text: &[u8], at: u64) -> Result<()> {
+        let mut written = 0;
+        while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(&self.queue.file, rest, at + written as u64) {
+                Ok(0) => return Err(self.failed("write", Errno::NOSPC)),
+                Ok(bytes) => written += bytes,
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    if written > 0 {
+                        let _ = fs::ftruncate(&self.queue.file, at);
+                    }
+                    return Err(self.failed("write", errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the next read start from the beginning.
+    fn forget(&mut self) {
+        self.queue.header.clear();
+    }
+
+    fn failed(&self, operation: &'static str, errno: Errno) -> Error {
+        storage(operation, &self.queue.path, errno)
+    }
+
+    fn damaged(&self, at: u64) -> Error {
+        let message = format!(
+            "{} is damaged at byte {at}; when no process uses this lock, remove the file",
+            self.queue.path.display()
+        );
+        Error::new(ErrorKind::Corrupt, "read", message)
+    }
+}
+
+/// The wall clock in microseconds, which tokens and generations start from.
+pub(super) fn now_micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A name that no other queue has: at most 200 bytes and the kind.
+pub(super) fn file_name(key: &QueueKey) -> String {
+    format!("{}.{}", key.kind(), key.encoded())
+}
