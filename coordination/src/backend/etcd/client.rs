@@ -1,0 +1,206 @@
+//! Connections: one endpoint at a time, another one when it fails or falls silent.
+//!
+//! The client crate spreads calls over all endpoints and does not move a failed one to the next, and a
+//! connection that went silent hangs it. So each endpoint gets a client of its own, used until a
+//! call fails on it or takes longer than a heartbeat may; then the next endpoint gets a fresh one.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error as EtcdError, Identity, TlsOptions};
+use rand::seq::SliceRandom;
+use tokio::sync::watch;
+
+use super::config::{Config, Tls};
+use super::error::{from_etcd, is_connection_failure};
+use crate::error::{Error, ErrorKind, Result};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The endpoints, and the connection in use.
+pub(super) struct Connections {
+    endpoints: Vec<String>,
+    options: ConnectOptions,
+    secure: bool,
+    current: Mutex<Current>,
+    /// Rises whenever a connection is given up, for streams that live on it.
+    epoch: watch::Sender<u64>,
+    /// A call that takes longer than this has found a silent connection.
+    patience: Duration,
+}
+
+#[derive(Default)]
+struct Current {
+    client: Option<Client>,
+    index: usize,
+}
+
+/// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
+struct Attempt<'a> {
+    connections: &'a Connections,
+    epoch: u64,
+    started: Instant,
+    /// Whether the connection failed; `None`: not known, the call was dropped.
+    failed: Option<bool>,
+}
+
+impl Connections {
+    pub(super) fn new(config: &Config, patience: Duration) -> Result<Self> {
+        let mut endpoints = config.endpoints.clone();
+        // Contract R4: a thousand clients must not all come to the same endpoint.
+        endpoints.shuffle(&mut rand::rng());
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            // A member without a leader answers instead of keeping silent.
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some((user, password)) = &config.user {
+            options = options.with_user(user, password.expose());
+        }
+        if let Some(tls) = &config.tls {
+            options = options.with_tls(tls_options(tls));
+        }
+        Ok(Self {
+            endpoints,
+            options,
+            secure: config.tls.is_some(),
+            current: Mutex::default(),
+            epoch: watch::Sender::new(0),
+            patience,
+        })
+    }
+
+    /// The connection in use, made if there is none, and its epoch.
+    pub(super) async fn client(&self) -> Result<(Client, u64), EtcdError> {
+        let (endpoint, epoch) = {
+            let current = self.current();
+            let epoch = *self.epoch.borrow();
+            match (&current.client, self.endpoints.get(current.index)) {
+                (Some(client), _) => return Ok((client.clone(), epoch)),
+                (None, Some(endpoint)) => (endpoint.clone(), epoch),
+                (None, None) => return Err(EtcdError::InvalidArgs("no endpoints".into())),
+            }
+        };
+        // With a user this asks for a token, and so may take its time or fail.
+        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.client.get_or_insert(client.clone());
+        }
+        Ok((client, epoch))
+    }
+
+    /// Told of every connection that is given up.
+    pub(super) fn epochs(&self) -> watch::Receiver<u64> {
+        self.epoch.subscribe()
+    }
+
+    /// Gives up a connection, unless that was done already.
+    pub(super) fn give_up(&self, epoch: u64) {
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.client = None;
+            current.index = (current.index + 1) % self.endpoints.len().max(1);
+            self.epoch.send_modify(|epoch| *epoch += 1);
+        }
+    }
+
+    /// Makes a call on the connection in use, and on each other endpoint once while it fails.
+    ///
+    /// The call must be one that may be made twice.
+    pub(super) async fn call<T, F>(
+        &self,
+        operation: &'static str,
+        call: impl Fn(Client) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, EtcdError>>,
+    {
+        self.raw_call(call).await.map_err(|error| self.explain(operation, error))
+    }
+
+    /// [`call`](Self::call) with the client's own error, for callers who look at it.
+    pub(super) async fn raw_call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, EtcdError>
+    where
+        F: Future<Output = Result<T, EtcdError>>,
+    {
+        let mut left = self.endpoints.len();
+        loop {
+            left = left.saturating_sub(1);
+            let mut attempt = self.attempt();
+            let outcome = match self.client().await {
+                Ok((client, _)) => call(client).await,
+                Err(error) => Err(error),
+            };
+            let failed = matches!(&outcome, Err(error) if is_connection_failure(error));
+            attempt.failed = Some(failed);
+            drop(attempt);
+            if !failed || left == 0 {
+                return outcome;
+            }
+        }
+    }
+
+    /// Runs something on the connection of this epoch, which is judged by it as by a call.
+    pub(super) async fn on_epoch<T>(
+        &self,
+        epoch: u64,
+        work: impl Future<Output = Result<T, EtcdError>>,
+    ) -> Result<T, EtcdError> {
+        let mut attempt = Attempt { epoch, ..self.attempt() };
+        let outcome = work.await;
+        attempt.failed = Some(matches!(&outcome, Err(error) if is_connection_failure(error)));
+        outcome
+    }
+
+    /// Our error for the client's, with advice where the connection was cut before a word was said.
+    pub(super) fn explain(&self, operation: &'static str, error: EtcdError) -> Error {
+        let error = from_etcd(operation, error);
+        match error.kind() {
+            ErrorKind::Tls if !self.secure => {
+                Error::new(ErrorKind::Tls, operation, "the server wants TLS: use etcds://")
+                    .with_source(error)
+            }
+            _ => error,
+        }
+    }
+
+    /// The endpoints, for messages.
+    pub(super) fn shown(&self) -> String {
+        self.endpoints.join(",")
+    }
+
+    fn attempt(&self) -> Attempt<'_> {
+        let epoch = *self.epoch.borrow();
+        Attempt { connections: self, epoch, started: Instant::now(), failed: None }
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        // A caller who lost interest early says nothing about the connection; one whose time ran
+        // out does.
+        if self.failed.unwrap_or(self.started.elapsed() >= self.connections.patience) {
+            self.connections.give_up(self.epoch);
+        }
+    }
+}
+
+fn tls_options(tls: &Tls) -> TlsOptions {
+    let mut options = TlsOptions::new();
+    options = match &tls.ca {
+        Some(ca) => options.ca_certificate(Certificate::from_pem(ca)),
+        None => options.with_enabled_roots(),
+    };
+    if let Some((cert, key)) = &tls.identity {
+        options = options.identity(Identity::from_pem(cert, key.expose()));
+    }
+    if let Some(name) = &tls.server_name {
+        options = options.domain_name(name);
+    }
+    options
+}

@@ -1,0 +1,162 @@
+//! What etcd and its client say → our errors, case by case.
+
+use std::error::Error as StdError;
+use std::io;
+
+use etcd_client::Error as EtcdError;
+
+use crate::error::{Effect, Error, ErrorKind, LossReason};
+
+/// gRPC status codes (`google.rpc.Code`), as numbers: the client does not export their type.
+mod code {
+    pub(super) const CANCELLED: i32 = 1;
+    pub(super) const UNKNOWN: i32 = 2;
+    pub(super) const INVALID_ARGUMENT: i32 = 3;
+    pub(super) const DEADLINE_EXCEEDED: i32 = 4;
+    pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const INTERNAL: i32 = 13;
+    pub(super) const UNAVAILABLE: i32 = 14;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
+}
+
+/// Whether another endpoint, or a new connection, may do better.
+pub(super) fn is_connection_failure(error: &EtcdError) -> bool {
+    match error {
+        EtcdError::GRpcStatus(status) => matches!(
+            status.code() as i32,
+            code::CANCELLED
+                | code::UNKNOWN
+                | code::DEADLINE_EXCEEDED
+                | code::INTERNAL
+                | code::UNAVAILABLE
+        ),
+        EtcdError::TransportError(_)
+        | EtcdError::IoError(_)
+        | EtcdError::WatchError(_)
+        | EtcdError::EndpointError(_)
+        | EtcdError::Internal(_) => true,
+        EtcdError::LeaseKeepAliveError(message) => message != LEASE_NOT_FOUND,
+        _ => false,
+    }
+}
+
+/// What the client says when the first answer of a keep-alive stream has no time left.
+const LEASE_NOT_FOUND: &str = "lease not found";
+
+/// Whether the lease that was to be granted is there already: an earlier answer was lost.
+pub(super) fn is_lease_exists(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status)
+        if status.code() as i32 == code::FAILED_PRECONDITION && status.message().contains("lease already exists"))
+}
+
+/// Whether the lease is not there (any more).
+pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
+    match error {
+        EtcdError::GRpcStatus(status) => {
+            status.code() as i32 == code::NOT_FOUND && status.message().contains("lease not found")
+        }
+        EtcdError::LeaseKeepAliveError(message) => message == LEASE_NOT_FOUND,
+        _ => false,
+    }
+}
+
+pub(super) fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
+    if is_lease_missing(&error) {
+        return Error::lost(operation, LossReason::ExpiredByServer);
+    }
+    let (kind, message) = match &error {
+        EtcdError::GRpcStatus(status) => (
+            status_kind(status.code() as i32, status.message(), &error),
+            status.message().to_owned(),
+        ),
+        EtcdError::InvalidUri(_)
+        | EtcdError::InvalidArgs(_)
+        | EtcdError::InvalidMetadataValue(_) => (ErrorKind::Config, error.to_string()),
+        EtcdError::TransportError(_) | EtcdError::IoError(_) => {
+            (connection_kind(&error), root_cause(&error))
+        }
+        _ => (ErrorKind::Unavailable, error.to_string()),
+    };
+    let message = if message.is_empty() { root_cause(&error) } else { message };
+    let effect = match kind {
+        // The request may have been under way when the connection broke.
+        ErrorKind::Unavailable => Effect::Unknown,
+        _ => Effect::None,
+    };
+    Error::new(kind, operation, message).with_effect(effect).with_source(Opaque(root_cause(&error)))
+}
+
+fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
+    let speaks_of = |text: &str| message.contains(text);
+    match code {
+        code::UNAUTHENTICATED => ErrorKind::Auth,
+        code::INVALID_ARGUMENT if speaks_of("authentication failed") || speaks_of("user name") => {
+            ErrorKind::Auth
+        }
+        code::FAILED_PRECONDITION if speaks_of("authentication is not enabled") => ErrorKind::Auth,
+        code::PERMISSION_DENIED => ErrorKind::Permission,
+        code::RESOURCE_EXHAUSTED => ErrorKind::Quota,
+        code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
+            connection_kind(error)
+        }
+        code::DEADLINE_EXCEEDED => ErrorKind::Unavailable,
+        _ => ErrorKind::Unsupported,
+    }
+}
+
+/// What broke a connection, by what is beneath the client's error.
+fn connection_kind(error: &EtcdError) -> ErrorKind {
+    for cause in causes(error) {
+        if let Some(io) = cause.downcast_ref::<io::Error>()
+            && io.kind() == io::ErrorKind::ConnectionRefused
+        {
+            return ErrorKind::Refused;
+        }
+        let text = cause.to_string();
+        if text.contains("dns error") || text.contains("failed to lookup address") {
+            return ErrorKind::Dns;
+        }
+        if ["certificate", "received fatal alert", "received corrupt message", "handshake"]
+            .iter()
+            .any(|sign| text.contains(sign))
+        {
+            return ErrorKind::Tls;
+        }
+    }
+    ErrorKind::Unavailable
+}
+
+fn root_cause(error: &EtcdError) -> String {
+    causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The errors beneath; the client's own type does not lead to them by itself.
+fn causes(error: &EtcdError) -> Vec<&(dyn StdError + 'static)> {
+    let mut next: Option<&(dyn StdError + 'static)> = match error {
+        EtcdError::GRpcStatus(status) => status.source(),
+        EtcdError::TransportError(transport) => Some(transport),
+        EtcdError::IoError(io) => Some(io),
+        _ => None,
+    };
+    let mut causes = Vec::new();
+    while let Some(cause) = next {
+        causes.push(cause);
+        next = cause.source();
+    }
+    causes
+}
+
+/// The cause as text: the client's types stay inside this folder.
+#[derive(Debug)]
+struct Opaque(String);
+
+impl std::fmt::Display for Opaque {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Opaque {}

@@ -1,0 +1,156 @@
+//! Sessions: an etcd lease each, renewed over one keep-alive stream.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, Error as EtcdError, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper,
+    PutOptions, Txn, TxnOp, TxnOpResponse,
+};
+use tokio::sync::Mutex;
+
+use super::client::Connections;
+use super::error::{is_lease_exists, is_lease_missing};
+use crate::backend::{NewSession, SessionId};
+use crate::error::{Error, ErrorKind, LossReason, Result};
+
+/// The keep-alive streams of open sessions.
+#[derive(Default)]
+pub(super) struct Sessions {
+    // One session is open at a time; the one before may still be closing.
+    streams: Mutex<HashMap<SessionId, KeepAlive>>,
+}
+
+struct KeepAlive {
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+    epoch: u64,
+}
+
+/// The lease that is the session at etcd. Session ids are 63 bits wide so that they fit.
+pub(super) fn lease_of(session: SessionId) -> i64 {
+    session.value() as i64
+}
+
+impl Sessions {
+    /// Grants a lease of the session's id and puts the member's key under it.
+    pub(super) async fn open(
+        &self,
+        connections: &Connections,
+        session: &NewSession,
+        member_key: &str,
+    ) -> Result<Duration> {
+        let granted = grant(connections, session).await?;
+        let lease = lease_of(session.id);
+        let put = PutOptions::new().with_lease(lease);
+        let enter = Txn::new()
+            .when([Compare::create_revision(member_key, CompareOp::Equal, 0)])
+            .and_then([TxnOp::put(member_key, session.id.to_string(), Some(put))])
+            .or_else([TxnOp::get(member_key, None)]);
+        let answer = connections
+            .call("open", |mut client| {
+                let enter = enter.clone();
+                async move { client.txn(enter).await }
+            })
+            .await?;
+        let holder = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::lease),
+            _ => None,
+        });
+        match holder {
+            // A repeated call finds its own key.
+            Some(other) if !answer.succeeded() && other != lease => {
+                self.close(connections, session.id).await?;
+                let message =
+                    format!("another live session has the member id {:?}", session.member);
+                Err(Error::new(ErrorKind::MemberExists, "open", message))
+            }
+            _ => Ok(granted),
+        }
+    }
+
+    /// Sends one heartbeat and waits for its own answer.
+    ///
+    /// The stream is taken out while that goes on: if the future is dropped, an answer that comes
+    /// late finds nobody, and can't be taken for the answer to a later heartbeat.
+    pub(super) async fn renew(&self, connections: &Connections, session: SessionId) -> Result<()> {
+        let kept = self.streams.lock().await.remove(&session);
+        let kept = match kept {
+            Some(mut kept) if kept.epoch == *connections.epochs().borrow() => {
+                let beat = connections.on_epoch(kept.epoch, kept.beat()).await;
+                beat.map_err(|error| connections.explain("renew", error))?;
+                kept
+            }
+            _ => {
+                let start = connections.raw_call(|mut client| {
+                    let epoch = *connections.epochs().borrow();
+                    async move {
+                        let (keeper, answers) = client.lease_keep_alive(lease_of(session)).await?;
+                        Ok(KeepAlive { keeper, answers, epoch })
+                    }
+                });
+                start.await.map_err(|error| connections.explain("renew", error))?
+            }
+        };
+        self.streams.lock().await.insert(session, kept);
+        Ok(())
+    }
+
+    /// Revokes the lease; all keys under it go with it.
+    pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
+        self.streams.lock().await.remove(&session);
+        let revoked = connections
+            .raw_call(
+                |mut client| async move { client.lease_revoke(lease_of(session)).await.map(drop) },
+            )
+            .await;
+        match revoked {
+            Err(error) if !is_lease_missing(&error) => Err(connections.explain("close", error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl KeepAlive {
+    async fn beat(&mut self) -> Result<(), EtcdError> {
+        self.keeper.keep_alive().await?;
+        match self.answers.message().await? {
+            Some(answer) if answer.ttl() > 0 => Ok(()),
+            // A lease that is over is answered, with no time left.
+            Some(_) => Err(EtcdError::LeaseKeepAliveError("lease not found".into())),
+            None => Err(EtcdError::WatchError("the keep-alive stream ended".into())),
+        }
+    }
+}
+
+/// Grants the lease, or extends the one that an earlier call with a lost answer has granted.
+async fn grant(connections: &Connections, session: &NewSession) -> Result<Duration> {
+    let lease = lease_of(session.id);
+    // Whole seconds, rounded up: etcd grants no fractions.
+    let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+    let options = LeaseGrantOptions::new().with_id(lease);
+    let granted = connections
+        .raw_call(|mut client| {
+            let options = options.clone();
+            async move { client.lease_grant(seconds, Some(options)).await }
+        })
+        .await;
+    let ttl = match granted {
+        Ok(granted) => granted.ttl(),
+        Err(error) if is_lease_exists(&error) => {
+            let extended = connections.raw_call(|mut client| async move {
+                // Its first answer is awaited within: the lease counts from here on.
+                client.lease_keep_alive(lease).await?;
+                client.lease_time_to_live(lease, None).await
+            });
+            let extended = extended.await.map_err(|error| connections.explain("open", error))?;
+            extended.granted_ttl()
+        }
+        Err(error) => return Err(connections.explain("open", error)),
+    };
+    u64::try_from(ttl)
+        .ok()
+        .filter(|ttl| *ttl > 0)
+        .map(Duration::from_secs)
+        .ok_or_else(|| Error::lost("open", LossReason::ExpiredByServer))
+}
