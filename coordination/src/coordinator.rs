@@ -1,0 +1,330 @@
+//! The coordinator: a process' connection to a store, and the way to everything else.
+
+use std::fmt;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::backend::registry::Target;
+use crate::characteristics::Characteristics;
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+use crate::recipe::lock::Lock;
+use crate::session::keeper::{self, Control};
+use crate::session::{Session, State, StateWatch};
+use crate::template::Template;
+
+static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
+
+/// One process' session on a store: connect it at boot, then take locks with it.
+///
+/// Cheap to clone; clones share the session. A task of its own, on a thread of its own, keeps the
+/// session alive and opens a new one when it is lost. When the last clone and the last
+/// [`Lock`] made from it are gone, the session is closed and every guard is lost.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use coordination::Coordinator;
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+/// println!("holding {} with token {}", guard.name(), guard.token());
+/// drop(guard);
+/// coordinator.stop().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Coordinator(Arc<Inner>);
+
+struct Inner {
+    session: Arc<Session>,
+    /// Dropping it closes the session. `None` only while being dropped.
+    control: Option<Control>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A forked child must not speak for its parent, nor touch what they share.
+        if !self.session.is_own_process() {
+            std::mem::forget(self.control.take());
+        }
+    }
+}
+
+impl Coordinator {
+    /// Connects to the store that `url` names and opens a session on it.
+    ///
+    /// The schemes that this build knows, and their options, are in the crate's documentation. For more
+    /// settings use [`builder`](Self::builder) or [`Config`].
+    ///
+    /// # Errors
+    ///
+    /// Within five seconds, whatever the store does; nothing is left behind:
+    ///
+    /// * [`ErrorKind::Config`]: the URL or an option is wrong.
+    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, or `require` is not met.
+    /// * [`ErrorKind::Dns`], [`Refused`](ErrorKind::Refused), [`Unavailable`](ErrorKind::Unavailable),
+    ///   [`Tls`](ErrorKind::Tls), [`Auth`](ErrorKind::Auth), [`Permission`](ErrorKind::Permission):
+    ///   the store cannot be used, for the reason that the kind names.
+    /// * [`ErrorKind::MemberExists`]: another live session has the member id.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, Config::default()).await
+    }
+
+    /// Settings beyond the URL's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let coordinator = coordination::Coordinator::builder()
+    ///     .member_id("host-1")
+    ///     .prefix("manila-")
+    ///     .ttl(Duration::from_secs(30))
+    ///     .connect("memory://")
+    ///     .await?;
+    /// assert_eq!(coordinator.member_id(), "manila-host-1");
+    /// assert_eq!(coordinator.lock("share-1")?.name(), "manila-share-1");
+    /// # Ok(()) }
+    /// ```
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) async fn connect_with(url: &str, config: Config) -> Result<Self> {
+        let (target, settings) = Target::parse(url, config)?;
+        tracing::debug!(store = %target, member = ?settings.member, "connecting");
+        let (session, control) = keeper::start(target, settings).await?;
+        Ok(Self(Arc::new(Inner { session, control: Some(control) })))
+    }
+
+    /// Makes this the global coordinator, which `#[synchronized]` uses.
+    ///
+    /// Once, at process boot; again only after the installed one was stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Global`] when there is a global coordinator that was not stopped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// use coordination::Coordinator;
+    ///
+    /// Coordinator::connect("memory://").await?.install()?;
+    /// assert!(Coordinator::global().is_ok());
+    /// # Ok(()) }
+    /// ```
+    pub fn install(&self) -> Result<()> {
+        let mut global = GLOBAL.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if global
+            .as_ref()
+            .is_some_and(|installed| installed.0.session.states.current() != State::Closed)
+        {
+            let message =
+                "there is a global coordinator already; install one per process, or stop it first";
+            return Err(Error::new(ErrorKind::Global, "install", message));
+        }
+        *global = Some(self.clone());
+        Ok(())
+    }
+
+    /// The global coordinator.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Global`] when none was installed.
+    pub fn global() -> Result<Self> {
+        let global = GLOBAL.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        global.clone().ok_or_else(|| {
+            let message = "there is no global coordinator; at process boot call Coordinator::connect(url).await?.install()?";
+            Error::new(ErrorKind::Global, "global", message)
+        })
+    }
+
+    /// The lock of this name, with the coordinator's prefix before it. No I/O.
+    ///
+    /// Any text of 1 to 1,024 bytes (see [`Config::max_name_bytes`]) is a name; different names are
+    /// different locks, byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: empty or too long.
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
+        let (session, name) = (&self.0.session, name.as_ref());
+        if name.is_empty() {
+            return Err(crate::NameError::Empty.into());
+        }
+        let queue = match session.settings.prefix.as_str() {
+            "" => QueueKey::new("lock", name, session.settings.max_name_bytes),
+            prefix => {
+                QueueKey::new("lock", &format!("{prefix}{name}"), session.settings.max_name_bytes)
+            }
+        };
+        Ok(Lock::new(Arc::clone(session), queue?, Arc::clone(&self.0) as Arc<dyn Send + Sync>))
+    }
+
+    /// The lock whose name the template gives for these values.
+    ///
+    /// A template that is used often is better parsed once: see [`Template`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: the template is malformed, asks for a field that the values do not have, or
+    /// gives a name that [`lock`](Self::lock) refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let context = serde_json::json!({ "share": { "id": "1b8" }, "snap": { "name": "daily" } });
+    /// assert_eq!(coordinator.lock_for("foo-<share.id>", &context)?.name(), "foo-1b8");
+    /// assert_eq!(coordinator.lock_for("{snap[name]}", &context)?.name(), "daily");
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_for(&self, template: &str, values: &impl Serialize) -> Result<Lock> {
+        self.lock(Template::parse(template)?.render(values)?)
+    }
+
+    /// This process' name among the members, with the prefix.
+    pub fn member_id(&self) -> &str {
+        &self.0.session.settings.member
+    }
+
+    /// Follows the state of the session, from the present one on.
+    pub fn state(&self) -> StateWatch {
+        self.0.session.states.subscribe()
+    }
+
+    /// What the connected store can promise.
+    pub fn characteristics(&self) -> Characteristics {
+        self.0.session.backend.characteristics()
+    }
+
+    /// Ends the session: guards are lost at once, and the store is asked to free all that was held.
+    ///
+    /// Returns within the shorter of the lease and five seconds, also when the store is down. Stopping
+    /// twice is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`]: the store did not confirm. What was held is free when the lease ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the stop going on.
+    pub async fn stop(&self) -> Result<()> {
+        self.0.session.check_process("stop")?;
+        match &self.0.control {
+            Some(control) => control.stop().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator")
+            .field("store", &self.0.session.backend.scheme())
+            .field("member_id", &self.member_id())
+            .field("state", &self.0.session.states.current())
+            .finish()
+    }
+}
+
+/// Collects settings for [`Coordinator::builder`]. Each method sets the [`Config`] field of its name.
+#[derive(Clone, Debug, Default)]
+pub struct Builder(Config);
+
+impl Builder {
+    /// Sets [`Config::member_id`].
+    pub fn member_id(mut self, id: impl Into<String>) -> Self {
+        self.0.member_id = Some(id.into());
+        self
+    }
+
+    /// Sets [`Config::prefix`].
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.0.prefix = prefix.into();
+        self
+    }
+
+    /// Sets [`Config::namespace`].
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.0.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Sets [`Config::ttl`].
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets [`Config::heartbeat`].
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.0.heartbeat = Some(interval);
+        self
+    }
+
+    /// Sets [`Config::initial_reconnect_backoff`].
+    pub fn initial_reconnect_backoff(mut self, delay: Duration) -> Self {
+        self.0.initial_reconnect_backoff = Some(delay);
+        self
+    }
+
+    /// Sets [`Config::max_reconnect_backoff`].
+    pub fn max_reconnect_backoff(mut self, delay: Duration) -> Self {
+        self.0.max_reconnect_backoff = Some(delay);
+        self
+    }
+
+    /// Adds to [`Config::require`].
+    pub fn require(mut self, characteristic: impl Into<String>) -> Self {
+        self.0.require.push(characteristic.into());
+        self
+    }
+
+    /// Sets [`Config::max_name_bytes`].
+    pub fn max_name_bytes(mut self, max: usize) -> Self {
+        self.0.max_name_bytes = Some(max);
+        self
+    }
+
+    /// Sets [`Config::heartbeat_on_current_runtime`].
+    pub fn heartbeat_on_current_runtime(mut self, yes: bool) -> Self {
+        self.0.heartbeat_on_current_runtime = yes;
+        self
+    }
+
+    /// Connects; see [`Coordinator::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Coordinator::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Coordinator::connect`].
+    pub async fn connect(self, url: &str) -> Result<Coordinator> {
+        Coordinator::connect_with(url, self.0).await
+    }
+}
+
+impl From<Config> for Builder {
+    fn from(config: Config) -> Self {
+        Self(config)
+    }
+}
