@@ -1,0 +1,240 @@
+//! What stands in the parentheses of the attribute: name templates and `key = value`.
+//!
+//! Everything that can be judged without the function is judged here, at compile time and with
+//! the span of what is wrong. A fault does not end the reading: [`Args::parse`] goes on after the
+//! next comma, so that one build shows all of them.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::quote_spanned;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token};
+
+use crate::errors::Errors;
+
+const KEYS: [&str; 5] = ["coordinator", "crate", "guard", "on_lost", "timeout"];
+
+const NO_TEMPLATE: &str =
+    "a name template is missing: write the name of the lock, as in `#[synchronized(\"vol-<id>\")]`";
+
+const DURATION: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, `s`, `m` and \
+                        `h`, as in `0.5`, `500ms` or `2m`";
+
+/// The arguments of one `#[synchronized]`.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) templates: Vec<LitStr>,
+    /// An expression of type `Duration`; `None` waits for ever.
+    pub(crate) timeout: Option<TokenStream>,
+    /// `None`: the global one.
+    pub(crate) coordinator: Option<Expr>,
+    /// The name that the guard has inside the body.
+    pub(crate) guard: Option<Ident>,
+    pub(crate) on_lost: Option<OnLost>,
+    /// Where the library is; `None`: `::coordination`.
+    pub(crate) library: Option<Path>,
+    seen: Vec<String>,
+}
+
+/// What becomes of the body when the lock is lost.
+#[derive(Clone, Copy)]
+pub(crate) enum OnLost {
+    Cancel,
+    Finish,
+}
+
+impl Args {
+    /// Reads the arguments; what could not be read is missing in the result and told in `errors`.
+    pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let mut args = Self::default();
+        let read = |input: ParseStream| {
+            args.read(input, errors);
+            Ok(())
+        };
+        // Only tokens that `read` left over could fail here, and it takes all of them.
+        if let Err(error) = read.parse2(tokens) {
+            errors.push(error);
+        }
+        args
+    }
+
+    fn read(&mut self, input: ParseStream, errors: &mut Errors) {
+        while !input.is_empty() {
+            let argument = self.argument(input).and_then(|()| end_of_argument(input));
+            if let Err(error) = argument {
+                errors.push(error);
+                skip_argument(input);
+            }
+        }
+        // With another fault, the template may be what could not be read.
+        if self.templates.is_empty() && errors.is_empty() {
+            errors.push(Error::new(Span::call_site(), NO_TEMPLATE));
+        }
+    }
+
+    fn argument(&mut self, input: ParseStream) -> Result<()> {
+        if input.peek(LitStr) {
+            let template: LitStr = input.parse()?;
+            self.templates.push(template);
+            return Ok(());
+        }
+        if !input.peek(Ident::peek_any) {
+            return Err(input.error(format!(
+                "expected a name template (a string literal) or `key = value`; {}",
+                known_keys()
+            )));
+        }
+        let key = input.call(Ident::parse_any)?;
+        self.check_key(&key)?;
+        if !input.peek(Token![=]) {
+            return Err(Error::new(key.span(), format!("`{key}` needs a value: `{key} = ..`")));
+        }
+        input.parse::<Token![=]>()?;
+        self.value(&key, input)
+    }
+
+    fn check_key(&mut self, key: &Ident) -> Result<()> {
+        let text = key.to_string();
+        if !KEYS.contains(&text.as_str()) {
+            let problem = format!("unknown argument `{text}`; {}", known_keys());
+            return Err(Error::new(key.span(), problem));
+        }
+        if self.seen.contains(&text) {
+            return Err(Error::new(key.span(), format!("`{text}` is given twice")));
+        }
+        self.seen.push(text);
+        Ok(())
+    }
+
+    fn value(&mut self, key: &Ident, input: ParseStream) -> Result<()> {
+        match key.to_string().as_str() {
+            "coordinator" => self.coordinator = Some(input.parse()?),
+            "crate" => self.library = Some(input.call(Path::parse_mod_style)?),
+            "guard" => self.guard = Some(input.parse()?),
+            "on_lost" => self.on_lost = Some(on_lost(&input.parse()?)?),
+            _ => self.timeout = Some(timeout(input.parse()?)?),
+        }
+        Ok(())
+    }
+}
+
+fn known_keys() -> String {
+    format!("known are `{}`", KEYS.join("`, `"))
+}
+
+fn end_of_argument(input: ParseStream) -> Result<()> {
+    if !input.is_empty() {
+        input.parse::<Token![,]>()?;
+    }
+    Ok(())
+}
+
+fn skip_argument(input: ParseStream) {
+    while !input.is_empty() {
+        let comma = input.peek(Token![,]);
+        if input.parse::<TokenTree>().is_err() || comma {
+            return;
+        }
+    }
+}
+
+fn on_lost(value: &LitStr) -> Result<OnLost> {
+    match value.value().as_str() {
+        "cancel" => Ok(OnLost::Cancel),
+        "finish" => Ok(OnLost::Finish),
+        _ => Err(Error::new(value.span(), "`on_lost` is \"cancel\" or \"finish\"")),
+    }
+}
+
+fn timeout(value: Expr) -> Result<TokenStream> {
+    match ungrouped(&value) {
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Str(text) => literal_timeout(text),
+            _ => Err(Error::new(
+                value.span(),
+                format!(
+                    "`timeout` is a string, as in `timeout = \"5s\"`, or an expression of type `Duration`; {DURATION}"
+                ),
+            )),
+        },
+        _ => Ok(quote_spanned!(value.span()=> #value)),
+    }
+}
+
+/// What a `macro_rules` macro passes on is wrapped in an invisible group.
+fn ungrouped(expression: &Expr) -> &Expr {
+    match expression {
+        Expr::Group(group) => ungrouped(&group.expr),
+        other => other,
+    }
+}
+
+fn literal_timeout(text: &LitStr) -> Result<TokenStream> {
+    let duration = duration(&text.value()).ok_or_else(|| Error::new(text.span(), DURATION))?;
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    let span = text.span().resolved_at(Span::mixed_site());
+    Ok(quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanos)))
+}
+
+/// Reads what the options of a URL take too.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
+    // `f64::from_str` also takes signs, exponents, `inf` and `nan`.
+    let number: f64 = digits.parse().ok().filter(|_| plain)?;
+    let seconds = match text.strip_prefix(digits)? {
+        "ms" => number / 1000.0,
+        "s" | "" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_durations_with_and_without_units() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("5s", 5_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0.5", 500),
+            ("0", 0),
+        ] {
+            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_duration() {
+        for text in ["", "s", ".", "-1", "+1s", "NaN", "inf", "1e3", "5 s", "5S", "5d", "1.2.3"] {
+            assert_eq!(duration(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn goes_on_after_a_fault() {
+        let mut errors = Errors::default();
+        let tokens: TokenStream =
+            r#"colour = (1, 2), "a", timeout = "x", timeout = "1s", guard = g"#
+                .parse()
+                .expect("Rust tokens");
+        let args = Args::parse(tokens, &mut errors);
+        assert_eq!(args.templates.len(), 1);
+        assert!(args.guard.is_some());
+        let faults = errors.or(()).expect_err("three faults");
+        let problems: Vec<String> = faults.into_iter().map(|fault| fault.to_string()).collect();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].contains("unknown argument `colour`"));
+        assert!(problems[1].contains("500ms"));
+        assert!(problems[2].contains("given twice"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The `#[synchronized]` attribute of the [`coordination`](https://docs.rs/coordination) crate.
+//!
+//! Use it from there: `coordination::synchronized`. The code that it generates calls
+//! `coordination::__private`, and the two crates are released together.
+//!
+//! # Where things are
+//!
+//! | module | |
+//! | --- | --- |
+//! | `args` | reads what stands in the parentheses: templates and `key = value` |
+//! | `template` | from a name template to a `format!` |
+//! | `function` | takes a function apart: its body, what it returns, which names are in scope |
+//! | `expand` | puts it together again; its documentation shows the generated code |
+//! | `errors` | collects faults, so that one build shows all of them |
+//!
+//! What happens at run time, in which order and what the caller gets, is
+//! `coordination/src/private.rs`.
+//!
+//! # Tests
+//!
+//! Parsing is tested beside the code. What the attribute does is tested in
+//! `tests/tests/macros.rs`, and what it refuses, in which words and at which place, in `tests/ui`.
+//!
+//! # To add an argument
+//!
+//! A key in `args::KEYS`, a field in `Args`, its reading in `Args::value`, its use in `expand`; a
+//! case for each way to get it wrong in `tests/ui/fail/arguments.rs`; a row in the documentation below.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod errors;
+mod expand;
+mod function;
+mod template;
+
+use proc_macro::TokenStream;
+
+/// Runs a function under a lock, or several.
+///
+/// The lock is taken before the body and released after it. Its name is made from the arguments of
+/// the call, so calls about different things do not wait for each other.
+///
+/// ```ignore
+/// use coordination::synchronized;
+///
+/// #[synchronized("vol-<id>")]
+/// async fn resize(id: Uuid, gib: u64) -> Result<(), StorageError> { // From<coordination::Error>
+///     // Nobody else resizes this volume, on any host that uses the same store.
+///     # Ok(())
+/// }
+/// ```
+///
+/// (The examples here are not run. Those on the re-export, in the documentation of the crate
+/// `coordination`, are.)
+///
+/// # The function
+///
+/// * `async fn`, free or as a method with any kind of `self`, generic or not, in an
+///   `#[async_trait]` impl or trait. Its future is `Send` where the body is.
+/// * Plain `fn` that ends in `Box::pin(async move { .. })` or `async move { .. }` and returns such a
+///   future. The lock is taken when the future runs, not when the function is called.
+/// * Any other plain `fn`. It waits for the lock on its thread, so it is not for code that runs on
+///   an async executor; see `coordination::blocking`.
+///
+/// It returns a `Result<T, E>`, under this or another name, with `E: From<coordination::Error>`. The
+/// body is a block of its own: `return` and `?` leave it, and the lock is released.
+///
+/// Attributes that turn an `async fn` into a plain one, such as `#[tokio::main]`, go below this one.
+///
+/// # Templates
+///
+/// One string literal or several. Placeholders are written `<path>` or `{path}`:
+///
+/// | path | |
+/// | --- | --- |
+/// | `id` | a parameter, also `self`, also one bound by a pattern |
+/// | `f_name` | the name of the function, unless a parameter has this name |
+/// | `share.id`, `pair.0` | a field |
+/// | `share.id()` | what a method returns; without arguments |
+/// | `list[0]` | an element, `list[0]` |
+/// | `snap[name]` | the element with a text as key, `snap["name"]`; written without quotes |
+///
+/// A format spec may follow after a colon, as in `format!`: `{id:08x}`. Its width and precision may be
+/// parameters, `{id:>width$}`. A spec that has `>` in it needs the form with braces.
+/// `<<`, `>>`, `{{` and `}}` are the characters themselves.
+///
+/// What a path stands for must implement [`Display`](std::fmt::Display), or the trait of its format
+/// spec. It is borrowed, and before the body runs: the body owns its parameters as usual.
+///
+/// Different arguments can make the same name, as `("a-b", "c")` and `("a", "b-c")` do in `<x>-<y>`.
+/// They then share a lock, which costs time and is otherwise harmless.
+///
+/// With several templates, the names are sorted, each is taken once, one after the other, and they are
+/// released in the opposite order. Functions that name the same locks in different orders do not
+/// deadlock. This does not extend to a synchronized function that calls another: **locks are not
+/// re-entrant**, and a body that asks for its own lock waits for itself.
+///
+/// ```ignore
+/// #[synchronized("account-<from>", "account-<to>", timeout = "5s")]
+/// async fn transfer(from: u64, to: u64, amount: u64) -> Result<(), BankError> {
+///     # Ok(())
+/// }
+/// ```
+///
+/// # Arguments
+///
+/// After, before or between the templates, each at most once:
+///
+/// | argument | | default |
+/// | --- | --- | --- |
+/// | `timeout = "5s"` | how long to wait for all locks together | for ever |
+/// | `coordinator = self.coordinator` | whose locks they are | the global one |
+/// | `guard = guard` | a name for the guard inside the body | none |
+/// | `on_lost = "finish"` | what becomes of the body when a lock is lost | `"cancel"` |
+/// | `crate = path` | where the crate `coordination` is, for re-exports | `::coordination` |
+///
+/// * **`timeout`** is `500ms`, `5s`, `2m`, `1h` or a number of seconds, or any expression of type
+///   [`Duration`](std::time::Duration), which may use the parameters. Zero means to try once.
+/// * **`coordinator`** is any expression with a method `lock(name)` as `coordination::Coordinator` has
+///   it, or in a plain `fn` `coordination::blocking::Coordinator`. It is borrowed. It may use the
+///   parameters, `?` and, in an `async fn`, `await`.
+/// * **`guard`** binds `&LockGuard`; with several templates `&[LockGuard]`, sorted by name, where equal
+///   names count once. It has the fencing token that writes should carry.
+/// * **`on_lost`**: see below.
+///
+/// ```ignore
+/// #[synchronized("vol-{self.id}", coordinator = self.coordinator, guard = guard, timeout = "1m")]
+/// async fn format(&self, disk: &Disk) -> Result<(), StorageError> {
+///     disk.wipe(guard.token()).await
+/// }
+/// ```
+///
+/// # When a lock is lost
+///
+/// A lock is lost when its session is: the store could not be reached for too long, says so, or an
+/// operator broke the lock. Somebody else may then hold it.
+///
+/// * `on_lost = "cancel"`: the body is dropped at the await where it stands, and the caller gets the
+///   error. A body that has no more awaits ends, and its success is replaced by the error.
+/// * `on_lost = "finish"`: the body goes on, and the caller gets its result. For bodies that must not
+///   stop half-way and whose writes are fenced.
+///
+/// A plain `fn` cannot be stopped: with `"cancel"` a success is replaced by the error.
+///
+/// The body's own error is never replaced, neither by a loss nor by a failed release.
+///
+/// # Errors
+///
+/// The function returns what the body returns, or a `coordination::Error`, turned into `E`, of the kind
+///
+/// * `Global`: there is no `coordinator` argument and no global coordinator. Install one at boot.
+/// * `Name`: the rendered name is empty or too long.
+/// * `Timeout`: not all locks were free in time. The body did not run; what was taken is released.
+/// * `Lost`, `Closed`: a lock was lost, or the coordinator stopped, after the body began. It may have
+///   run in part or, in the cases above, to its end.
+/// * any other that acquiring a lock has. The body did not run.
+///
+/// A release whose success is not known does not fail the call: it is logged as a warning and goes on
+/// in the background.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the body where it stands, as without the attribute; the locks, or the
+/// places in their queues, are given up in the background. So they are when the body panics.
+///
+/// # Not guaranteed
+///
+/// Cancelling stops a body at an await only. A body that computes, blocks or is paused, and a request
+/// that is already on its way, go on after a loss and may overlap with the next holder. Where this
+/// matters, pass the fencing token on with each write, and let the resource refuse older ones.
+///
+/// # Compile errors
+///
+/// Placeholders that start with no parameter, malformed templates, unknown or repeated arguments and
+/// unusable return types are errors at the place of the fault, all in one build. The function is then
+/// compiled without the lock, so that its callers and its body are still checked.
+#[proc_macro_attribute]
+pub fn synchronized(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand::synchronized(arguments.into(), item.into()).into()
+}

@@ -1,0 +1,452 @@
+//! Name templates: from `"vol-<id>"` to `format!("vol-{0}", id)`.
+//!
+//! # Grammar
+//!
+//! ```text
+//! template    = { text | placeholder }      text: `<<` `>>` `{{` `}}` are the literal characters
+//! placeholder = "<" path [ ":" spec ] ">"  |  "{" path [ ":" spec ] "}"
+//! path        = name { "." field | "." index | "." method "()" | "[" key "]" }
+//! ```
+//!
+//! The same as in the templates that the library reads at run time, with method calls and format
+//! specs besides. The path becomes an expression; what it means, and whether the result can be
+//! displayed, is left to rustc, whose messages then point at the literal.
+//!
+//! # Spans
+//!
+//! Parts of a literal have no span of their own on stable Rust, so every token gets the span of the
+//! literal and messages quote the placeholder. The first name of a path is resolved where the
+//! parameter is declared, not where the literal stands: the two differ when a `macro_rules` macro
+//! makes the function and its caller passes the literal.
+
+use proc_macro2::{Literal, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::{Error, Ident, LitStr};
+
+use crate::errors::Errors;
+
+/// What a path may start with.
+#[derive(Default)]
+pub(crate) struct Scope {
+    /// The name of the function, for `f_name`.
+    function: String,
+    /// What a template calls it, and the variable that it is.
+    names: Vec<(String, Ident)>,
+}
+
+impl Scope {
+    pub(crate) fn new(function: &Ident) -> Self {
+        Self { function: unraw(function), names: Vec::new() }
+    }
+
+    /// Adds a variable; one of the same name is hidden by it.
+    pub(crate) fn bind(&mut self, variable: &Ident) {
+        self.alias(&unraw(variable), variable);
+    }
+
+    /// Adds a variable that templates call `name`.
+    pub(crate) fn alias(&mut self, name: &str, variable: &Ident) {
+        match self.names.iter_mut().find(|(known, _)| known == name) {
+            Some(known) => known.1 = variable.clone(),
+            None => self.names.push((name.to_owned(), variable.clone())),
+        }
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&Ident> {
+        self.names.iter().find(|(known, _)| known == name).map(|(_, variable)| variable)
+    }
+
+    fn known(&self) -> String {
+        let names: Vec<String> = self.names.iter().map(|(name, _)| format!("`{name}`")).collect();
+        match names.as_slice() {
+            [] => "the function has no parameters; `f_name` is its name".to_owned(),
+            _ => {
+                format!("the parameters are {}; `f_name` is the function's name", names.join(", "))
+            }
+        }
+    }
+}
+
+fn unraw(ident: &Ident) -> String {
+    let text = ident.to_string();
+    text.strip_prefix("r#").map_or_else(|| text.clone(), str::to_owned)
+}
+
+/// The expression of type `String` that renders `template`.
+pub(crate) fn render(template: &LitStr, scope: &Scope) -> syn::Result<TokenStream> {
+    let mut rendering = Rendering::new(template, scope);
+    if let Err(error) = rendering.read(&template.value()) {
+        rendering.errors.push(error);
+    }
+    rendering.expression()
+}
+
+/// A `format!` in the making.
+struct Rendering<'a> {
+    template: &'a LitStr,
+    scope: &'a Scope,
+    format: String,
+    arguments: Vec<TokenStream>,
+    errors: Errors,
+}
+
+impl<'a> Rendering<'a> {
+    fn new(template: &'a LitStr, scope: &'a Scope) -> Self {
+        let (format, arguments) = (String::new(), Vec::new());
+        Self { template, scope, format, arguments, errors: Errors::default() }
+    }
+
+    fn expression(self) -> syn::Result<TokenStream> {
+        let (format, arguments) = (self.format, self.arguments);
+        if format.is_empty() && self.errors.is_empty() {
+            let problem = "the name is empty; it needs at least one byte";
+            return Err(Error::new(self.template.span(), problem));
+        }
+        // The user's place and the macro's context: messages point there, lints keep away.
+        let span = self.template.span().resolved_at(Span::mixed_site());
+        let format = LitStr::new(&format, span);
+        self.errors.or(quote_spanned!(span=> ::std::format!(#format #(, #arguments)*)))
+    }
+
+    /// Takes text and placeholders in turn; a fault in a placeholder does not end it.
+    fn read(&mut self, mut rest: &str) -> syn::Result<()> {
+        while let Some(at) = rest.find(['<', '>', '{', '}']) {
+            let (text, marked) = rest.split_at(at);
+            self.format.push_str(text);
+            rest = match escaped(marked) {
+                Some((mark, after)) => {
+                    self.text(mark);
+                    after
+                }
+                None => self.placeholder(marked)?,
+            };
+        }
+        self.format.push_str(rest);
+        Ok(())
+    }
+
+    /// Adds text in which braces have no meaning.
+    fn text(&mut self, text: &str) {
+        self.format.push_str(&text.replace('{', "{{").replace('}', "}}"));
+    }
+
+    /// Takes the placeholder at the start of `marked`, and answers what follows it.
+    fn placeholder<'t>(&mut self, marked: &'t str) -> syn::Result<&'t str> {
+        let close = match marked.as_bytes() {
+            [b'<', ..] => '>',
+            [b'{', ..] => '}',
+            _ => return Err(self.unopened(marked)),
+        };
+        let inside = &marked[1..];
+        let Some(end) = end_of_placeholder(inside, close) else {
+            let problem = format!("`{marked}` is not closed; {}", ways_to_write(marked));
+            return Err(Error::new(self.template.span(), problem));
+        };
+        let (text, after) = inside.split_at(end);
+        if let Err(problem) = self.fill_in(text) {
+            let problem = format!("placeholder `{}`: {problem}", &marked[..end + 2]);
+            self.errors.push(Error::new(self.template.span(), problem));
+        }
+        Ok(&after[1..])
+    }
+
+    fn unopened(&self, marked: &str) -> Error {
+        let mark = &marked[..1];
+        let problem = format!("`{mark}` closes nothing; {}", ways_to_write(mark));
+        Error::new(self.template.span(), problem)
+    }
+
+    fn fill_in(&mut self, text: &str) -> Result<(), String> {
+        let (path, spec) = text.split_at(end_outside_keys(text, ':').unwrap_or(text.len()));
+        let path = path.trim();
+        if path == "f_name" && spec.is_empty() && self.scope.variable(path).is_none() {
+            let name = &self.scope.function;
+            self.format.push_str(name);
+            return Ok(());
+        }
+        let expression = Path { rest: path, template: self.template }.expression(self.scope)?;
+        let argument = self.argument(expression);
+        let spec = self.spec(spec.strip_prefix(':').unwrap_or(spec).trim_end())?;
+        self.format.push_str(&format!("{{{argument}{spec}}}"));
+        Ok(())
+    }
+
+    /// Adds an argument of `format!`; the answer is its number.
+    fn argument(&mut self, expression: TokenStream) -> usize {
+        self.arguments.push(expression);
+        self.arguments.len() - 1
+    }
+
+    /// A format spec with its colon, in which `width$` is the number of an argument.
+    fn spec(&mut self, spec: &str) -> Result<String, String> {
+        if spec.contains(['{', '}', '*']) {
+            return Err(format!("`{spec}` cannot be used as a format spec here"));
+        }
+        let mut numbered = String::from(if spec.is_empty() { "" } else { ":" });
+        let mut pieces = spec.split('$').peekable();
+        while let Some(piece) = pieces.next() {
+            let name = trailing_name(piece);
+            if pieces.peek().is_none() {
+                numbered.push_str(piece);
+            } else if piece.ends_with(|c: char| c.is_ascii_digit()) && name.is_empty() {
+                return Err(
+                    "an argument has no number here; give its name before the `$`".to_owned()
+                );
+            } else if name.is_empty() {
+                numbered.push_str(piece);
+                numbered.push('$');
+            } else {
+                let number = self.parameter(name)?;
+                numbered.push_str(&piece[..piece.len() - name.len()]);
+                numbered.push_str(&format!("{number}$"));
+            }
+        }
+        Ok(numbered)
+    }
+
+    fn parameter(&mut self, name: &str) -> Result<usize, String> {
+        let path = Path { rest: name, template: self.template };
+        Ok(self.argument(path.expression(self.scope)?))
+    }
+}
+
+fn escaped(marked: &str) -> Option<(&str, &str)> {
+    let (mark, after) = marked.split_at(1);
+    after.strip_prefix(mark).map(|after| (mark, after))
+}
+
+fn ways_to_write(marked: &str) -> String {
+    let mark = &marked[..1];
+    format!("write `{mark}{mark}` for the character itself")
+}
+
+fn end_of_placeholder(text: &str, close: char) -> Option<usize> {
+    end_outside_keys(text, close)
+}
+
+/// The first `wanted` that is not part of a `[key]`.
+fn end_outside_keys(text: &str, wanted: char) -> Option<usize> {
+    let mut in_key = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            ']' => in_key = false,
+            _ if in_key => {}
+            _ if c == wanted => return Some(at),
+            '[' => in_key = true,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The `width` in `>width`, for a `$` after it.
+fn trailing_name(text: &str) -> &str {
+    let start = text.trim_end_matches(is_name).len();
+    text[start..].trim_start_matches(|c: char| c.is_ascii_digit())
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// A path of which `rest` is still to be read.
+struct Path<'a> {
+    rest: &'a str,
+    template: &'a LitStr,
+}
+
+impl<'a> Path<'a> {
+    fn expression(mut self, scope: &Scope) -> Result<TokenStream, String> {
+        let mut expression = self.start(scope)?;
+        while let Some(step) = self.rest.chars().next() {
+            self.rest = &self.rest[step.len_utf8()..];
+            let step = match step {
+                '.' => self.member()?,
+                '[' => self.key()?,
+                other => return Err(format!("unexpected `{other}`; {PATH}")),
+            };
+            expression.extend(step);
+        }
+        Ok(expression)
+    }
+
+    fn start(&mut self, scope: &Scope) -> Result<TokenStream, String> {
+        let name = self.name();
+        if name.is_empty() {
+            return Err(format!("it starts with no name; {PATH}"));
+        }
+        if let Some(variable) = scope.variable(name.trim_start_matches("r#")) {
+            let mut variable = variable.clone();
+            variable.set_span(variable.span().located_at(self.template.span()));
+            return Ok(quote!(#variable));
+        }
+        if name == "f_name" {
+            let name = LitStr::new(&scope.function, self.template.span());
+            return Ok(quote!(#name));
+        }
+        Err(format!("there is no parameter `{name}`; {}", scope.known()))
+    }
+
+    fn member(&mut self) -> Result<TokenStream, String> {
+        let span = self.template.span();
+        let name = self.name();
+        if all_digits(name) {
+            let index = number(name, span)?;
+            return Ok(quote_spanned!(span=> .#index));
+        }
+        let mut member: Ident = syn::parse_str(name).map_err(|_| not_a_member(name))?;
+        member.set_span(span);
+        let Some(arguments) = self.rest.strip_prefix('(') else {
+            return Ok(quote_spanned!(span=> .#member));
+        };
+        self.rest = arguments.strip_prefix(')').ok_or_else(|| {
+            format!("`{member}` is called with arguments; only `{member}()` is possible")
+        })?;
+        Ok(quote_spanned!(span=> .#member()))
+    }
+
+    fn key(&mut self) -> Result<TokenStream, String> {
+        let span = self.template.span();
+        let (key, after) = self.rest.split_once(']').ok_or("`[` is not closed")?;
+        self.rest = after;
+        if key.is_empty() || key.contains(['"', '[']) {
+            return Err(format!(
+                "`[{key}]` is not a key; write an integer or bare text, without quotes"
+            ));
+        }
+        if all_digits(key) {
+            let index = number(key, span)?;
+            return Ok(quote_spanned!(span=> [#index]));
+        }
+        let key = LitStr::new(key, span);
+        Ok(quote_spanned!(span=> [#key]))
+    }
+
+    fn name(&mut self) -> &'a str {
+        let raw = if self.rest.starts_with("r#") { 2 } else { 0 };
+        let end = self.rest[raw..].find(|c| !is_name(c)).map_or(self.rest.len(), |end| end + raw);
+        let (name, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        name
+    }
+}
+
+const PATH: &str =
+    "a path is a parameter or `f_name`, followed by `.field`, `.0`, `.method()` or `[key]`";
+
+fn not_a_member(name: &str) -> String {
+    match name {
+        "" => format!("nothing follows a `.`; {PATH}"),
+        _ => format!("`{name}` is not the name of a field or method"),
+    }
+}
+
+fn all_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn number(digits: &str, span: Span) -> Result<Literal, String> {
+    let number: usize = digits.parse().map_err(|_| format!("`{digits}` is too large an index"))?;
+    let mut literal = Literal::usize_unsuffixed(number);
+    literal.set_span(span);
+    Ok(literal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope() -> Scope {
+        let ident = |name| Ident::new(name, Span::call_site());
+        let mut scope = Scope::new(&ident("resize"));
+        for name in ["self", "id", "snap", "width"] {
+            scope.bind(&ident(name));
+        }
+        scope.bind(&Ident::new_raw("type", Span::call_site()));
+        scope
+    }
+
+    fn rendered(template: &str) -> Result<String, String> {
+        let literal = LitStr::new(template, Span::call_site());
+        match render(&literal, &scope()) {
+            Ok(expression) => Ok(expression.to_string().replace(' ', "")),
+            Err(errors) => {
+                let problems: Vec<String> = errors.into_iter().map(|e| e.to_string()).collect();
+                Err(problems.join("\n"))
+            }
+        }
+    }
+
+    #[test]
+    fn paths_become_expressions() {
+        for (template, expected) in [
+            ("vol", r#"::std::format!("vol")"#),
+            ("vol-<id>", r#"::std::format!("vol-{0}",id)"#),
+            ("{ id }", r#"::std::format!("{0}",id)"#),
+            ("<self.0.1>", r#"::std::format!("{0}",self.0.1)"#),
+            ("<self.share.id()>", r#"::std::format!("{0}",self.share.id())"#),
+            ("{snap[name]}{snap[0]}", r#"::std::format!("{0}{1}",snap["name"],snap[0])"#),
+            ("{snap[a-b: }>]}", r#"::std::format!("{0}",snap["a-b:}>"])"#),
+            ("<type>", r#"::std::format!("{0}",r#type)"#),
+            ("<r#type>", r#"::std::format!("{0}",r#type)"#),
+            ("<f_name>", r#"::std::format!("resize")"#),
+            ("<f_name:>9>", r#"closes nothing"#),
+            ("<f_name.len()>", r#"::std::format!("{0}","resize".len())"#),
+        ] {
+            match rendered(template) {
+                Ok(rendered) => assert_eq!(rendered, expected, "{template}"),
+                Err(problem) => assert!(problem.contains(expected), "{template}: {problem}"),
+            }
+        }
+    }
+
+    #[test]
+    fn format_specs_are_kept() {
+        for (template, expected) in [
+            ("{id:08x}<id:?>", r#"::std::format!("{0:08x}{1:?}",id,id)"#),
+            ("{id:>width$}", r#"::std::format!("{0:>1$}",id,width)"#),
+            ("{id:$>1.width$}", r#"::std::format!("{0:$>1.1$}",id,width)"#),
+            ("{snap[a:b]:<4}", r#"::std::format!("{0:<4}",snap["a:b"])"#),
+        ] {
+            assert_eq!(rendered(template).as_deref(), Ok(expected), "{template}");
+        }
+    }
+
+    #[test]
+    fn doubled_marks_are_text() {
+        assert_eq!(rendered("<<id>>{{}}").as_deref(), Ok(r#"::std::format!("<id>{{}}")"#));
+        assert_eq!(rendered("{{<id>}}").as_deref(), Ok(r#"::std::format!("{{{0}}}",id)"#));
+    }
+
+    #[test]
+    fn faults_are_explained() {
+        for (template, expected) in [
+            ("", "empty"),
+            ("a<id", "`<id` is not closed; write `<<`"),
+            ("a}", "`}` closes nothing; write `}}`"),
+            ("<>", "placeholder `<>`: it starts with no name"),
+            ("<di>", "no parameter `di`; the parameters are `self`, `id`, `snap`, `width`, `type`"),
+            ("<id.>", "nothing follows a `.`"),
+            ("<id.fn>", "`fn` is not the name"),
+            ("<id.get(1)>", "only `get()` is possible"),
+            ("{snap[]}", "`[]` is not a key"),
+            ("{snap[\"a\"]}", "without quotes"),
+            ("{snap[a}", "is not closed"),
+            ("<id+1>", "unexpected `+`"),
+            ("<Self::ID>", "no parameter `Self`"),
+            ("<id.99999999999999999999>", "too large"),
+            ("{id:.*}", "cannot be used as a format spec"),
+            ("{id:>size$}", "no parameter `size`"),
+            ("{id:>1$}", "give its name"),
+        ] {
+            let problem = rendered(template).expect_err(template);
+            assert!(problem.contains(expected), "{template}: {problem}");
+        }
+    }
+
+    #[test]
+    fn all_faulty_placeholders_are_reported() {
+        let problem = rendered("<a>-<b>-<id>").expect_err("two unknown names");
+        assert!(problem.contains("`<a>`") && problem.contains("`<b>`"), "{problem}");
+    }
+}
