@@ -82,8 +82,11 @@ pub struct Characteristics {
     pub min_ttl: Option<Duration>,
 }
 
+/// Whether a store meets a requirement.
+type Test = fn(&Characteristics) -> bool;
+
 /// The names that `require=` takes, with their tests.
-const REQUIREMENTS: [(&str, fn(&Characteristics) -> bool); 8] = [
+const REQUIREMENTS: [(&str, Test); 8] = [
     ("processes", |c| c.scope >= Scope::Processes),
     ("hosts", |c| c.scope >= Scope::Hosts),
     ("lease", |c| c.liveness == Liveness::Lease),
@@ -100,7 +103,7 @@ const REQUIREMENTS: [(&str, fn(&Characteristics) -> bool); 8] = [
 #[derive(Clone, Copy)]
 pub struct Requirement {
     name: &'static str,
-    holds: fn(&Characteristics) -> bool,
+    holds: Test,
 }
 
 impl Requirement {

@@ -58,8 +58,7 @@ pub struct Config {
     pub member_id: Option<String>,
     /// Put before the member id and before every lock name, as in Tooz and Manila. Default: empty.
     pub prefix: String,
-    /// What the store's keys begin with: `[A-Za-z0-9_.-]`, parts separated by `/`. Default:
-    /// `coordination`.
+    /// What the store's keys begin with: 1 to 200 of `[A-Za-z0-9_.-]`. Default: `coordination`.
     pub namespace: Option<String>,
     /// The lease asked for, 100 ms to 24 h. Default: 10 s. Without heartbeats the locks of this
     /// process are free for others after that time; stores that need none (memory, file) ignore it.
@@ -238,12 +237,15 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
 
 fn checked_namespace(namespace: String) -> Result<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    let part_is_good = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(allowed);
-    if namespace.len() <= 200 && namespace.split('/').all(part_is_good) {
+    let is_good = (1..=200).contains(&namespace.len())
+        && !matches!(namespace.as_str(), "." | "..")
+        // No slash: a namespace within another's keys would meet its locks (contract S8).
+        && namespace.bytes().all(allowed);
+    if is_good {
         return Ok(namespace);
     }
     Err(Error::config(format!(
-        "namespace {namespace:?}: allowed are parts of [A-Za-z0-9_.-] separated by single slashes, neither `.` nor `..`, 200 bytes in all"
+        "namespace {namespace:?}: allowed are 1 to 200 of [A-Za-z0-9_.-], without slashes, and neither `.` nor `..`"
     )))
 }
 

@@ -63,7 +63,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Within five seconds, whatever the store does; nothing is left behind:
+    /// Within five seconds, whatever the store does. What an unanswered call may have left there ends
+    /// with its lease.
     ///
     /// * [`ErrorKind::Config`]: the URL or an option is wrong.
     /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, or `require` is not met.

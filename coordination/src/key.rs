@@ -41,6 +41,10 @@ pub(crate) struct QueueKey(Arc<Inner>);
 struct Inner {
     kind: &'static str,
     name: String,
+    #[cfg_attr(
+        not(any(feature = "etcd", feature = "file", test)),
+        expect(dead_code, reason = "memory goes by the name itself")
+    )]
     encoded: String,
 }
 
@@ -77,7 +81,7 @@ impl QueueKey {
     }
 
     /// Whether the name cannot be read back from the key, so that a collision has to be checked.
-    #[cfg(any(feature = "etcd", feature = "file", test))]
+    #[cfg(any(feature = "etcd", test))]
     pub(crate) fn is_hashed(&self) -> bool {
         is_hashed(&self.0.encoded)
     }
@@ -124,7 +128,7 @@ pub(crate) fn unescape(escaped: &str) -> Option<String> {
 }
 
 /// Whether this is the form that [`encode`] gives to names too long to be kept.
-#[cfg(any(feature = "etcd", feature = "file", test))]
+#[cfg(any(feature = "etcd", test))]
 pub(crate) fn is_hashed(encoded: &str) -> bool {
     encoded.starts_with(HASH_PREFIX)
 }

@@ -1,6 +1,109 @@
 //! Locks that the processes of a distributed service agree on.
+//!
+//! A process opens a *session* on a store that a URL chooses: this process' memory, a directory of
+//! one host, or an etcd cluster. It takes locks by name. Whoever holds one has a *guard*: it knows
+//! whether the lock is still held, tells when it is lost, and carries a *fencing token* that rises
+//! with every grant.
+//!
+//! # Quick start
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use coordination::{Coordinator, synchronized};
+//!
+//! /// One at a time for each volume, in all processes that use the same store.
+//! #[synchronized("vol-<id>")]
+//! async fn resize(id: u32, gib: u64) -> coordination::Result<u64> {
+//!     Ok(gib)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+//! // At process boot. `file:///var/lib/app/locks` reaches all processes of a host.
+//! let coordinator = Coordinator::connect("memory://").await?;
+//! coordinator.install()?;
+//!
+//! assert_eq!(resize(7, 20).await?, 20);
+//!
+//! // The same by hand.
+//! let lock = coordinator.lock("vol-7")?;
+//! let guard = lock.acquire(Some(Duration::from_secs(5))).await?;
+//! println!("writes carry the token {}", guard.token());
+//! guard.release().await?;
+//!
+//! // At shutdown: everything held is freed at once.
+//! coordinator.stop().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Stores
+//!
+//! | URL | store | excludes | feature |
+//! | --- | --- | --- | --- |
+//! | `memory://[name]` | a map in this process, for tests | tasks and threads | `memory` |
+//! | `file:///dir` | a directory on a local file system | processes of one host | `file` |
+//! | `etcd://h1:2379,h2:2379/namespace` | etcd 3.4 or newer | processes of many hosts | `etcd` |
+//! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
+//!
+//! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`. A user and a password go
+//! before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are written
+//! percent-encoded.
+//!
+//! # URL options
+//!
+//! Every store takes these. A field of [`Config`] wins over the option of its name.
+//!
+//! | option | default | |
+//! | --- | --- | --- |
+//! | `namespace` | `coordination` | what the store's keys begin with; on etcd also the URL's path |
+//! | `ttl` | `10s` | the lease asked for, 100 ms to 24 h; stores without leases ignore it |
+//! | `heartbeat` | `1s` | time between heartbeats; at most a third of the granted lease |
+//! | `initial_reconnect_backoff` | `0.1` | shortest delay before another try |
+//! | `max_reconnect_backoff` | `60` | longest delay before another try; twice the lease at most is waited |
+//! | `require` | none | what the store must be able to do, by commas |
+//!
+//! `require` takes `processes`, `hosts`, `lease`, `restart_safe`, `power_loss_safe`, `failover_safe`,
+//! `fifo` and `no_early_expiry`; see [`Characteristics`]. Durations are numbers of seconds, or numbers
+//! with `ms`, `s`, `m` or `h`. An unknown option is an error that lists the known ones.
+//!
+//! | store | option | default | |
+//! | --- | --- | --- | --- |
+//! | `file` | `durable` | `false` | a grant waits until its token is on the disk |
+//! | `file` | `network_filesystem` | `refuse` | `allow` takes NFS and its like, at your own risk |
+//! | `etcds` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
+//! | `etcds` | `server_name` | the host | what the server's certificate says |
+//! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |
+//!
+//! # Features
+//!
+//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd` is not, as building it needs
+//! the program `protoc` (Debian: `protobuf-compiler`).
+//!
+//! # Where to look
+//!
+//! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] is the same as
+//!   data, for a service's configuration file.
+//! * [`Lock`]: acquire, try, list holders, break. [`LockGuard`]: what a holder has.
+//! * [`synchronized`]: the attribute. [`Template`]: name templates that are known at run time only.
+//! * [`FencingToken`] and [`Fence`]: what a resource does to be safe from a holder that is late.
+//! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
+//! * [`State`] and [`StateWatch`]: how the session stands with the store, for health checks.
+//! * [`blocking`]: the same without async code.
+//!
+//! # What a lock cannot do
+//!
+//! A holder that stands still, or a request that hangs in the network, can write after its lock went to
+//! somebody else. [`LockGuard::is_held`] and [`LockGuard::protect`] make that rare. Only the resource
+//! can exclude it, by refusing tokens smaller than the largest it has seen. Locks are **not
+//! re-entrant**. They hold as long as the [`Coordinator`], a clone of it or a [`Lock`] made from it
+//! is alive; a guard alone does not keep the session open.
+//!
+//! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
-#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(any(feature = "memory", feature = "file", feature = "etcd")),
+    expect(unused, reason = "a build without a store only says which feature to turn on")
+)]
 
 mod backend;
 mod characteristics;
@@ -24,6 +127,115 @@ pub mod __private;
 pub mod blocking;
 
 #[cfg(feature = "macros")]
+/// Runs a function under a lock whose name is made from its arguments, or under several.
+///
+/// # Examples
+///
+/// With the global coordinator:
+///
+/// ```
+/// use coordination::{Coordinator, synchronized};
+///
+/// struct Share {
+///     id: String,
+/// }
+///
+/// #[synchronized("<f_name>-{share.id}")]
+/// async fn extend(share: &Share, gib: u64) -> coordination::Result<u64> {
+///     // Nobody else extends this share.
+///     Ok(gib + 1)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// Coordinator::connect("memory://").await?.install()?;
+/// assert_eq!(extend(&Share { id: "1b8".into() }, 20).await?, 21);
+/// # Ok(()) }
+/// ```
+///
+/// With a coordinator of its own, a timeout, and the guard for its token:
+///
+/// ```
+/// use coordination::{Coordinator, ErrorKind, FencingToken, synchronized};
+///
+/// struct Service {
+///     coordinator: Coordinator,
+/// }
+///
+/// impl Service {
+///     #[synchronized("vol-{id:04}", coordinator = self.coordinator, timeout = "50ms", guard = guard)]
+///     async fn format(&self, id: u32) -> coordination::Result<FencingToken> {
+///         assert_eq!(guard.name(), "vol-0007");
+///         Ok(guard.token())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let service = Service { coordinator: Coordinator::connect("memory://").await? };
+/// let other = Coordinator::connect("memory://").await?;
+///
+/// let held = other.lock("vol-0007")?.acquire(None).await?;
+/// let error = service.format(7).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Timeout);
+///
+/// let before = held.token();
+/// held.release().await?;
+/// assert!(service.format(7).await? > before);
+/// # Ok(()) }
+/// ```
+///
+/// Several locks, and an error type of one's own:
+///
+/// ```
+/// use coordination::{Coordinator, synchronized};
+///
+/// #[derive(Debug)]
+/// enum BankError {
+///     Lock(coordination::Error),
+///     SameAccount,
+/// }
+///
+/// impl From<coordination::Error> for BankError {
+///     fn from(error: coordination::Error) -> Self {
+///         Self::Lock(error)
+///     }
+/// }
+///
+/// // Taken in the order of their names, so that two transfers cannot wait for each other.
+/// #[synchronized("account-<from>", "account-<to>", guard = guards)]
+/// async fn transfer(from: u32, to: u32) -> Result<Vec<String>, BankError> {
+///     if from == to {
+///         return Err(BankError::SameAccount);
+///     }
+///     Ok(guards.iter().map(|guard| guard.name().to_owned()).collect())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), BankError> {
+/// Coordinator::connect("memory://").await?.install()?;
+/// assert_eq!(transfer(2, 1).await?, ["account-1", "account-2"]);
+/// assert!(matches!(transfer(1, 1).await, Err(BankError::SameAccount)));
+/// # Ok(()) }
+/// ```
+///
+/// A function without `async` waits on its thread:
+///
+/// ```
+/// use coordination::{blocking, synchronized};
+///
+/// #[synchronized("counter-<id>", timeout = "5s")]
+/// fn count(id: u32) -> coordination::Result<u32> {
+///     Ok(id + 1)
+/// }
+///
+/// fn main() -> coordination::Result<()> {
+///     let coordinator = blocking::Coordinator::connect("memory://")?;
+///     coordinator.install()?;
+///     assert_eq!(count(7)?, 8);
+///     coordinator.stop()
+/// }
+/// ```
+///
+/// # Reference
+///
 pub use coordination_macros::synchronized;
 
 pub use characteristics::{Characteristics, Durability, Liveness, Requirement, Scope};

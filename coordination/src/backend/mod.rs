@@ -138,6 +138,10 @@ pub(crate) struct NewSession {
 pub(crate) struct NewEntry {
     pub(crate) place: EntryRef,
     pub(crate) session: SessionId,
+    #[cfg_attr(
+        not(any(feature = "memory", feature = "etcd")),
+        expect(dead_code, reason = "a file has it with the session")
+    )]
     pub(crate) member: Arc<str>,
 }
 
@@ -209,8 +213,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Appends the entry, or finds it when it is there already, and tells where it stands.
     async fn enter(&self, entry: &NewEntry) -> Result<Position>;
 
-    /// Removes exactly this entry. Idempotent.
-    async fn leave(&self, entry: &EntryRef) -> Result<()>;
+    /// Removes exactly this entry: the one with this number, where that is known. Idempotent.
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;
 
     /// Where one's own entry, which has this number, stands now; `None`: it is gone, or belongs to
     /// another session.
@@ -229,7 +233,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     }
 
     /// [`leave`](Self::leave), if it can be done here and now without waiting for anything.
-    fn leave_now(&self, _entry: &EntryRef) -> Option<Result<()>> {
+    fn leave_now(&self, _entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         None
     }
 

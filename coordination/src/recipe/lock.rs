@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::queue::{self, Patience, Place};
 use crate::backend::EntryRef;
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
 use crate::time::BootInstant;
@@ -140,7 +140,8 @@ impl Lock {
         };
         tracing::warn!(lock = ?self.name(), member = ?contender.member, token = %contender.token, "breaking a lock");
         let session = Arc::clone(&self.session);
-        self.in_session("break", async move { session.backend.leave(&entry).await }).await?;
+        let seq = Some(contender.token.value());
+        self.in_session("break", async move { session.backend.leave(&entry, seq).await }).await?;
         Ok(Some(contender))
     }
 
@@ -213,8 +214,8 @@ pub struct LockGuard {
 
 impl LockGuard {
     fn new(place: Place, lock: &Lock) -> Self {
-        // Invariant: stores number their entries from 1 on.
-        let token = FencingToken::new(place.seq()).expect("a sequence number is never zero");
+        // Invariant: a granted place has been entered, and stores number their entries from 1 on.
+        let token = place.seq().and_then(FencingToken::new).expect("a granted place has a number");
         Self { place, name: lock.queue.clone(), token }
     }
 
@@ -310,7 +311,9 @@ impl LockGuard {
     }
 
     pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
+        // It was acquired, and whatever ran under it may have run in part.
         Error::lost(operation, reason)
+            .with_effect(Effect::Applied)
             .on_key(self.name())
             .on_backend(self.place.session().backend.scheme())
     }

@@ -35,8 +35,8 @@ pub(crate) struct Place {
     lease: Arc<Lease>,
     entry: NewEntry,
     hold: Arc<Hold>,
-    /// Zero until granted.
-    seq: u64,
+    /// Known once the store has answered that it was entered.
+    seq: Option<u64>,
 }
 
 impl Place {
@@ -46,10 +46,11 @@ impl Place {
             session: lease.id,
             member: Arc::clone(&session.settings.member),
         };
-        Self { session: Arc::clone(session), lease, entry, hold: Arc::default(), seq: 0 }
+        Self { session: Arc::clone(session), lease, entry, hold: Arc::default(), seq: None }
     }
 
-    pub(crate) fn seq(&self) -> u64 {
+    /// The number of the entry; `None` only before it was entered.
+    pub(crate) fn seq(&self) -> Option<u64> {
         self.seq
     }
 
@@ -86,12 +87,11 @@ impl Place {
         }
         self.hold.begin_release();
         self.lease.deregister(&self.entry.place.id);
-        self.session.leave_confirmed(&self.lease, &self.entry.place).await
+        self.session.leave_confirmed(&self.lease, &self.entry.place, self.seq).await
     }
 
     /// It is our turn: stand in for it, if the session still can.
-    fn grant(&mut self, seq: u64) -> Result<()> {
-        self.seq = seq;
+    fn grant(&mut self) -> Result<()> {
         let registered = self.lease.register(&self.entry.place, &self.hold);
         registered.map_err(|reason| Error::lost("acquire", reason))
     }
@@ -103,7 +103,8 @@ impl Place {
             return;
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
-        let (entry, seq) = (self.entry.place.clone(), self.seq);
+        let Some(seq) = self.seq else { return };
+        let entry = self.entry.place.clone();
         let monitor = self.session.spawn(async move {
             tokio::time::sleep(UNWATCHED).await;
             let mut delays = session.retry_delays(lease.ttl);
@@ -121,7 +122,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if self.hold.begin_release() {
             self.lease.deregister(&self.entry.place.id);
-            self.session.leave_in_background(&self.lease, self.entry.place.clone());
+            self.session.leave_in_background(&self.lease, self.entry.place.clone(), self.seq);
         }
     }
 }
@@ -138,9 +139,9 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Place>> {
     session.check_process("acquire")?;
     let started = match start_now(session, queue) {
-        Some(Ok(Started { place, position: Position { seq, predecessor: None } })) => {
+        Some(Ok(Started { place, position: Position { predecessor: None, .. } })) => {
             let mut place = place;
-            place.grant(seq)?;
+            place.grant()?;
             place.watch();
             return Ok(Some(place));
         }
@@ -161,12 +162,26 @@ struct Started {
     position: Position,
 }
 
+impl Started {
+    fn new(mut place: Place, position: Position) -> Self {
+        place.seq = Some(position.seq);
+        Self { place, position }
+    }
+}
+
 /// Enters at once, on stores that need no waiting for it.
 fn start_now(session: &Arc<Session>, queue: &QueueKey) -> Option<Result<Started>> {
     let place = Place::new(session, session.lease_now()?, queue);
     match session.backend.enter_now(&place.entry) {
-        Some(Ok(position)) => Some(Ok(Started { place, position })),
-        Some(Err(error)) => Some(Err(error.on_backend(session.backend.scheme()))),
+        Some(Ok(position)) => Some(Ok(Started::new(place, position))),
+        Some(Err(error)) => match error.loss_reason() {
+            // Nothing was granted, so all that is lost is the session: wait for the next one.
+            Some(reason) => {
+                place.lease.lose(reason);
+                None
+            }
+            None => Some(Err(error.on_backend(session.backend.scheme()))),
+        },
         None => {
             // Nothing was entered, so there is nothing to leave.
             place.hold.begin_release();
@@ -244,7 +259,7 @@ async fn take(
                     .persist(&place.lease, "acquire", || session.backend.enter(&place.entry))
                     .await
                 {
-                    Ok(position) => Started { place, position },
+                    Ok(position) => Started::new(place, position),
                     // Not granted yet, so nothing was lost but the place: queue again.
                     Err(error) if error.kind() == ErrorKind::Lost => continue,
                     Err(error) => return Err(error),
@@ -258,8 +273,8 @@ async fn take(
             _ = cancelled.changed() => return Ok(None),
         };
         match turn {
-            Ok(Turn::Mine(seq)) => {
-                place.grant(seq)?;
+            Ok(Turn::Mine) => {
+                place.grant()?;
                 place.watch();
                 return Ok(Some(place));
             }
@@ -273,7 +288,7 @@ async fn take(
 }
 
 enum Turn {
-    Mine(u64),
+    Mine,
     NotNow,
     PlaceLost,
 }
@@ -287,7 +302,7 @@ async fn await_turn(
 ) -> Result<Turn> {
     let lease = &place.lease;
     loop {
-        let Some(predecessor) = position.predecessor else { return Ok(Turn::Mine(position.seq)) };
+        let Some(predecessor) = position.predecessor else { return Ok(Turn::Mine) };
         if patience == Patience::Never {
             return Ok(Turn::NotNow);
         }

@@ -86,17 +86,14 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Backend
             "the store may end a session before its lease is over"
         );
     }
-    let lease =
-        open(&*backend, settings).await.map_err(|error| error.on_backend(backend.scheme()))?;
+    let lease = open(&*backend, settings, SessionId::random())
+        .await
+        .map_err(|error| error.on_backend(backend.scheme()))?;
     Ok((backend, Arc::new(lease)))
 }
 
-async fn open(backend: &dyn Backend, settings: &Settings) -> Result<Lease> {
-    let new = NewSession {
-        id: SessionId::random(),
-        member: Arc::clone(&settings.member),
-        ttl: settings.ttl,
-    };
+async fn open(backend: &dyn Backend, settings: &Settings, id: SessionId) -> Result<Lease> {
+    let new = NewSession { id, member: Arc::clone(&settings.member), ttl: settings.ttl };
     let sent = BootInstant::now();
     let granted = backend.open(&new).await?;
     tracing::debug!(session = %new.id, ?granted, "session opened");
@@ -120,11 +117,14 @@ impl Keeper {
         let _closing = Closing(Arc::clone(&self.session));
         while let Some(lease) = self.session.lease_now_or_lost() {
             match self.keep(&lease).await {
-                End::Stopped(stop) => return self.close(&lease, stop).await,
+                End::Stopped(stop) => return self.close(&lease, None, stop).await,
                 End::Lost(reason) => self.lose(&lease, reason),
             }
-            if let Some(stop) = self.reopen(lease.id).await {
-                return self.close(&lease, stop).await;
+            // Chosen once: a try whose answer was lost may have opened it, and the next one finds it
+            // instead of being told that the member id is taken (contract S9).
+            let next = SessionId::random();
+            if let Some(stop) = self.reopen(lease.id, next).await {
+                return self.close(&lease, Some(next), stop).await;
             }
         }
     }
@@ -187,7 +187,7 @@ impl Keeper {
     }
 
     /// Opens the next session; answers the request to end that came instead.
-    async fn reopen(&mut self, old: SessionId) -> Option<Option<Stop>> {
+    async fn reopen(&mut self, old: SessionId, new: SessionId) -> Option<Option<Stop>> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
         let longest = settings.max_backoff.min(2 * settings.ttl);
@@ -203,7 +203,8 @@ impl Keeper {
                         remains = None;
                     }
                 }
-                session.attempt(Some(settings.ttl), "open", open(&*session.backend, settings)).await
+                let opening = open(&*session.backend, settings, new);
+                session.attempt(Some(settings.ttl), "open", opening).await
             };
             let opened = tokio::select! {
                 biased;
@@ -226,13 +227,19 @@ impl Keeper {
         }
     }
 
-    /// Ends the session at the store, as far as time allows.
-    async fn close(&mut self, lease: &Lease, stop: Option<Stop>) {
+    /// Ends the session at the store, and the one that may be opening, as far as time allows.
+    async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, stop: Option<Stop>) {
         // First here, then there: no guard may look held when another process gets the lock.
         lease.lose(LossReason::Closed);
         self.session.phase.send_replace(Phase::Closed);
         let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
-        let closing = tokio::time::timeout(limit, self.close_with_retries(lease));
+        let closing = tokio::time::timeout(limit, async {
+            let closed = self.close_with_retries(lease, lease.id).await;
+            match opening {
+                Some(opening) => self.close_with_retries(lease, opening).await.and(closed),
+                None => closed,
+            }
+        });
         let confirmed = closing.await.unwrap_or_else(|_| {
             let message = format!(
                 "the store did not confirm within {limit:?}; the session ends with its lease"
@@ -248,14 +255,10 @@ impl Keeper {
         }
     }
 
-    async fn close_with_retries(&self, lease: &Lease) -> Result<()> {
+    async fn close_with_retries(&self, lease: &Lease, id: SessionId) -> Result<()> {
         let mut delays = self.session.retry_delays(lease.ttl);
         loop {
-            match self
-                .session
-                .attempt(lease.ttl, "stop", self.session.backend.close(lease.id))
-                .await
-            {
+            match self.session.attempt(lease.ttl, "stop", self.session.backend.close(id)).await {
                 Err(error) if error.is_transient() => tokio::time::sleep(delays.next_delay()).await,
                 outcome => return outcome,
             }

@@ -197,15 +197,18 @@ impl Session {
     }
 
     /// Removes one entry for certain, unless its session ends first and removes it anyway.
-    async fn leave(&self, lease: &Lease, entry: &EntryRef) -> Result<()> {
+    async fn leave(&self, lease: &Lease, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
-        let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry)))
+        let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
             .retry(delays)
             .sleep(tokio::time::sleep)
             .when(|error| error.loss_reason().is_none());
         tokio::select! {
             biased;
-            reason = lease.ended() => Err(Error::lost("release", reason)),
+            // It held when the release began, and the store may have carried it out.
+            reason = lease.ended() => {
+                Err(Error::lost("release", reason).with_effect(Effect::Unknown))
+            }
             outcome = tries => outcome,
         }
     }
@@ -217,14 +220,15 @@ impl Session {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         entry: &EntryRef,
+        seq: Option<u64>,
     ) -> Result<()> {
-        if let Some(Ok(())) = self.backend.leave_now(entry) {
+        if let Some(Ok(())) = self.backend.leave_now(entry, seq) {
             return Ok(());
         }
         let (answer, answered) = oneshot::channel();
         let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
         self.spawn(async move {
-            let leaving = session.leave(&lease, &entry);
+            let leaving = session.leave(&lease, &entry, seq);
             tokio::pin!(leaving);
             let limit = session.stop_timeout(&lease);
             match tokio::time::timeout(limit, &mut leaving).await {
@@ -241,16 +245,21 @@ impl Session {
     }
 
     /// [`leave`](Self::leave) without waiting: from `Drop`, from any thread, in any state.
-    pub(crate) fn leave_in_background(self: &Arc<Self>, lease: &Arc<Lease>, entry: EntryRef) {
+    pub(crate) fn leave_in_background(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        entry: EntryRef,
+        seq: Option<u64>,
+    ) {
         if !self.is_own_process() || lease.lost().is_some() {
             return;
         }
-        if let Some(Ok(())) = self.backend.leave_now(&entry) {
+        if let Some(Ok(())) = self.backend.leave_now(&entry, seq) {
             return;
         }
         let (session, lease) = (Arc::clone(self), Arc::clone(lease));
         self.spawn(async move {
-            if let Err(error) = session.leave(&lease, &entry).await {
+            if let Err(error) = session.leave(&lease, &entry, seq).await {
                 tracing::debug!(%error, "entry ends with its session");
             }
         });

@@ -7,15 +7,22 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Certificate, Client, ConnectOptions, Error as EtcdError, Identity, TlsOptions};
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Error as EtcdError, Identity, StatusResponse, TlsOptions,
+};
 use rand::seq::SliceRandom;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::config::{Config, Tls};
-use super::error::{from_etcd, is_connection_failure};
+use super::error::{from_etcd, is_connection_failure, is_hang_up};
 use crate::error::{Error, ErrorKind, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a server may close the connection before it has said a word.
+const GREETINGS: usize = 5;
+/// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
+/// be given up, the connection with it, and all would come again, for ever.
+const IN_FLIGHT: usize = 64;
 
 /// The endpoints, and the connection in use.
 pub(super) struct Connections {
@@ -27,12 +34,15 @@ pub(super) struct Connections {
     epoch: watch::Sender<u64>,
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
+    in_flight: Semaphore,
 }
 
 #[derive(Default)]
 struct Current {
     client: Option<Client>,
     index: usize,
+    /// When the last answer came on this connection.
+    heard: Option<Instant>,
 }
 
 /// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
@@ -67,6 +77,7 @@ impl Connections {
             current: Mutex::default(),
             epoch: watch::Sender::new(0),
             patience,
+            in_flight: Semaphore::new(IN_FLIGHT),
         })
     }
 
@@ -90,6 +101,21 @@ impl Connections {
         Ok((client, epoch))
     }
 
+    /// The first call of all: who is there?
+    pub(super) async fn greet(&self) -> Result<StatusResponse> {
+        for _ in 0..GREETINGS {
+            match self.raw_call(|mut client| async move { client.status().await }).await {
+                // The alert that says why may have lost the race with the end of the connection.
+                Err(error) if is_hang_up(&error) => {}
+                outcome => return outcome.map_err(|error| self.explain("connect", error)),
+            }
+        }
+        let wanted =
+            if self.secure { "a client certificate (`cert`, `key`)" } else { "TLS (etcds://)" };
+        let message = format!("the server closes each connection at once: it may want {wanted}");
+        Err(Error::new(ErrorKind::Tls, "connect", message))
+    }
+
     /// Told of every connection that is given up.
     pub(super) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
@@ -100,9 +126,24 @@ impl Connections {
         let mut current = self.current();
         if *self.epoch.borrow() == epoch {
             current.client = None;
+            current.heard = None;
             current.index = (current.index + 1) % self.endpoints.len().max(1);
             self.epoch.send_modify(|epoch| *epoch += 1);
         }
+    }
+
+    /// An answer came, if only of an error.
+    fn heard(&self, epoch: u64) {
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.heard = Some(Instant::now());
+        }
+    }
+
+    /// Whether nothing came for too long a time, while a call of this start was waiting.
+    fn is_silent(&self, started: Instant) -> bool {
+        let is_long_ago = |at: Instant| at.elapsed() >= self.patience;
+        is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
     }
 
     /// Makes a call on the connection in use, and on each other endpoint once while it fails.
@@ -121,6 +162,16 @@ impl Connections {
 
     /// [`call`](Self::call) with the client's own error, for callers who look at it.
     pub(super) async fn raw_call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, EtcdError>
+    where
+        F: Future<Output = Result<T, EtcdError>>,
+    {
+        // Never closed, so it is got in any case.
+        let _permit = self.in_flight.acquire().await;
+        self.urgent_call(call).await
+    }
+
+    /// [`raw_call`](Self::raw_call) that waits for no other, for heartbeats.
+    pub(super) async fn urgent_call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
@@ -182,10 +233,14 @@ impl Connections {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        // A caller who lost interest early says nothing about the connection; one whose time ran
-        // out does.
-        if self.failed.unwrap_or(self.started.elapsed() >= self.connections.patience) {
-            self.connections.give_up(self.epoch);
+        let connections = self.connections;
+        match self.failed {
+            Some(true) => connections.give_up(self.epoch),
+            Some(false) => connections.heard(self.epoch),
+            // A caller who lost interest early says nothing about the connection. One whose time ran
+            // out does, unless others got answers meanwhile: then it is slow, and not silent.
+            None if connections.is_silent(self.started) => connections.give_up(self.epoch),
+            None => {}
         }
     }
 }

@@ -25,6 +25,9 @@ mod code {
 /// Whether another endpoint, or a new connection, may do better.
 pub(super) fn is_connection_failure(error: &EtcdError) -> bool {
     match error {
+        EtcdError::GRpcStatus(status) if status.code() as i32 == code::RESOURCE_EXHAUSTED => {
+            !causes(error).is_empty()
+        }
         EtcdError::GRpcStatus(status) => matches!(
             status.code() as i32,
             code::CANCELLED
@@ -41,6 +44,16 @@ pub(super) fn is_connection_failure(error: &EtcdError) -> bool {
         EtcdError::LeaseKeepAliveError(message) => message != LEASE_NOT_FOUND,
         _ => false,
     }
+}
+
+/// Whether the server closed the connection without a word.
+pub(super) fn is_hang_up(error: &EtcdError) -> bool {
+    const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
+    let ended = |cause: &&(dyn StdError + 'static)| {
+        let text = cause.to_string().to_lowercase();
+        ENDS.iter().any(|end| text.contains(end))
+    };
+    connection_kind(error) == ErrorKind::Unavailable && causes(error).iter().any(ended)
 }
 
 /// What the client says when the first answer of a keep-alive stream has no time left.
@@ -98,7 +111,9 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
         }
         code::FAILED_PRECONDITION if speaks_of("authentication is not enabled") => ErrorKind::Auth,
         code::PERMISSION_DENIED => ErrorKind::Permission,
-        code::RESOURCE_EXHAUSTED => ErrorKind::Quota,
+        // The server's own word has nothing beneath it; HTTP/2's "enhance your calm" has.
+        code::RESOURCE_EXHAUSTED if causes(error).is_empty() => ErrorKind::Quota,
+        code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,
         code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
             connection_kind(error)
         }
@@ -119,9 +134,15 @@ fn connection_kind(error: &EtcdError) -> ErrorKind {
         if text.contains("dns error") || text.contains("failed to lookup address") {
             return ErrorKind::Dns;
         }
-        if ["certificate", "received fatal alert", "received corrupt message", "handshake"]
-            .iter()
-            .any(|sign| text.contains(sign))
+        if [
+            "certificate",
+            "received fatal alert",
+            "received corrupt message",
+            "handshake",
+            "parsing TLS",
+        ]
+        .iter()
+        .any(|sign| text.contains(sign))
         {
             return ErrorKind::Tls;
         }

@@ -3,7 +3,7 @@
 //! # How it works
 //!
 //! A session is an etcd lease, with a key for its member id. An entry is a key under the session's lease,
-//! `<namespace>/lock/<name>/<lease>-<random>`; its create revision is its sequence number and its fencing
+//! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing
 //! token. One transaction puts it and reads the newest key before it, so an uncontended lock costs one
 //! request, and one more to release. A waiter watches its predecessor from now on, then reads it once:
 //! a watch that starts at an older revision is served by a loop that runs every 100 ms only
@@ -38,6 +38,7 @@ mod client;
 mod config;
 mod error;
 mod session;
+mod slots;
 mod watch;
 
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use serde::{Deserialize, Serialize};
 use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::session::{Sessions, lease_of};
+use self::slots::Slots;
 use self::watch::{Seen, Watches};
 use super::{
     Backend, Entry, EntryId, EntryRef, LossDetection, NewEntry, NewSession, Position, Predecessor,
@@ -63,11 +65,15 @@ use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
+/// After so many times the longest call, one that was given up has arrived or never will.
+const DOUBT: u32 = 4;
+
 /// The backend: a namespace of a cluster.
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
     sessions: Sessions,
     watches: Watches,
+    slots: Arc<Slots>,
     namespace: String,
     early_expiry: Option<&'static str>,
     /// How long one read may take within a wait.
@@ -89,13 +95,13 @@ impl Etcd {
     pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
         let connections = Arc::new(Connections::new(&config, patience)?);
-        let status =
-            connections.call("connect", |mut client| async move { client.status().await }).await;
+        let status = connections.greet().await;
         let status = status.map_err(|error| error.at(&connections.shown()))?;
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
             connections,
             sessions: Sessions::default(),
+            slots: Arc::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
             patience,
@@ -107,7 +113,7 @@ impl Etcd {
     }
 
     fn key(&self, entry: &EntryRef) -> String {
-        format!("{}{}", self.queue(&entry.queue), entry.id.as_str())
+        format!("{}{}", self.queue(&entry.queue), self.slots.name(entry))
     }
 
     /// The entry with this number is there, as of the revision answered.
@@ -189,12 +195,14 @@ impl Backend for Etcd {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        self.sessions.close(&self.connections, session).await
+        self.sessions.close(&self.connections, session).await?;
+        self.slots.forget(session);
+        Ok(())
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let key = self.key(&entry.place);
         let queue = &entry.place.queue;
+        let key = format!("{}{}", self.queue(queue), self.slots.take(entry));
         let put = PutOptions::new().with_lease(lease_of(entry.session));
         let enter = Txn::new()
             .when([Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
@@ -206,6 +214,7 @@ impl Backend for Etcd {
         let answer = self
             .connections
             .call("enter", |mut client| {
+                self.slots.count(&entry.place);
                 let enter = enter.clone();
                 async move { client.txn(enter).await }
             })
@@ -224,14 +233,24 @@ impl Backend for Etcd {
         })
     }
 
-    async fn leave(&self, entry: &EntryRef) -> Result<()> {
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        self.connections
-            .call("leave", |mut client| {
-                let key = key.clone();
-                async move { client.delete(key, None).await.map(drop) }
-            })
-            .await
+        delete(&self.connections, &key, seq).await?;
+        if !self.slots.is_in_doubt(entry) {
+            self.slots.free(entry);
+            return Ok(());
+        }
+        // A call that was given up may still reach the server, and put the entry once more: look
+        // after it again before the key is used again.
+        let (connections, slots) = (Arc::clone(&self.connections), Arc::clone(&self.slots));
+        let (entry, doubt) = (entry.clone(), DOUBT * self.patience);
+        tokio::spawn(async move {
+            tokio::time::sleep(doubt).await;
+            if delete(&connections, &key, None).await.is_ok() {
+                slots.free(&entry);
+            }
+        });
+        Ok(())
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
@@ -298,6 +317,25 @@ impl Backend for Etcd {
             }
         }
     }
+}
+
+/// Removes a key: only the one with this create revision, where that is known.
+async fn delete(connections: &Connections, key: &str, seq: Option<u64>) -> Result<()> {
+    let deleting = connections.call("leave", |mut client| {
+        let key = key.to_owned();
+        async move {
+            match seq {
+                Some(seq) => {
+                    let revision = i64::try_from(seq).unwrap_or(i64::MAX);
+                    let same = Compare::create_revision(key.as_str(), CompareOp::Equal, revision);
+                    let delete = TxnOp::delete(key, None);
+                    client.txn(Txn::new().when([same]).and_then([delete])).await.map(drop)
+                }
+                None => client.delete(key, None).await.map(drop),
+            }
+        }
+    });
+    deleting.await
 }
 
 /// The newest entries first; with their values where a name has to be compared.

@@ -47,12 +47,19 @@ impl Sessions {
             .when([Compare::create_revision(member_key, CompareOp::Equal, 0)])
             .and_then([TxnOp::put(member_key, session.id.to_string(), Some(put))])
             .or_else([TxnOp::get(member_key, None)]);
-        let answer = connections
-            .call("open", |mut client| {
-                let enter = enter.clone();
-                async move { client.txn(enter).await }
-            })
-            .await?;
+        let answer = connections.call("open", |mut client| {
+            let enter = enter.clone();
+            async move { client.txn(enter).await }
+        });
+        let answer = match answer.await {
+            Ok(answer) => answer,
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => {
+                // Refused for good: the lease would be of no use.
+                let _ = self.close(connections, session.id).await;
+                return Err(error);
+            }
+        };
         let holder = answer.op_responses().into_iter().find_map(|response| match response {
             TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::lease),
             _ => None,
@@ -82,7 +89,7 @@ impl Sessions {
                 kept
             }
             _ => {
-                let start = connections.raw_call(|mut client| {
+                let start = connections.urgent_call(|mut client| {
                     let epoch = *connections.epochs().borrow();
                     async move {
                         let (keeper, answers) = client.lease_keep_alive(lease_of(session)).await?;

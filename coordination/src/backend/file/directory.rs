@@ -39,8 +39,9 @@ impl Directory {
         let handle =
             fs::open(path, flags, Mode::empty()).map_err(|errno| storage("open", path, errno))?;
         let root = Self { handle, path: path.clone() };
-        if !config.network_allowed {
-            refuse_network(root.filesystem()?, path)?;
+        let network = network_name(root.filesystem()?);
+        if let Some(name) = network.filter(|_| !config.network_allowed) {
+            return Err(refuse_network(name, path));
         }
         root.check_mode()?;
         root.subdirectory(&key::encode(namespace))
@@ -116,6 +117,11 @@ impl Directory {
             }
         }
         Ok(names)
+    }
+
+    /// Whether it is on a file system that is shared between hosts.
+    pub(super) fn is_on_network(&self) -> Result<bool> {
+        Ok(network_name(self.filesystem()?).is_some())
     }
 
     /// Whether the path still leads to the directory that was opened.
@@ -220,13 +226,16 @@ const NETWORK: [(u64, &str); 12] = [
     (0x0116_1970, "GFS2"),
 ];
 
-fn refuse_network(magic: u64, path: &Path) -> Result<()> {
-    let Some((_, name)) = NETWORK.iter().find(|(known, _)| *known == magic) else { return Ok(()) };
+fn network_name(magic: u64) -> Option<&'static str> {
+    NETWORK.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
+}
+
+fn refuse_network(name: &str, path: &Path) -> Error {
     let message = format!(
         "{} is on {name}, where locks of this kind may not reach other hosts; use a local directory, or `?network_filesystem=allow` at your own risk",
         path.display()
     );
-    Err(Error::new(ErrorKind::Unsupported, "open", message))
+    Error::new(ErrorKind::Unsupported, "open", message)
 }
 
 #[cfg(test)]
@@ -236,11 +245,12 @@ mod tests {
     #[test]
     fn network_file_systems_are_refused_by_name() {
         for (magic, name) in NETWORK {
-            let error = refuse_network(magic, Path::new("/x")).expect_err("a network file system");
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            assert!(error.to_string().contains(name), "{error}");
+            assert_eq!(network_name(magic), Some(name));
         }
+        let error = refuse_network("NFS", Path::new("/x"));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("/x is on NFS"), "{error}");
         let ext4 = 0xef53;
-        assert!(refuse_network(ext4, Path::new("/x")).is_ok());
+        assert_eq!(network_name(ext4), None);
     }
 }

@@ -57,6 +57,10 @@ use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
+/// What is said of a file system that is shared between hosts.
+const NETWORK: &str =
+    "on a network file system a lock may end with its connection, and may not reach other hosts";
+
 /// How long to wait for a queue's short lock before asking again.
 const BUSY: Duration = Duration::from_millis(1);
 /// How often to look when the system grants no inotify watch.
@@ -123,7 +127,7 @@ impl Backend for FileStore {
             survives_failover: Durability::NotApplicable,
             fifo: true,
             fencing_survives_data_loss: true,
-            early_expiry: None,
+            early_expiry: self.store().is_on_network.then_some(NETWORK),
             max_plain_name: 200,
             min_ttl: None,
         }
@@ -179,13 +183,17 @@ impl Backend for FileStore {
         written.await.unwrap_or_else(|_| Err(Error::lost("enter", LossReason::Closed)))
     }
 
-    async fn leave(&self, entry: &EntryRef) -> Result<()> {
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         let store = self.store();
         when_free(|| store.leave(entry)).await
     }
 
     async fn position(&self, entry: &NewEntry, _seq: u64) -> Result<Option<Position>> {
         let store = self.store();
+        // Others take an entry for dead when its session's file is gone (contract S6).
+        if !store.sessions.is_in_place(entry.session)? {
+            return Err(Error::lost("position", LossReason::Revoked));
+        }
         when_free(|| store.position(entry)).await
     }
 
@@ -231,7 +239,7 @@ impl Backend for FileStore {
         self.store().enter(entry)
     }
 
-    fn leave_now(&self, entry: &EntryRef) -> Option<Result<()>> {
+    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         self.store().leave(entry)
     }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::directory::{Directory, Inode, inode};
 use super::error::storage;
 use super::log::{self, HEADER, Header, Log, Record};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
 /// What one read takes, and what a file is given in advance: writing within it costs the file system
@@ -55,8 +55,8 @@ impl QueueFile {
     pub(super) fn open(directory: &Directory, key: &QueueKey) -> Result<Self> {
         let name = file_name(key);
         let path = directory.path().join(&name);
-        let missing =
-            || Error::new(ErrorKind::Storage, "open", format!("{} vanished", path.display()));
+        // It is made if it is missing; so the directory is missing, and the session's own file with it.
+        let missing = || Error::lost("open", LossReason::Revoked);
         let file = directory.file(&name, true)?.ok_or_else(missing)?;
         let inode = inode(&file).map_err(|errno| storage("open", &path, errno))?;
         let name_line = log::name_line(key.name());
@@ -188,6 +188,9 @@ impl Locked<'_> {
             self.queue.generation = parsed.generation;
             self.queue.header = text.to_owned();
         }
+        if (length as u64) < self.queue.read_to.min(PAGE as u64) {
+            return self.restart(length as u64);
+        }
         // Most often all that is new is in the buffer already: the log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
@@ -205,6 +208,12 @@ impl Locked<'_> {
             buffer.resize(filled + 16 * PAGE, 0);
             let chunk = buffer.get_mut(filled..).unwrap_or_default();
             let read = self.pread(chunk, self.queue.read_to + filled as u64)?;
+            if filled + read == 0 {
+                let length = self.length()?;
+                if length < self.queue.read_to {
+                    return self.restart(length);
+                }
+            }
             let text = chunk.get(..read).unwrap_or_default();
             let end = text.iter().position(|byte| *byte == 0);
             buffer.truncate(filled + end.unwrap_or(read));
@@ -237,6 +246,27 @@ impl Locked<'_> {
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();
         self.reserve()
+    }
+
+    /// Somebody cut the file to this length: nobody is to go on with what it said before. What is left
+    /// of it counts, for all alike.
+    fn restart(&mut self, length: u64) -> Result<()> {
+        if length < self.log_start() {
+            return self.initialise();
+        }
+        let start = self.queue.start.min(length);
+        self.queue.generation = now_micros().max(self.queue.generation + 1);
+        self.write_header(start)?;
+        self.reserve()?;
+        self.queue.log = Log::after(self.queue.log.last);
+        self.queue.read_to = start;
+        let mut rest = Vec::new();
+        self.read_rest(&mut rest)
+    }
+
+    fn length(&self) -> Result<u64> {
+        let stat = fs::fstat(&self.queue.file).map_err(|errno| self.failed("stat", errno))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or_default())
     }
 
     /// Two names with one hash must not share a lock (contract S8).

@@ -103,7 +103,7 @@ impl Sessions {
             }
             None => return Ok(false),
         };
-        Ok(self.sessions.inode(&id.to_string())? == Some(file))
+        Ok(self.sessions.inode(id.to_string())? == Some(file))
     }
 
     /// Whether the session that owns this entry lives: its file is there, and locked.

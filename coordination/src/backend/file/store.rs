@@ -26,6 +26,8 @@ pub(super) struct Store {
     pub(super) sessions: Sessions,
     open: Mutex<HashMap<QueueKey, Arc<Mutex<QueueFile>>>>,
     watcher: Watcher,
+    /// On a file system that was taken in spite of all.
+    pub(super) is_on_network: bool,
 }
 
 impl Store {
@@ -34,6 +36,7 @@ impl Store {
         Ok(Self {
             queues: root.subdirectory("queues")?,
             sessions: Sessions::new(&root)?,
+            is_on_network: root.is_on_network()?,
             root,
             open: Mutex::default(),
             watcher: Watcher::new(),

@@ -110,7 +110,7 @@ impl Backend for Memory {
         self.store.enter(entry)
     }
 
-    async fn leave(&self, entry: &EntryRef) -> Result<()> {
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         self.store.leave(entry);
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Backend for Memory {
         Some(self.store.enter(entry))
     }
 
-    fn leave_now(&self, entry: &EntryRef) -> Option<Result<()>> {
+    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         self.store.leave(entry);
         Some(Ok(()))
     }

@@ -1,0 +1,152 @@
+//! Which key each of our entries has.
+//!
+//! A key of its own for every acquire would be simplest, and slow: etcd keeps every key that ever was
+//! in its index until the next compaction, and a read of the queue's prefix walks over them. So
+//! the entries of a session in a queue use few keys again and again, `<lease>`, `<lease>-1`, …: a new
+//! one only while all others are in use. What is deleted is told by its create revision.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::backend::{EntryId, EntryRef, NewEntry, SessionId};
+use crate::key::QueueKey;
+
+/// The keys in use.
+#[derive(Default)]
+pub(super) struct Slots(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    by_entry: HashMap<EntryId, Slot>,
+    /// Per session and queue, which numbers are taken.
+    taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    session: SessionId,
+    number: usize,
+    /// How often its entry was sent.
+    calls: u32,
+}
+
+impl Slots {
+    /// The last part of this entry's key; the same one until it is [freed](Self::free).
+    pub(super) fn take(&self, entry: &NewEntry) -> String {
+        let mut state = self.state();
+        if let Some(slot) = state.by_entry.get(&entry.place.id) {
+            return slot.name();
+        }
+        let taken = state.taken.entry((entry.session, entry.place.queue.clone())).or_default();
+        let number = taken.iter().position(|taken| !taken).unwrap_or(taken.len());
+        match taken.get_mut(number) {
+            Some(free) => *free = true,
+            None => taken.push(true),
+        }
+        let slot = Slot { session: entry.session, number, calls: 0 };
+        state.by_entry.insert(entry.place.id.clone(), slot);
+        slot.name()
+    }
+
+    /// The last part of an entry's key: of ours by its slot, of others as it was listed.
+    pub(super) fn name(&self, entry: &EntryRef) -> String {
+        let state = self.state();
+        state
+            .by_entry
+            .get(&entry.id)
+            .map_or_else(|| entry.id.as_str().to_owned(), |slot| slot.name())
+    }
+
+    /// The entry is being sent.
+    pub(super) fn count(&self, entry: &EntryRef) {
+        if let Some(slot) = self.state().by_entry.get_mut(&entry.id) {
+            slot.calls += 1;
+        }
+    }
+
+    /// Whether the entry was sent more than once, so that one of the calls may still be on its way.
+    pub(super) fn is_in_doubt(&self, entry: &EntryRef) -> bool {
+        self.state().by_entry.get(&entry.id).is_some_and(|slot| slot.calls > 1)
+    }
+
+    /// The entry is known to be gone: its key may be used again.
+    pub(super) fn free(&self, entry: &EntryRef) {
+        let mut state = self.state();
+        let Some(slot) = state.by_entry.remove(&entry.id) else { return };
+        let queue = (slot.session, entry.queue.clone());
+        let Some(taken) = state.taken.get_mut(&queue) else { return };
+        if let Some(taken) = taken.get_mut(slot.number) {
+            *taken = false;
+        }
+        if taken.iter().all(|taken| !taken) {
+            state.taken.remove(&queue);
+        }
+    }
+
+    /// The session is over, and its keys with it.
+    pub(super) fn forget(&self, session: SessionId) {
+        let mut state = self.state();
+        state.by_entry.retain(|_, slot| slot.session != session);
+        state.taken.retain(|(owner, _), _| *owner != session);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Slot {
+    fn name(self) -> String {
+        match self.number {
+            0 => self.session.to_string(),
+            number => format!("{}-{number}", self.session),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(session: SessionId) -> NewEntry {
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let place = EntryRef { queue, id: EntryId::random(session) };
+        NewEntry { place, session, member: "m".into() }
+    }
+
+    #[test]
+    fn keys_are_used_again_once_they_are_free() {
+        let (slots, session) = (Slots::default(), SessionId::random());
+        let (first, second, third) = (entry(session), entry(session), entry(session));
+        assert_eq!(slots.take(&first), session.to_string());
+        assert_eq!(slots.take(&second), format!("{session}-1"));
+        assert_eq!(slots.take(&first), session.to_string(), "a repeated call");
+        slots.count(&first.place);
+        assert!(!slots.is_in_doubt(&first.place));
+        slots.count(&first.place);
+        assert!(slots.is_in_doubt(&first.place) && !slots.is_in_doubt(&second.place));
+        slots.free(&first.place);
+        slots.free(&first.place);
+        assert_eq!(slots.take(&third), session.to_string());
+        assert_eq!(slots.name(&second.place), format!("{session}-1"));
+    }
+
+    #[test]
+    fn a_listed_entry_of_another_has_the_key_it_was_listed_with() {
+        let listed =
+            EntryRef { id: EntryId::from_store("6c2f"), ..entry(SessionId::random()).place };
+        assert_eq!(Slots::default().name(&listed), "6c2f");
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_over() {
+        let (slots, session) = (Slots::default(), SessionId::random());
+        let (first, second) = (entry(session), entry(session));
+        slots.take(&first);
+        slots.take(&second);
+        slots.free(&first.place);
+        slots.forget(session);
+        let state = slots.state();
+        assert!(state.by_entry.is_empty() && state.taken.is_empty());
+    }
+}
