@@ -4,7 +4,7 @@
 //! connection that went silent hangs it. So each endpoint gets a client of its own, used until a
 //! call fails on it or takes longer than a heartbeat may; then the next endpoint gets a fresh one.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
@@ -15,9 +15,13 @@ use tokio::sync::{Semaphore, watch};
 
 use super::config::{Config, Tls};
 use super::error::{from_etcd, is_connection_failure, is_hang_up};
+use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::retry::DecorrelatedJitter;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// While a session can still be saved, a connection is tried at least this often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
 /// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
@@ -35,14 +39,22 @@ pub(super) struct Connections {
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
     in_flight: Semaphore,
+    /// Held by the one who makes a connection; the others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+    /// Between connections, once all endpoints have failed.
+    delays: DecorrelatedJitter,
 }
 
-#[derive(Default)]
 struct Current {
-    client: Option<Client>,
+    client: Option<Arc<Client>>,
     index: usize,
     /// When the last answer came on this connection.
     heard: Option<Instant>,
+    /// Connections given up since an answer came.
+    failures: usize,
+    delays: DecorrelatedJitter,
+    /// No new connection before this.
+    pause_until: Option<Instant>,
 }
 
 /// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
@@ -55,7 +67,7 @@ struct Attempt<'a> {
 }
 
 impl Connections {
-    pub(super) fn new(config: &Config, patience: Duration) -> Result<Self> {
+    pub(super) fn new(config: &Config, settings: &Settings, patience: Duration) -> Self {
         let mut endpoints = config.endpoints.clone();
         // Contract R4: a thousand clients must not all come to the same endpoint.
         endpoints.shuffle(&mut rand::rng());
@@ -70,41 +82,79 @@ impl Connections {
         if let Some(tls) = &config.tls {
             options = options.with_tls(tls_options(tls));
         }
-        Ok(Self {
+        let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
+        let delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        Self {
             endpoints,
             options,
             secure: config.tls.is_some(),
-            current: Mutex::default(),
+            current: Mutex::new(Current {
+                client: None,
+                index: 0,
+                heard: None,
+                failures: 0,
+                delays,
+                pause_until: None,
+            }),
             epoch: watch::Sender::new(0),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
-        })
+            connecting: tokio::sync::Mutex::new(()),
+            delays,
+        }
     }
 
     /// The connection in use, made if there is none, and its epoch.
-    pub(super) async fn client(&self) -> Result<(Client, u64), EtcdError> {
-        let (endpoint, epoch) = {
+    ///
+    /// One caller makes it for all, and not before the pause is over that follows when all endpoints
+    /// have failed: a server that is down, or coming up, is not stormed (contract R4).
+    pub(super) async fn client(&self) -> Result<(Arc<Client>, u64), EtcdError> {
+        if let Some(found) = self.connected() {
+            return Ok(found);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(found) = self.connected() {
+            return Ok(found);
+        }
+        let (endpoint, epoch, pause_until) = {
             let current = self.current();
-            let epoch = *self.epoch.borrow();
-            match (&current.client, self.endpoints.get(current.index)) {
-                (Some(client), _) => return Ok((client.clone(), epoch)),
-                (None, Some(endpoint)) => (endpoint.clone(), epoch),
-                (None, None) => return Err(EtcdError::InvalidArgs("no endpoints".into())),
+            let endpoint = self.endpoints.get(current.index).cloned().unwrap_or_default();
+            (endpoint, *self.epoch.borrow(), current.pause_until)
+        };
+        if let Some(moment) = pause_until {
+            tokio::time::sleep_until(moment.into()).await;
+        }
+        // With a user this asks for a token, and so may take its time or fail.
+        let connecting = Client::connect([endpoint], Some(self.options.clone()));
+        let connected = tokio::time::timeout(self.patience * 4 / 5, connecting).await;
+        let connected = connected.unwrap_or_else(|_| {
+            Err(EtcdError::EndpointError("no answer to the request for a token".into()))
+        });
+        let client = match connected {
+            Ok(client) => Arc::new(client),
+            Err(error) => {
+                if is_connection_failure(&error) {
+                    self.give_up(epoch);
+                }
+                return Err(error);
             }
         };
-        // With a user this asks for a token, and so may take its time or fail.
-        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
         let mut current = self.current();
         if *self.epoch.borrow() == epoch {
-            current.client.get_or_insert(client.clone());
+            current.client = Some(Arc::clone(&client));
         }
         Ok((client, epoch))
+    }
+
+    fn connected(&self) -> Option<(Arc<Client>, u64)> {
+        let current = self.current();
+        current.client.as_ref().map(|client| (Arc::clone(client), *self.epoch.borrow()))
     }
 
     /// The first call of all: who is there?
     pub(super) async fn greet(&self) -> Result<StatusResponse> {
         for _ in 0..GREETINGS {
-            match self.raw_call(|mut client| async move { client.status().await }).await {
+            match self.raw_call(status).await {
                 // The alert that says why may have lost the race with the end of the connection.
                 Err(error) if is_hang_up(&error) => {}
                 outcome => return outcome.map_err(|error| self.explain("connect", error)),
@@ -127,6 +177,10 @@ impl Connections {
         if *self.epoch.borrow() == epoch {
             current.client = None;
             current.heard = None;
+            current.failures += 1;
+            if current.failures >= self.endpoints.len() {
+                current.pause_until = Some(Instant::now() + current.delays.next_delay());
+            }
             current.index = (current.index + 1) % self.endpoints.len().max(1);
             self.epoch.send_modify(|epoch| *epoch += 1);
         }
@@ -137,6 +191,11 @@ impl Connections {
         let mut current = self.current();
         if *self.epoch.borrow() == epoch {
             current.heard = Some(Instant::now());
+            if current.failures > 0 {
+                current.failures = 0;
+                current.delays = self.delays;
+                current.pause_until = None;
+            }
         }
     }
 
@@ -152,7 +211,7 @@ impl Connections {
     pub(super) async fn call<T, F>(
         &self,
         operation: &'static str,
-        call: impl Fn(Client) -> F,
+        call: impl Fn(Arc<Client>) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<T, EtcdError>>,
@@ -161,7 +220,10 @@ impl Connections {
     }
 
     /// [`call`](Self::call) with the client's own error, for callers who look at it.
-    pub(super) async fn raw_call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, EtcdError>
+    pub(super) async fn raw_call<T, F>(
+        &self,
+        call: impl Fn(Arc<Client>) -> F,
+    ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
@@ -171,21 +233,21 @@ impl Connections {
     }
 
     /// [`raw_call`](Self::raw_call) that waits for no other, for heartbeats.
-    pub(super) async fn urgent_call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, EtcdError>
+    pub(super) async fn urgent_call<T, F>(
+        &self,
+        call: impl Fn(Arc<Client>) -> F,
+    ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
         let mut left = self.endpoints.len();
         loop {
             left = left.saturating_sub(1);
-            let mut attempt = self.attempt();
             let outcome = match self.client().await {
-                Ok((client, _)) => call(client).await,
+                Ok((client, epoch)) => self.on_epoch(epoch, call(client)).await,
                 Err(error) => Err(error),
             };
             let failed = matches!(&outcome, Err(error) if is_connection_failure(error));
-            attempt.failed = Some(failed);
-            drop(attempt);
             if !failed || left == 0 {
                 return outcome;
             }
@@ -198,7 +260,8 @@ impl Connections {
         epoch: u64,
         work: impl Future<Output = Result<T, EtcdError>>,
     ) -> Result<T, EtcdError> {
-        let mut attempt = Attempt { epoch, ..self.attempt() };
+        let mut attempt =
+            Attempt { connections: self, epoch, started: Instant::now(), failed: None };
         let outcome = work.await;
         attempt.failed = Some(matches!(&outcome, Err(error) if is_connection_failure(error)));
         outcome
@@ -221,11 +284,6 @@ impl Connections {
         self.endpoints.join(",")
     }
 
-    fn attempt(&self) -> Attempt<'_> {
-        let epoch = *self.epoch.borrow();
-        Attempt { connections: self, epoch, started: Instant::now(), failed: None }
-    }
-
     fn current(&self) -> std::sync::MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -243,6 +301,10 @@ impl Drop for Attempt<'_> {
             None => {}
         }
     }
+}
+
+async fn status(client: Arc<Client>) -> Result<StatusResponse, EtcdError> {
+    client.maintenance_client().status().await
 }
 
 fn tls_options(tls: &Tls) -> TlsOptions {

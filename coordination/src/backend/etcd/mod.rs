@@ -46,8 +46,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, Error as EtcdError, GetOptions, KeyValue, PutOptions, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::session::{Sessions, lease_of};
 use self::slots::Slots;
-use self::watch::{Seen, Watches};
+use self::watch::Watches;
 use super::{
     Backend, Entry, EntryId, EntryRef, LossDetection, NewEntry, NewSession, Position, Predecessor,
     SessionId,
@@ -94,7 +94,7 @@ impl Etcd {
     /// Connects, and asks which version answers.
     pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
-        let connections = Arc::new(Connections::new(&config, patience)?);
+        let connections = Arc::new(Connections::new(&config, settings, patience));
         let status = connections.greet().await;
         let status = status.map_err(|error| error.at(&connections.shown()))?;
         Ok(Self {
@@ -116,18 +116,31 @@ impl Etcd {
         format!("{}{}", self.queue(&entry.queue), self.slots.name(entry))
     }
 
-    /// The entry with this number is there, as of the revision answered.
+    /// Whether the entry with this number is there, as of the revision answered.
+    ///
+    /// As the server at the other end knows it, without asking the others: its watch was created before,
+    /// so it tells what comes later. Who holds is never decided by this.
     async fn look(&self, key: &str, seq: u64) -> Result<(bool, i64)> {
         let options = GetOptions::new().with_keys_only();
-        let reading = self.connections.call("watch", |mut client| {
+        let reading = self.connections.call("watch", |client| {
             let options = options.clone();
-            async move { client.get(key, Some(options)).await }
+            async move { client.kv_client().get(key, Some(options)).await }
         });
         let found = tokio::time::timeout(self.patience, reading).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
         })?;
         let stands = found.kvs().first().is_some_and(|kv| seq_of(kv) == seq);
         Ok((stands, found.header().map_or(0, etcd_client::ResponseHeader::revision)))
+    }
+
+    /// The number of the entry that has this key now.
+    async fn created(&self, key: &str) -> Result<Option<u64>> {
+        let options = GetOptions::new().with_keys_only();
+        let found = self.connections.call("enter", |client| {
+            let options = options.clone();
+            async move { client.kv_client().get(key, Some(options)).await }
+        });
+        Ok(found.await?.kvs().first().map(seq_of))
     }
 
     fn entry_of(&self, kv: &KeyValue, prefix: &str) -> Option<Entry> {
@@ -210,32 +223,39 @@ impl Backend for Etcd {
                 TxnOp::put(key.as_str(), value_of(entry)?, Some(put)),
                 TxnOp::get(self.queue(queue), Some(newest(queue).with_limit(2))),
             ])
-            .or_else([TxnOp::get(key.as_str(), None)]);
+            // Nothing else: that keeps the request within one frame.
+            .or_else([]);
         let answer = self
             .connections
-            .call("enter", |mut client| {
+            .call("enter", |client| {
                 self.slots.count(&entry.place);
                 let enter = enter.clone();
-                async move { client.txn(enter).await }
+                async move { client.kv_client().txn(enter).await }
             })
             .await?;
-        let kvs = found(&answer, 0);
-        let own = kvs.iter().find(|kv| kv.key() == key.as_bytes());
-        let vanished =
-            || Error::new(ErrorKind::Corrupt, "enter", "the entry is not in its own answer");
-        let seq = own.map(seq_of).ok_or_else(vanished)?;
         if answer.succeeded() {
+            let kvs = found(&answer, 0);
+            let own = kvs.iter().find(|kv| kv.key() == key.as_bytes());
+            let seq = own.map(seq_of).ok_or_else(|| {
+                Error::new(ErrorKind::Corrupt, "enter", "the entry is not in its own answer")
+            })?;
             return Ok(Position { seq, predecessor: self.predecessor(queue, seq, &kvs)? });
         }
-        // An earlier call got through and its answer was lost.
-        self.position(entry, seq).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
-        })
+        // An earlier call got through, and its answer was lost.
+        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
+        let seq = self.created(&key).await?.ok_or_else(removed)?;
+        self.position(entry, seq).await?.ok_or_else(removed)
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        delete(&self.connections, &key, seq).await?;
+        // The key of another's entry may be used again at any moment: delete this one only.
+        let only = if self.slots.is_ours(entry) { None } else { seq };
+        let deleting = self.connections.call("leave", |client| {
+            self.slots.count(entry);
+            delete(client, key.clone(), only)
+        });
+        deleting.await?;
         if !self.slots.is_in_doubt(entry) {
             self.slots.free(entry);
             return Ok(());
@@ -246,7 +266,8 @@ impl Backend for Etcd {
         let (entry, doubt) = (entry.clone(), DOUBT * self.patience);
         tokio::spawn(async move {
             tokio::time::sleep(doubt).await;
-            if delete(&connections, &key, None).await.is_ok() {
+            let again = connections.call("leave", |client| delete(client, key.clone(), None));
+            if again.await.is_ok() {
                 slots.free(&entry);
             }
         });
@@ -257,16 +278,16 @@ impl Backend for Etcd {
         let queue = &entry.place.queue;
         let before = newest(queue)
             .with_limit(1)
-            .with_max_create_revision(i64::try_from(seq).unwrap_or(i64::MAX).saturating_sub(1));
+            .with_max_create_revision(revision_of(seq).saturating_sub(1));
         let look = Txn::new().and_then([
             TxnOp::get(self.key(&entry.place), Some(GetOptions::new().with_keys_only())),
             TxnOp::get(self.queue(queue), Some(before)),
         ]);
         let answer = self
             .connections
-            .call("position", |mut client| {
+            .call("position", |client| {
                 let look = look.clone();
-                async move { client.txn(look).await }
+                async move { client.kv_client().txn(look).await }
             })
             .await?;
         let own = found(&answer, 0);
@@ -283,9 +304,9 @@ impl Backend for Etcd {
         let all = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
         let answer = self
             .connections
-            .call("list", |mut client| {
+            .call("list", |client| {
                 let (prefix, all) = (prefix.clone(), all.clone());
-                async move { client.get(prefix, Some(all)).await }
+                async move { client.kv_client().get(prefix, Some(all)).await }
             })
             .await?;
         for kv in answer.kvs() {
@@ -296,46 +317,47 @@ impl Backend for Etcd {
 
     async fn gone(&self, entry: &EntryRef, seq: u64, recheck: Duration) -> Result<()> {
         let key = self.key(entry);
+        let created = revision_of(seq);
         loop {
-            let mut watch = self.watches.watch(&key, None).await;
-            if watch.next().await != Some(Seen::Watching) {
-                // No stream at the moment; the hub paces the next try.
-                continue;
-            }
-            let (stands, revision) = self.look(&key, seq).await?;
-            if !stands {
-                return Ok(());
+            let Some(mut watch) = self.watches.watch(&key).await else {
+                return Err(Error::new(ErrorKind::Unavailable, "watch", "the backend is closing"));
+            };
+            // While there is no stream the hub paces the next try.
+            let Some(since) = watch.since().await else { continue };
+            // A watch that is older than the entry has missed nothing of it.
+            let mut known = created;
+            if since >= created {
+                let (stands, revision) = self.look(&key, seq).await?;
+                if !stands {
+                    return Ok(());
+                }
+                known = revision;
             }
             loop {
-                match tokio::time::timeout(recheck, watch.next()).await {
-                    Ok(Some(Seen::Deleted)) => return Ok(()),
-                    Ok(Some(Seen::Watching)) => {}
+                match tokio::time::timeout(recheck, watch.deleted_after(created)).await {
+                    Ok(Some(())) => return Ok(()),
                     Ok(None) => break,
-                    // Replays what was missed since we looked, if anything was.
-                    Err(_) => watch = self.watches.watch(&key, Some(revision + 1)).await,
+                    // Tells what was missed since we knew, if anything was.
+                    Err(_) => match self.watches.replay(&key, known + 1).await {
+                        Some(replay) => watch = replay,
+                        None => break,
+                    },
                 }
             }
         }
     }
 }
 
-/// Removes a key: only the one with this create revision, where that is known.
-async fn delete(connections: &Connections, key: &str, seq: Option<u64>) -> Result<()> {
-    let deleting = connections.call("leave", |mut client| {
-        let key = key.to_owned();
-        async move {
-            match seq {
-                Some(seq) => {
-                    let revision = i64::try_from(seq).unwrap_or(i64::MAX);
-                    let same = Compare::create_revision(key.as_str(), CompareOp::Equal, revision);
-                    let delete = TxnOp::delete(key, None);
-                    client.txn(Txn::new().when([same]).and_then([delete])).await.map(drop)
-                }
-                None => client.delete(key, None).await.map(drop),
-            }
-        }
-    });
-    deleting.await
+fn revision_of(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// Removes a key: only the one with this create revision, if one is given.
+async fn delete(client: Arc<Client>, key: String, only: Option<u64>) -> Result<(), EtcdError> {
+    let Some(seq) = only else { return client.kv_client().delete(key, None).await.map(drop) };
+    let same = Compare::create_revision(key.as_str(), CompareOp::Equal, revision_of(seq));
+    let delete = Txn::new().when([same]).and_then([TxnOp::delete(key, None)]);
+    client.kv_client().txn(delete).await.map(drop)
 }
 
 /// The newest entries first; with their values where a name has to be compared.

@@ -47,9 +47,9 @@ impl Sessions {
             .when([Compare::create_revision(member_key, CompareOp::Equal, 0)])
             .and_then([TxnOp::put(member_key, session.id.to_string(), Some(put))])
             .or_else([TxnOp::get(member_key, None)]);
-        let answer = connections.call("open", |mut client| {
+        let answer = connections.call("open", |client| {
             let enter = enter.clone();
-            async move { client.txn(enter).await }
+            async move { client.kv_client().txn(enter).await }
         });
         let answer = match answer.await {
             Ok(answer) => answer,
@@ -89,10 +89,11 @@ impl Sessions {
                 kept
             }
             _ => {
-                let start = connections.urgent_call(|mut client| {
+                let start = connections.urgent_call(|client| {
                     let epoch = *connections.epochs().borrow();
                     async move {
-                        let (keeper, answers) = client.lease_keep_alive(lease_of(session)).await?;
+                        let (keeper, answers) =
+                            client.lease_client().keep_alive(lease_of(session)).await?;
                         Ok(KeepAlive { keeper, answers, epoch })
                     }
                 });
@@ -107,9 +108,9 @@ impl Sessions {
     pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
         self.streams.lock().await.remove(&session);
         let revoked = connections
-            .raw_call(
-                |mut client| async move { client.lease_revoke(lease_of(session)).await.map(drop) },
-            )
+            .raw_call(|client| async move {
+                client.lease_client().revoke(lease_of(session)).await.map(drop)
+            })
             .await;
         match revoked {
             Err(error) if !is_lease_missing(&error) => Err(connections.explain("close", error)),
@@ -137,18 +138,18 @@ async fn grant(connections: &Connections, session: &NewSession) -> Result<Durati
     let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
     let options = LeaseGrantOptions::new().with_id(lease);
     let granted = connections
-        .raw_call(|mut client| {
+        .raw_call(|client| {
             let options = options.clone();
-            async move { client.lease_grant(seconds, Some(options)).await }
+            async move { client.lease_client().grant(seconds, Some(options)).await }
         })
         .await;
     let ttl = match granted {
         Ok(granted) => granted.ttl(),
         Err(error) if is_lease_exists(&error) => {
-            let extended = connections.raw_call(|mut client| async move {
+            let extended = connections.raw_call(|client| async move {
                 // Its first answer is awaited within: the lease counts from here on.
-                client.lease_keep_alive(lease).await?;
-                client.lease_time_to_live(lease, None).await
+                client.lease_client().keep_alive(lease).await?;
+                client.lease_client().time_to_live(lease, None).await
             });
             let extended = extended.await.map_err(|error| connections.explain("open", error))?;
             extended.granted_ttl()

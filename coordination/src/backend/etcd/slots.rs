@@ -3,7 +3,9 @@
 //! A key of its own for every acquire would be simplest, and slow: etcd keeps every key that ever was
 //! in its index until the next compaction, and a read of the queue's prefix walks over them. So
 //! the entries of a session in a queue use few keys again and again, `<lease>`, `<lease>-1`, …: a new
-//! one only while all others are in use. What is deleted is told by its create revision.
+//! one only while all others are in use. A key belongs to one entry until it is known to be deleted,
+//! and to nobody for a while if a call about it had to be repeated: so a delete needs no condition, and
+//! one that comes late finds nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -26,7 +28,7 @@ struct State {
 struct Slot {
     session: SessionId,
     number: usize,
-    /// How often its entry was sent.
+    /// How often a call about it was sent: once to put it and once to delete it, if all goes well.
     calls: u32,
 }
 
@@ -57,16 +59,21 @@ impl Slots {
             .map_or_else(|| entry.id.as_str().to_owned(), |slot| slot.name())
     }
 
-    /// The entry is being sent.
+    /// Whether the entry is one that was put here.
+    pub(super) fn is_ours(&self, entry: &EntryRef) -> bool {
+        self.state().by_entry.contains_key(&entry.id)
+    }
+
+    /// A call about the entry is being sent.
     pub(super) fn count(&self, entry: &EntryRef) {
         if let Some(slot) = self.state().by_entry.get_mut(&entry.id) {
             slot.calls += 1;
         }
     }
 
-    /// Whether the entry was sent more than once, so that one of the calls may still be on its way.
+    /// Whether a call had to be repeated, so that its first try may still be on its way.
     pub(super) fn is_in_doubt(&self, entry: &EntryRef) -> bool {
-        self.state().by_entry.get(&entry.id).is_some_and(|slot| slot.calls > 1)
+        self.state().by_entry.get(&entry.id).is_some_and(|slot| slot.calls > 2)
     }
 
     /// The entry is known to be gone: its key may be used again.
@@ -122,7 +129,8 @@ mod tests {
         assert_eq!(slots.take(&second), format!("{session}-1"));
         assert_eq!(slots.take(&first), session.to_string(), "a repeated call");
         slots.count(&first.place);
-        assert!(!slots.is_in_doubt(&first.place));
+        slots.count(&first.place);
+        assert!(!slots.is_in_doubt(&first.place), "put and deleted");
         slots.count(&first.place);
         assert!(slots.is_in_doubt(&first.place) && !slots.is_in_doubt(&second.place));
         slots.free(&first.place);
@@ -136,6 +144,7 @@ mod tests {
         let listed =
             EntryRef { id: EntryId::from_store("6c2f"), ..entry(SessionId::random()).place };
         assert_eq!(Slots::default().name(&listed), "6c2f");
+        assert!(!Slots::default().is_ours(&listed));
     }
 
     #[test]

@@ -1,89 +1,98 @@
 //! Notifications: one watch stream for everything that is waited for.
 //!
 //! A stream per waiter would work and cost the server a goroutine and the connection a stream each. On
-//! one stream a waiter is two small messages.
+//! one stream a waiter is two small messages, and none at all where the key is watched already: a watch
+//! stays for a moment after its last waiter has gone, since processes that take turns wait for the same
+//! keys again and again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
-    WatchResponseStream,
+    Error as EtcdError, EventType, KeyValue, ResponseHeader, WatchFilterType, WatchOptions,
+    WatchRequestSender, WatchResponse, WatchResponseStream,
 };
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{OnceCell, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::client::Connections;
 
 /// How long a stream that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// What a watch tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// The server watches from now on: what happens after this is told.
-    Watching,
-    /// The key was deleted.
-    Deleted,
-}
+/// How long a watch stays without a waiter, at least; twice that at most.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// All watches of this backend.
 pub(super) struct Watches {
     connections: Arc<Connections>,
     // Started with the first watch, on the session's runtime.
     requests: OnceCell<mpsc::UnboundedSender<Request>>,
-    last_id: AtomicI64,
 }
 
-enum Request {
-    Add { id: i64, key: Vec<u8>, from: Option<i64>, seen: mpsc::UnboundedSender<Seen> },
-    Remove { id: i64 },
+/// Somebody wants to watch a key.
+struct Request {
+    key: String,
+    /// A revision to replay from; such a watch is shared with nobody.
+    from: Option<i64>,
+    answer: oneshot::Sender<watch::Receiver<Seen>>,
 }
 
-/// One watch on one key; dropping it ends it.
-pub(super) struct Watch {
-    id: i64,
-    requests: mpsc::UnboundedSender<Request>,
-    seen: mpsc::UnboundedReceiver<Seen>,
+/// What a watch has told so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// The revision from which on it tells everything; `None`: the server has not answered yet.
+    since: Option<i64>,
+    /// The revision of the last deletion told.
+    deleted: i64,
 }
+
+/// One waiter's view of a key.
+pub(super) struct Watch(watch::Receiver<Seen>);
 
 impl Watches {
     pub(super) fn new(connections: Arc<Connections>) -> Self {
-        Self { connections, requests: OnceCell::new(), last_id: AtomicI64::new(0) }
+        Self { connections, requests: OnceCell::new() }
     }
 
-    /// Watches `key` for its deletion: from now on, or from a revision of the past.
+    /// Watches `key` for its deletion: from now on, or earlier if it is watched already.
     ///
-    /// From the past costs the server a scan that it does every 100 ms only, so it is for
-    /// re-checks; a waiter in a hurry watches from now on, and then reads.
-    pub(super) async fn watch(&self, key: &str, from: Option<i64>) -> Watch {
+    /// `None`: there is no stream at the moment.
+    pub(super) async fn watch(&self, key: &str) -> Option<Watch> {
+        self.ask(key, None).await
+    }
+
+    /// Tells of deletions from a revision of the past on.
+    ///
+    /// That costs the server a scan, which it does every 100 ms only: so it is for re-checks, and a
+    /// waiter in a hurry watches from now on, and then reads.
+    pub(super) async fn replay(&self, key: &str, from: i64) -> Option<Watch> {
+        self.ask(key, Some(from)).await
+    }
+
+    async fn ask(&self, key: &str, from: Option<i64>) -> Option<Watch> {
         let requests = self.requests.get_or_init(async || {
             let (requests, asked) = mpsc::unbounded_channel();
             let connections = Arc::clone(&self.connections);
-            tokio::spawn(Hub { connections, asked, watches: HashMap::new() }.run());
+            tokio::spawn(Hub { connections, asked, watches: HashMap::new(), last_id: 0 }.run());
             requests
         });
-        let requests = requests.await.clone();
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sender, seen) = mpsc::unbounded_channel();
-        // If the hub is gone the sender is dropped with the request, and the watch is over at once.
-        let _ = requests.send(Request::Add { id, key: key.into(), from, seen: sender });
-        Watch { id, requests, seen }
+        let (answer, answered) = oneshot::channel();
+        requests.await.send(Request { key: key.to_owned(), from, answer }).ok()?;
+        answered.await.ok().map(Watch)
     }
 }
 
 impl Watch {
-    /// The next thing seen; `None`: the watch is over without having seen the end of the key, and
-    /// whoever wants to know looks at the key itself.
-    pub(super) async fn next(&mut self) -> Option<Seen> {
-        self.seen.recv().await
+    /// The revision from which on the watch tells everything; `None`: it broke.
+    pub(super) async fn since(&mut self) -> Option<i64> {
+        self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
-}
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.requests.send(Request::Remove { id: self.id });
+    /// Resolves when the key was deleted after this revision; `None`: the watch broke, and whoever
+    /// wants to know looks at the key itself.
+    pub(super) async fn deleted_after(&mut self, revision: i64) -> Option<()> {
+        self.0.wait_for(|seen| seen.deleted > revision).await.ok().map(drop)
     }
 }
 
@@ -91,7 +100,16 @@ impl Drop for Watch {
 struct Hub {
     connections: Arc<Connections>,
     asked: mpsc::UnboundedReceiver<Request>,
-    watches: HashMap<i64, mpsc::UnboundedSender<Seen>>,
+    watches: HashMap<i64, Watched>,
+    last_id: i64,
+}
+
+struct Watched {
+    /// Empty where it is not to be shared.
+    key: String,
+    seen: watch::Sender<Seen>,
+    /// Had no waiter when it was last looked after.
+    is_idle: bool,
 }
 
 /// Why a stream is not used any longer.
@@ -105,10 +123,12 @@ enum End {
 impl Hub {
     async fn run(mut self) {
         while let Some(request) = self.asked.recv().await {
-            let Request::Add { id, key, from, seen } = request else { continue };
-            self.watches.insert(id, seen);
-            let end = self.stream(options(id, from), key).await;
-            // Contract R2: whoever was watching looks again by itself.
+            let first = self.add(request);
+            let end = match first {
+                Some((key, options)) => self.stream(key, options).await,
+                None => continue,
+            };
+            // Contract R2: whoever was watching is told, and looks again by itself.
             self.watches.clear();
             match end {
                 End::Broken => tokio::time::sleep(PAUSE).await,
@@ -118,12 +138,12 @@ impl Hub {
     }
 
     /// Opens a stream with its first watch and serves it while it works.
-    async fn stream(&mut self, options: WatchOptions, key: Vec<u8>) -> End {
+    async fn stream(&mut self, key: String, options: WatchOptions) -> End {
         let mut epochs = self.connections.epochs();
         let epoch = *epochs.borrow_and_update();
         let opening = async {
-            let (mut client, _) = self.connections.client().await?;
-            client.watch(key, Some(options)).await
+            let (client, _) = self.connections.client().await?;
+            client.watch_client().watch(key, Some(options)).await
         };
         let (mut sender, mut answers) = tokio::select! {
             opened = opening => match opened {
@@ -135,54 +155,85 @@ impl Hub {
             },
             _ = epochs.changed() => return End::Broken,
         };
+        let mut sweep = tokio::time::interval_at(Instant::now() + LINGER, LINGER);
         loop {
-            tokio::select! {
-                answer = answers_or_end(&mut answers) => match answer {
-                    Some(answer) => self.tell(&answer),
+            let sent = tokio::select! {
+                answer = next_answer(&mut answers) => match answer {
+                    Some(answer) => {
+                        self.tell(&answer);
+                        Ok(())
+                    }
                     None => {
                         self.connections.give_up(epoch);
                         return End::Broken;
                     }
                 },
-                request = self.asked.recv() => match request {
-                    Some(request) => if self.ask(&mut sender, request).await.is_err() {
-                        return End::Broken;
-                    },
+                request = self.asked.recv() => match request.map(|request| self.add(request)) {
+                    Some(Some((key, options))) => sender.watch(key, Some(options)).await,
+                    Some(None) => Ok(()),
                     None => return End::Unused,
                 },
+                _ = sweep.tick(), if !self.watches.is_empty() => self.sweep(&mut sender).await,
                 _ = epochs.changed() => return End::Broken,
+            };
+            if sent.is_err() {
+                return End::Broken;
             }
         }
     }
 
-    async fn ask(
-        &mut self,
-        sender: &mut WatchRequestSender,
-        request: Request,
-    ) -> Result<(), etcd_client::Error> {
-        match request {
-            Request::Add { id, key, from, seen } => {
-                self.watches.insert(id, seen);
-                sender.watch(key, Some(options(id, from))).await
-            }
-            // A watch that was cancelled by the server needs no cancelling.
-            Request::Remove { id } => match self.watches.remove(&id) {
-                Some(_) => sender.cancel(id).await,
-                None => Ok(()),
-            },
+    /// Takes a waiter in; answers what to ask of the server, if its key is not watched yet.
+    fn add(&mut self, request: Request) -> Option<(String, WatchOptions)> {
+        let Request { key, from, answer } = request;
+        let shared = self.watches.values_mut().find(|watched| from.is_none() && watched.key == key);
+        if let Some(watched) = shared {
+            watched.is_idle = false;
+            // A waiter that is gone needs no answer.
+            let _ = answer.send(watched.seen.subscribe());
+            return None;
         }
+        self.last_id += 1;
+        let (seen, receiver) = watch::channel(Seen::default());
+        let _ = answer.send(receiver);
+        let name = if from.is_none() { key.clone() } else { String::new() };
+        self.watches.insert(self.last_id, Watched { key: name, seen, is_idle: false });
+        let options =
+            WatchOptions::new().with_watch_id(self.last_id).with_filters([WatchFilterType::NoPut]);
+        Some((key, from.map_or(options.clone(), |from| options.with_start_revision(from))))
+    }
+
+    /// Ends the watches that had no waiter this time and the last.
+    async fn sweep(&mut self, sender: &mut WatchRequestSender) -> Result<(), EtcdError> {
+        let mut over = Vec::new();
+        for (id, watched) in &mut self.watches {
+            let is_idle = watched.seen.receiver_count() == 0;
+            if is_idle && watched.is_idle {
+                over.push(*id);
+            }
+            watched.is_idle = is_idle;
+        }
+        for id in over {
+            self.watches.remove(&id);
+            sender.cancel(id).await?;
+        }
+        Ok(())
     }
 
     fn tell(&mut self, answer: &WatchResponse) {
         let id = answer.watch_id();
-        let Some(seen) = self.watches.get(&id) else { return };
-        // A receiver that is gone has asked for its removal.
-        if answer.created() {
-            let _ = seen.send(Seen::Watching);
-        }
-        if answer.events().iter().any(|event| event.event_type() == EventType::Delete) {
-            let _ = seen.send(Seen::Deleted);
-        }
+        let Some(watched) = self.watches.get(&id) else { return };
+        let deleted =
+            answer.events().iter().filter(|event| event.event_type() == EventType::Delete);
+        let deleted = deleted.filter_map(|event| event.kv()).map(KeyValue::mod_revision).max();
+        let now = answer.header().map_or(0, ResponseHeader::revision);
+        watched.seen.send_if_modified(|seen| {
+            let before = *seen;
+            if answer.created() {
+                seen.since = Some(now);
+            }
+            seen.deleted = seen.deleted.max(deleted.unwrap_or_default());
+            *seen != before
+        });
         if answer.canceled() {
             // Its revision was compacted, or the server would not have it: look at the key itself.
             self.watches.remove(&id);
@@ -190,18 +241,7 @@ impl Hub {
     }
 }
 
-async fn answers_or_end(answers: &mut WatchResponseStream) -> Option<WatchResponse> {
-    answers
-        .message()
-        .await
-        .inspect_err(|error| tracing::debug!(%error, "the watch stream broke"))
-        .ok()?
-}
-
-fn options(id: i64, from: Option<i64>) -> WatchOptions {
-    let options = WatchOptions::new().with_watch_id(id).with_filters([WatchFilterType::NoPut]);
-    match from {
-        Some(revision) => options.with_start_revision(revision),
-        None => options,
-    }
+async fn next_answer(answers: &mut WatchResponseStream) -> Option<WatchResponse> {
+    let answer = answers.message().await;
+    answer.inspect_err(|error| tracing::debug!(%error, "the watch stream broke")).ok()?
 }

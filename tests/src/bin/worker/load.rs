@@ -1,0 +1,141 @@
+//! Commands that keep a lock, or the process, busy.
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use coordination::Lock;
+use coordination_tests::harness::{Recorder, log::now_ns};
+use serde_json::{Value, json};
+use tokio::{runtime::Handle, task::JoinSet};
+
+use crate::{
+    client::{Arguments, Client, failed, misused},
+    say,
+};
+
+/// One acquire, hold and release, told to a history.
+#[derive(Clone)]
+struct Turn {
+    lock: Lock,
+    timeout: Option<Duration>,
+    hold: Duration,
+    history: Option<Arc<Recorder>>,
+}
+
+impl Turn {
+    fn new(client: &Client, arguments: Arguments<'_>) -> Result<Self, Value> {
+        let member = client.coordinator()?.member_id().to_owned();
+        let history = arguments.optional("file").map(|file| Recorder::open(file, &member));
+        Ok(Self {
+            lock: client.lock(arguments)?,
+            timeout: arguments.millis("timeout_ms"),
+            hold: arguments.micros("hold_us").unwrap_or_default(),
+            history: history.map(Arc::new),
+        })
+    }
+
+    /// Answers the token.
+    async fn take(&self) -> Result<u64, Value> {
+        let asked_ns = now_ns();
+        self.record(asked_ns, "acquire-call", None, &Value::Null);
+        let guard = match self.lock.acquire(self.timeout).await {
+            Ok(guard) => guard,
+            Err(error) => return Err(self.record_error(failed(error))),
+        };
+        let granted_ns = now_ns();
+        let token = guard.token().value();
+        self.record(granted_ns, "acquire-return", Some(token), &Value::Null);
+        if !self.hold.is_zero() {
+            tokio::time::sleep(self.hold).await;
+        }
+        // As late as possible: until here nobody else may have it.
+        let was_held = json!({ "held": guard.is_held() });
+        self.record(now_ns(), "release-call", Some(token), &was_held);
+        let outcome = guard.release().await;
+        self.record(now_ns(), "release-return", Some(token), &Value::Null);
+        outcome.map_err(|error| self.record_error(failed(error)))?;
+        Ok(token)
+    }
+
+    fn record(&self, t_ns: u64, event: &str, token: Option<u64>, extra: &Value) {
+        if let Some(history) = &self.history {
+            history.record_at(t_ns, event, self.lock.name(), token, extra.clone());
+        }
+    }
+
+    fn record_error(&self, error: Value) -> Value {
+        self.record(now_ns(), "error", None, &error);
+        error
+    }
+}
+
+pub(crate) async fn cycle(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
+    let turn = Turn::new(client, arguments)?;
+    let mut tokens = Vec::new();
+    for _ in 0..arguments.count("n")? {
+        tokens.push(turn.take().await?);
+    }
+    Ok(json!({ "tokens": tokens }))
+}
+
+pub(crate) async fn tasks(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
+    let turn = Turn::new(client, arguments)?;
+    let begun = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..arguments.count("n")? {
+        let turn = turn.clone();
+        tasks.spawn(async move { turn.take().await });
+    }
+    let outcomes = tasks.join_all().await;
+    let tokens = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(json!({ "tokens": tokens, "ms": begun.elapsed().as_millis() as u64 }))
+}
+
+/// Keeps every thread of the runtime computing, so that no task of the program can run.
+pub(crate) async fn block_executor(arguments: Arguments<'_>) -> Result<Value, Value> {
+    let length = arguments.millis("ms").ok_or_else(|| misused("it needs the number `ms`"))?;
+    let workers = Handle::current().metrics().num_workers();
+    let busy = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..workers {
+        let busy = Arc::clone(&busy);
+        tasks.spawn(async move {
+            if busy.fetch_add(1, Ordering::SeqCst) + 1 == workers {
+                say(&json!({ "event": "blocked", "workers": workers, "t_ns": now_ns() }));
+            }
+            // Nobody lets go before all are taken, so each has a thread of its own.
+            while busy.load(Ordering::SeqCst) < workers {
+                std::hint::spin_loop();
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < length {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    tasks.join_all().await;
+    Ok(json!({ "workers": workers }))
+}
+
+pub(crate) async fn spawn_children(arguments: Arguments<'_>) -> Result<Value, Value> {
+    let count = arguments.count("n")?;
+    let seconds = arguments.number("seconds");
+    let spawned = tokio::task::spawn_blocking(move || {
+        for _ in 0..count {
+            match seconds {
+                Some(seconds) => drop(Command::new("sleep").arg(seconds.to_string()).spawn()?),
+                None => drop(Command::new("true").status()?),
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    let spawned = spawned.await.map_err(|error| misused(&error.to_string()))?;
+    spawned.map_err(|error| misused(&error.to_string()))?;
+    Ok(json!({}))
+}

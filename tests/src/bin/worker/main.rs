@@ -1,0 +1,128 @@
+//! A client process that does what a test tells it: see `harness::worker` for the protocol.
+//!
+//! It has one coordinator, which `connect` makes, and any number of guards, each under a `handle`:
+//! the name that `acquire` gave it by `as`, or the lock's name. Times are those of
+//! `harness::log::now_ns`, one clock for all processes. With `COORDINATION_WORKER_TRACE=1`
+//! everything that is traced goes to standard error.
+//!
+//! # Commands
+//!
+//! Fields in brackets may be left out.
+//!
+//! | command | fields | result |
+//! |---|---|---|
+//! | `ping` | – | `{"pid", "t_ns"}` |
+//! | `connect` | [`url`] (default: the environment's), [`member`], [`prefix`], [`namespace`], [`ttl_ms`], [`heartbeat_ms`], [`max_backoff_ms`] | `{"member", "ms"}`: how long it took |
+//! | `acquire` | `lock`, [`timeout_ms`], [`as`] | `{"token", "remaining_ms", "t_ns"}`, as of its return |
+//! | `try_acquire` | `lock`, [`as`] | the same, or `null` when it is taken |
+//! | `release` | `handle` | `{"before_ns", "after_ns"}` |
+//! | `drop` | `handle` | `{"before_ns", "after_ns"}` |
+//! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
+//! | `write_fenced` | `handle`, [`value`] | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
+//! | `holders` | `lock` | `[{"member", "token", "holding"}]`, in order |
+//! | `break_lock` | `lock` | the same of whoever was broken, or `null` |
+//! | `stop` | – | `{"ms"}`: how long it took |
+//! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
+//! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
+//! | `probe_held` | `handle`, [`every_us`] | `{}`; the event `not_held` follows |
+//! | `state_events` | – | `{"state"}`; events `state` follow |
+//! | `cycle` | `lock`, `n`, [`hold_us`], [`file`], [`timeout_ms`] | `{"tokens"}`: acquires and releases `n` times |
+//! | `tasks` | `lock`, `n`, [`hold_us`], [`file`] | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
+//! | `block_executor` | `ms` | `{"workers"}`, when it is over; the event `blocked` when it has begun |
+//! | `spawn_children` | `n`, [`seconds`] | `{}`: runs `true` that often; or `sleep`, and leaves them |
+//! | `exit` | [`code`] | none: the process ends, dropping nothing |
+//!
+//! `hold_loop` is another name of `cycle`. `file` is a history (`harness::log`), to which each grant
+//! adds `acquire-call`, `acquire-return`, `release-call` and `release-return`, the middle two with the
+//! token; and `error`.
+//!
+//! # Events
+//!
+//! | event | fields | when |
+//! |---|---|---|
+//! | `lost` | `handle`, `reason`, `t_ns` | `lost()` of the guard has returned |
+//! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | a thread of its own, which does nothing but ask, got the first `is_held() == false`; and when it had begun to ask for the last `true` |
+//! | `state` | `state`, `t_ns` | the coordinator's state has changed |
+//! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |
+//!
+//! # Errors
+//!
+//! `{"kind", "effect", "message", "reason", "ms"}`: the names of the variants, the text, the loss
+//! reason or `null`, and how long the command took. `kind` is `Command` when a field of the
+//! command is wrong, and `UnknownCommand` when there is none of that name.
+
+mod client;
+mod events;
+mod load;
+
+use std::{env, process, sync::Arc};
+
+use coordination_tests::harness::log::now_ns;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use client::{Arguments, Client};
+
+#[tokio::main]
+async fn main() {
+    if env::var_os("COORDINATION_WORKER_TRACE").is_some_and(|set| set == "1") {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
+    let client = Arc::new(Client::default());
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = commands.next_line().await {
+        let command: Value = serde_json::from_str(&line).expect("a command is a line of JSON");
+        let client = Arc::clone(&client);
+        tokio::spawn(async move {
+            let begun = now_ns();
+            let mut answer = match execute(&client, Arguments(&command)).await {
+                Ok(result) => json!({ "ok": result }),
+                Err(mut error) => {
+                    error["ms"] = json!((now_ns() - begun) / 1_000_000);
+                    json!({ "error": error })
+                }
+            };
+            answer["id"] = command["id"].clone();
+            say(&answer);
+        });
+    }
+}
+
+/// Carries out one command.
+async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value, Value> {
+    match arguments.text("command")? {
+        "ping" => Ok(json!({ "pid": process::id(), "t_ns": now_ns() })),
+        "connect" => client.connect(arguments).await,
+        "acquire" => client.acquire(arguments).await,
+        "try_acquire" => client.try_acquire(arguments).await,
+        "release" => client.release(arguments).await,
+        "drop" => client.drop_guard(arguments).await,
+        "is_held" => client.is_held(arguments),
+        "write_fenced" => client.write_fenced(arguments),
+        "holders" => client.holders(arguments).await,
+        "break_lock" => client.break_lock(arguments).await,
+        "stop" => client.stop().await,
+        "disconnect" => client.disconnect(),
+        "watch_lost" => events::watch_lost(client, arguments),
+        "probe_held" => events::probe_held(client, arguments),
+        "state_events" => events::state_events(client),
+        "cycle" | "hold_loop" => load::cycle(client, arguments).await,
+        "tasks" => load::tasks(client, arguments).await,
+        "block_executor" => load::block_executor(arguments).await,
+        "spawn_children" => load::spawn_children(arguments).await,
+        "exit" => {
+            let code = arguments.number("code").and_then(|code| code.try_into().ok());
+            process::exit(code.unwrap_or(0))
+        }
+        _ => Err(json!({ "kind": "UnknownCommand", "message": arguments.0.to_string() })),
+    }
+}
+
+/// Says one line; `println!` writes it whole even when several commands end at once.
+fn say(answer: &Value) {
+    println!("{answer}");
+}

@@ -1,0 +1,311 @@
+//! C1, C2, C4, C5, C6, C8: what a caller who goes away, in whatever way, leaves behind.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Effect, ErrorKind, LockGuard, LossReason, Result, blocking};
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, PATIENCE, acquire, acquire_in_background, drop_after_polls, held_by_an_ended_runtime,
+    lock, poll_times, take_turn, until_contenders,
+};
+use super::{SLACK, Stage};
+use crate::harness::Mode;
+
+/// C2: how long what a cancelled call has entered may stay, apart from the time of a request.
+const CLEARED: Duration = Duration::from_millis(100);
+/// Ten times as long as a drop may take.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Another client gets the lock at once, and then nobody has anything left at the store.
+async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &str) -> Result<()> {
+    let start = Instant::now();
+    take_turn(other).await?;
+    let took = start.elapsed();
+    assert!(took <= CLEARED + SLACK + stage.scheduling(), "{what}: taken after {took:?}");
+    until_contenders(stage, &lock(other), 0).await;
+    let took = start.elapsed();
+    assert!(took <= 10 * CLEARED + stage.scheduling(), "{what}: empty after {took:?}");
+    Ok(())
+}
+
+/// C1, C2: the future is dropped after its first poll, its second, and so on until it completes.
+pub async fn c1_dropped_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..1_000 {
+        let lock = lock(&one);
+        let completed = drop_after_polls(lock.acquire(None), polls).await;
+        nothing_is_left(stage, &other, &format!("acquire, {polls} polls")).await?;
+        let tried = drop_after_polls(lock.try_acquire(), polls).await;
+        nothing_is_left(stage, &other, &format!("try_acquire, {polls} polls")).await?;
+        if completed && tried {
+            return take_turn(&one).await.map(drop);
+        }
+    }
+    panic!("a free lock is granted");
+}
+
+/// C1, C2: the same while somebody else holds the lock and releases it after some polls.
+pub async fn c1_dropped_waiting_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let before = stage.rounds(3, 6);
+    for polls in 0..1_000 {
+        let mut held = Some(acquire(&other).await?);
+        let completed = {
+            let lock = lock(&one);
+            let mut acquiring = pin!(lock.acquire(None));
+            let mut completed = false;
+            for poll in 0..polls {
+                if poll == before {
+                    held = None;
+                }
+                completed = completed || poll_times(acquiring.as_mut(), 1).await.is_some();
+                if completed {
+                    break;
+                }
+            }
+            completed
+        };
+        drop(held);
+        nothing_is_left(stage, &other, &format!("waiting, {polls} polls")).await?;
+        if completed {
+            return take_turn(&one).await.map(drop);
+        }
+    }
+    panic!("a released lock is granted");
+}
+
+/// C1, C2: cancelled by a timeout, by `select!`, and by the end of the task.
+pub async fn c1_however_it_is_cancelled(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let lock = lock(&one);
+    for round in 0..stage.rounds(20, 6) {
+        let patience = Duration::from_micros(300) * u32::try_from(round).unwrap_or_default();
+        let held = if round % 2 == 0 { Some(acquire(&other).await?) } else { None };
+        drop(timeout(patience, lock.acquire(None)).await);
+        tokio::select! {
+            guard = lock.acquire(None) => drop(guard),
+            () = sleep(patience) => {}
+        }
+        let task = acquire_in_background(&one);
+        sleep(patience).await;
+        task.abort();
+        // It may have been granted before, and then the guard is in its result.
+        drop(task.await);
+        drop(held);
+        nothing_is_left(stage, &other, &format!("cancelled after {patience:?}")).await?;
+    }
+    // The session was not harmed.
+    take_turn(&one).await.map(drop)
+}
+
+/// C2: who timed out stands in nobody's way, and the session stays usable.
+pub async fn c2_timed_out_waiters_leave_the_queue(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?;
+    for _ in 0..5 {
+        let refused = lock(&other).acquire(Some(MOMENT)).await.expect_err("it is held");
+        assert_eq!(refused.kind(), ErrorKind::Timeout);
+    }
+    let refused_at = Instant::now();
+    until_contenders(stage, &lock(&one), 1).await;
+    let took = refused_at.elapsed();
+    assert!(took <= 10 * CLEARED + stage.scheduling(), "{took:?}");
+    assert!(lock(&other).try_acquire().await?.is_none());
+    held.release().await?;
+    nothing_is_left(stage, &other, "timed out").await?;
+    take_turn(&other).await.map(drop)
+}
+
+/// C2: cancelled while the store is out of reach: cleared away when it is back.
+pub async fn c2_cancelled_during_an_outage(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    for polls in [1, 20] {
+        stage.proxy().set_both(Mode::Stall);
+        let lock = lock(&one);
+        assert!(!drop_after_polls(lock.acquire(None), polls).await);
+        let refused = lock.try_acquire().await.expect_err("out of reach");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        stage.proxy().heal();
+        sleep(CLEARED + SLACK).await;
+        nothing_is_left(stage, &other, &format!("stalled, {polls} polls")).await?;
+    }
+    take_turn(&one).await.map(drop)
+}
+
+/// C4: on a thread that knows of no runtime.
+pub async fn c4_drop_outside_of_a_runtime(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let guard = acquire(&one).await?;
+    dropped_on_a_thread(move || drop(guard)).await;
+    nothing_is_left(stage, &other, "dropped outside").await
+}
+
+/// Runs it on a plain thread and waits for its end without blocking the runtime.
+async fn dropped_on_a_thread(work: impl FnOnce() + Send + 'static) {
+    let ended = tokio::task::spawn_blocking(move || thread::spawn(work).join());
+    ended.await.expect("not aborted").expect("no panic");
+}
+
+/// C4: by a thread-local destructor, when much of the thread is gone already.
+pub async fn c4_drop_at_the_end_of_a_thread(stage: &Stage) -> Result<()> {
+    thread_local! {
+        static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
+    }
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let handle = tokio::runtime::Handle::current();
+    for knows_tokio in [false, true] {
+        let (guard, handle) = (acquire(&one).await?, handle.clone());
+        dropped_on_a_thread(move || {
+            KEPT.set(Some(guard));
+            if knows_tokio {
+                // The thread-local state of tokio is made after ours, and so goes before it.
+                handle.block_on(tokio::task::yield_now());
+            }
+        })
+        .await;
+        nothing_is_left(stage, &other, "dropped by a thread-local").await?;
+    }
+    Ok(())
+}
+
+/// C4: after the end of the runtime on which it was acquired.
+pub async fn c4_drop_after_the_runtime(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    let (settings, url) = (stage.settings(), stage.url().to_owned());
+    let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
+    drop(guard);
+    nothing_is_left(stage, &other, "dropped after the runtime").await?;
+    drop(coordinator);
+    Ok(())
+}
+
+/// C4: while the store hangs, it takes no time.
+pub async fn c4_drop_never_blocks(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let guard = acquire(&one).await?;
+    stage.proxy().set_both(Mode::Stall);
+    let start = Instant::now();
+    drop(guard);
+    let took = start.elapsed();
+    assert!(took <= AT_ONCE + stage.scheduling(), "{took:?}");
+    sleep(2 * MOMENT).await;
+    assert!(lock(&other).try_acquire().await?.is_none());
+    stage.proxy().heal();
+    // Long before the lease ends.
+    sleep(stage.attempt_timeout() + SLACK).await;
+    nothing_is_left(stage, &other, "dropped while stalled").await
+}
+
+/// C5: what a release comes to.
+pub async fn c5_release_tells(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    acquire(&one).await?.release().await?;
+    assert!(stage.contenders(&lock(&one)).await.is_empty(), "confirmed, and still there");
+    let broken = acquire(&one).await?;
+    lock(&other).break_lock().await?;
+    broken.lost().await;
+    let refused = broken.release().await.expect_err("it was lost");
+    assert_eq!(
+        (refused.kind(), refused.loss_reason(), refused.operation()),
+        (ErrorKind::Lost, Some(LossReason::EntryDeleted), "release")
+    );
+    assert_eq!(refused.key(), Some(super::tools::NAME));
+    let closed = acquire(&one).await?;
+    one.stop().await?;
+    let refused = closed.release().await.expect_err("it was lost");
+    assert_eq!(
+        (refused.kind(), refused.loss_reason()),
+        (ErrorKind::Closed, Some(LossReason::Closed))
+    );
+    Ok(())
+}
+
+/// C5: with the store out of reach the outcome is unknown, and the release goes on until it is known.
+pub async fn c5_unknown_is_told_and_goes_on(stage: &Stage) -> Result<()> {
+    // A lease long enough to see more than the five seconds that a release may take.
+    let settings = stage.settings().ttl(Duration::from_secs(20)).member_id("one");
+    let one = settings.connect(&stage.url_by_proxy()).await?;
+    let other = stage.connect("other").await?;
+    let guard = acquire(&one).await?;
+    stage.proxy().set_both(Mode::Blackhole);
+    let start = Instant::now();
+    let refused = guard.release().await.expect_err("out of reach");
+    let took = start.elapsed();
+    assert!(took <= Duration::from_secs(5) + SLACK + stage.scheduling(), "{took:?}");
+    assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    assert!(lock(&other).try_acquire().await?.is_none());
+    stage.proxy().heal();
+    let start = Instant::now();
+    take_turn(&other).await?;
+    let took = start.elapsed();
+    // The next try comes within two seconds, long before the lease ends.
+    assert!(took <= Duration::from_secs(5), "{took:?}");
+    until_contenders(stage, &lock(&other), 0).await;
+    Ok(())
+}
+
+/// C5, X1: the session ends before the store has confirmed: nothing says that it was not released.
+pub async fn c5_lost_while_releasing(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let guard = acquire(&one).await?;
+    stage.proxy().set_both(Mode::Blackhole);
+    let refused = guard.release().await.expect_err("out of reach");
+    assert!(matches!(refused.kind(), ErrorKind::Lost | ErrorKind::Unavailable), "{refused}");
+    assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
+    Ok(())
+}
+
+/// C5: a release that nobody waits for any more goes on.
+pub async fn c5_cancelled_release_goes_on(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..1_000 {
+        let guard = acquire(&one).await?;
+        let completed = drop_after_polls(guard.release(), polls).await;
+        nothing_is_left(stage, &other, &format!("release, {polls} polls")).await?;
+        if completed {
+            return Ok(());
+        }
+    }
+    panic!("a release completes");
+}
+
+/// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.
+pub async fn c6_nothing_is_renewed_after_release(stage: &Stage) -> Result<()> {
+    let one = stage.connect("one").await?;
+    for round in 0..4 {
+        let guard = acquire(&one).await?;
+        // At another moment of the heartbeat each time.
+        sleep(stage.heartbeat() * round / 4).await;
+        guard.release().await?;
+        let until = Instant::now() + 2 * stage.heartbeat();
+        while Instant::now() < until {
+            assert!(stage.contenders(&lock(&one)).await.is_empty());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    Ok(())
+}
+
+/// C4, C8: a panic in the critical section releases, in a task and on a thread, and poisons nothing.
+pub async fn c8_panic_releases(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let asynchronous = lock(&one);
+    let task = tokio::spawn(async move {
+        let _guard = asynchronous.acquire(Some(PATIENCE)).await.expect("it is free");
+        std::panic::resume_unwind(Box::new("a bug in the critical section"));
+    });
+    assert!(task.await.expect_err("it panicked").is_panic());
+    nothing_is_left(stage, &other, "a task panicked").await?;
+    let synchronous = blocking::Lock::from(lock(&one));
+    let thread = tokio::task::spawn_blocking(move || {
+        let _guard = synchronous.acquire(Some(PATIENCE)).expect("it is free");
+        std::panic::resume_unwind(Box::new("a bug in the critical section"));
+    });
+    assert!(thread.await.expect_err("it panicked").is_panic());
+    nothing_is_left(stage, &other, "a thread panicked").await?;
+    take_turn(&one).await.map(drop)
+}

@@ -1,0 +1,207 @@
+//! C7, C9, L5, L6: the end of a client, of its runtime, of its process' other half, and of an outage.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use coordination::{Effect, ErrorKind, LossReason, Result, State};
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
+    take_turn, until_contenders, until_state,
+};
+use super::{Backend, SLACK, Stage};
+use crate::harness::{Mode, eventually_async};
+
+/// C7: how long a coordinator that was dropped tries to close its session.
+const LAST_TRY: Duration = Duration::from_millis(500);
+/// L6: how much longer than it may a stop takes.
+const LATENESS: Duration = Duration::from_millis(100);
+
+/// C7: the last handle of a client goes, and its guards with it.
+pub async fn c7_dropped_coordinator_loses_its_guards(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let guard = acquire(&one).await?;
+    let (copy, mut state) = (one.clone(), one.state());
+    drop(one);
+    sleep(2 * stage.heartbeat()).await;
+    assert!(guard.is_held(), "a clone shares the session");
+    let start = Instant::now();
+    drop(copy);
+    assert_eq!(timeout(LAST_TRY + stage.scheduling(), guard.lost()).await, Ok(LossReason::Closed));
+    assert!(!guard.is_held());
+    until_contenders(stage, &lock(&other), 0).await;
+    let took = start.elapsed();
+    assert!(took <= LAST_TRY + SLACK + stage.scheduling(), "{took:?}");
+    until_state(&mut state, |state| state == State::Closed).await;
+    if stage.backend() == Backend::Etcd {
+        assert_eq!(stage.keys("member/").len(), 1, "only the other one is a member");
+    }
+    let refused = guard.release().await.expect_err("it was lost");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    take_turn(&other).await.map(drop)
+}
+
+/// C7: and at once, when the store cannot be told.
+pub async fn c7_dropped_while_the_store_hangs(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let guard = acquire(&one).await?;
+    let mut state = one.state();
+    stage.proxy().set_both(Mode::Blackhole);
+    let start = Instant::now();
+    drop(one);
+    assert_eq!(timeout(SLACK + stage.scheduling(), guard.lost()).await, Ok(LossReason::Closed));
+    until_state(&mut state, |state| state == State::Closed).await;
+    let took = start.elapsed();
+    assert!(took <= LAST_TRY + SLACK + stage.scheduling(), "{took:?}");
+    take_turn(&other).await?;
+    assert!(start.elapsed() <= stage.crash_bound(), "{:?}", start.elapsed());
+    Ok(())
+}
+
+/// C7: the runtime on which the client's heartbeats run ends.
+pub async fn c7_ended_runtime_loses_its_guards(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    let settings = stage.settings().heartbeat_on_current_runtime(true).member_id("one");
+    let url = stage.url().to_owned();
+    let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
+    let ended = Instant::now();
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await, LossReason::Closed);
+    assert_eq!(coordinator.state().current(), State::Closed);
+    let refused = lock(&coordinator).try_acquire().await.expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    assert_eq!(coordinator.stop().await.map_err(|error| error.kind()), Ok(()));
+    take_turn(&other).await?;
+    assert!(ended.elapsed() <= stage.crash_bound(), "{:?}", ended.elapsed());
+    Ok(())
+}
+
+/// C7: a session on its own thread outlives the runtime that made it; its guards stay good.
+pub async fn c7_own_thread_outlives_the_runtime(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    let (settings, url) = (stage.settings().member_id("one"), stage.url().to_owned());
+    let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
+    sleep(stage.ttl().unwrap_or_default() + SLACK).await;
+    assert!(guard.is_held());
+    assert!(lock(&other).try_acquire().await?.is_none());
+    guard.release().await?;
+    coordinator.stop().await?;
+    take_turn(&other).await.map(drop)
+}
+
+/// C9: a child forked from a holder holds nothing, and what it does with its copies changes nothing.
+pub async fn c9_forked_child_holds_nothing(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("watcher").await?;
+    let mut command = Command::new(stage.forker());
+    // The memory store is within the forking process itself.
+    command.args([stage.url(), NAME]);
+    let report = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
+    let report = report.expect("it starts");
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&report.stderr);
+    assert!(report.status.success(), "{}\n{text}\n{errors}", report.status);
+    for expected in ["child: held false", "child: release refused", "parent: held true"] {
+        assert!(text.contains(expected), "{expected:?} is not in:\n{text}\n{errors}");
+    }
+    take_turn(&coordinator).await.map(drop)
+}
+
+/// L5: after an outage longer than the lease everything works again, by itself.
+pub async fn l5_recovers_after_an_outage(stage: &Stage) -> Result<()> {
+    let ttl = stage.ttl().expect("the check is for leases");
+    let bound = 2 * ttl + Duration::from_secs(5);
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let node = stage.server().node(0);
+    for kill in [true, false] {
+        let guard = acquire(&one).await?;
+        let waiting = acquire_in_background(&other);
+        until_contenders(stage, &lock(&one), 2).await;
+        if kill {
+            node.kill()
+        } else {
+            node.pause()
+        }
+        sleep(ttl + Duration::from_secs(1)).await;
+        assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+        if kill {
+            node.restart()
+        } else {
+            node.resume()
+        }
+        stage.server().wait_ready();
+        let healed = Instant::now();
+        let next = waiting.await.expect("no panic")?;
+        eprintln!("L5: a waiter is served {:?} after the outage", healed.elapsed());
+        assert!(healed.elapsed() <= bound, "{:?}", healed.elapsed());
+        assert!(next.token() > guard.token());
+        next.release().await?;
+        take_turn(&one).await?;
+        let fresh = stage.connect("fresh").await?;
+        take_turn(&fresh).await?;
+        assert!(healed.elapsed() <= bound, "{:?}", healed.elapsed());
+        fresh.stop().await?;
+    }
+    Ok(())
+}
+
+/// L5: the same when the directory was moved away for a while.
+pub async fn l5_recovers_after_the_directory_was_away(stage: &Stage) -> Result<()> {
+    let one = stage.connect("one").await?;
+    let guard = acquire(&one).await?;
+    let (directory, away) = (stage.directory(), stage.directory().with_extension("away"));
+    fs::rename(&directory, &away).expect("it is ours");
+    assert_eq!(timeout(PATIENCE, guard.lost()).await, Ok(LossReason::Revoked));
+    // A new one is made meanwhile, and goes as well.
+    sleep(2 * stage.heartbeat()).await;
+    let _ = fs::remove_dir_all(&directory);
+    fs::rename(&away, &directory).expect("it is ours");
+    let works = async || take_turn(&one).await.is_ok();
+    let took = eventually_async(Duration::from_secs(5), works).await;
+    eprintln!("L5: works {took:?} after the directory is back");
+    let other = stage.connect("other").await?;
+    take_turn(&other).await.map(drop)
+}
+
+/// L6: a stop is confirmed, ends everything, and may be repeated.
+pub async fn l6_stop_is_confirmed(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let guard = acquire(&one).await?;
+    let waiting = acquire_in_background(&one);
+    until_contenders(stage, &lock(&other), 2).await;
+    one.stop().await?;
+    assert!(!guard.is_held());
+    assert!(stage.contenders(&lock(&other)).await.is_empty(), "confirmed, and still there");
+    let refused = waiting.await.expect("no panic").expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    one.stop().await?;
+    assert_eq!(lock(&one).try_acquire().await.expect_err("closed").kind(), ErrorKind::Closed);
+    // The member id is free again.
+    let again = stage.connect("one").await?;
+    take_turn(&again).await.map(drop)
+}
+
+/// L6: a stop is bounded, and says when the store has not confirmed; in the first moment of an outage and
+/// after the session was lost in it.
+pub async fn l6_stop_is_bounded(stage: &Stage) -> Result<()> {
+    let ttl = stage.ttl().expect("the check is for leases");
+    for wait in [Duration::ZERO, ttl + MOMENT] {
+        let one = stage.connect("one").await?;
+        let guard = acquire(&one).await?;
+        stage.server().node(0).pause();
+        sleep(wait).await;
+        let start = Instant::now();
+        let refused = one.stop().await.expect_err("nobody confirms");
+        let took = start.elapsed();
+        let bound = ttl.min(Duration::from_secs(5)) + LATENESS + stage.scheduling();
+        assert!(took <= bound, "{took:?}");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        assert!(!guard.is_held());
+        stage.server().node(0).resume();
+        stage.server().wait_ready();
+        // What was not confirmed ends with the lease.
+        sleep(ttl + Duration::from_secs(1)).await;
+    }
+    Ok(())
+}

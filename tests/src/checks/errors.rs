@@ -1,0 +1,260 @@
+//! X1: what goes wrong is said, with its kind and its effect. X2: `#[synchronized]` swallows nothing.
+
+use std::future::pending;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::{
+    Coordinator, Effect, Error, ErrorKind, FencingToken, LossReason, Result, synchronized,
+};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::tools::{NAME, PATIENCE, acquire, lock, take_turn};
+use super::{Backend, SLACK, Stage};
+use crate::harness::{Mode, ports::free_port};
+
+/// How long connecting may take, whatever happens.
+const CONNECT: Duration = Duration::from_secs(5);
+
+async fn refused(url: &str) -> Error {
+    let start = Instant::now();
+    let error = match Coordinator::connect(url).await {
+        Ok(_) => panic!("{url:?} was taken"),
+        Err(error) => error,
+    };
+    assert!(start.elapsed() <= CONNECT, "{url}: {error} after {:?}", start.elapsed());
+    error
+}
+
+/// X1: what is wrong with a URL is said when connecting.
+pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()> {
+    let url = stage.url();
+    let joined = |option: &str| format!("{url}?{option}");
+    let (_, rest) = url.split_once(':').expect("a URL has a scheme");
+    let cases = [
+        (format!("nosuch:{rest}"), ErrorKind::Config),
+        (rest.to_owned(), ErrorKind::Config),
+        (String::new(), ErrorKind::Config),
+        (joined("no_such_option=1"), ErrorKind::Config),
+        (joined("ttl=soon"), ErrorKind::Config),
+        (joined("ttl=1ms"), ErrorKind::Config),
+        (joined("heartbeat=0"), ErrorKind::Config),
+        (joined("namespace=a%2F..%2Fb"), ErrorKind::Config),
+        (joined("require=no_such_need"), ErrorKind::Config),
+    ];
+    for (url, kind) in cases {
+        let error = refused(&url).await;
+        assert_eq!((error.kind(), error.effect()), (kind, Effect::None), "{url:?}: {error}");
+        assert!(!error.is_transient(), "{url:?}: {error}");
+    }
+    // What another backend has is no option of this one.
+    let foreign = match stage.backend() {
+        Backend::Etcd => "durable=true",
+        Backend::Memory | Backend::File => "server_name=x",
+    };
+    assert_eq!(refused(&joined(foreign)).await.kind(), ErrorKind::Config);
+    let coordinator = stage.connect("one").await?;
+    let scope = coordinator.characteristics().scope;
+    if scope != coordination::Scope::Hosts {
+        let error = refused(&joined("require=hosts")).await;
+        assert!(matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Config), "{error}");
+    }
+    Ok(())
+}
+
+/// X1: names, member ids and the end of a client.
+pub async fn x1_kinds_of_every_backend(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for name in [String::new(), "x".repeat(1025)] {
+        let error = one.lock(&name).expect_err("no name");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Name, Effect::None));
+        assert!(std::error::Error::source(&error).is_some());
+    }
+    let error = stage.connect("one").await.expect_err("somebody has the member id");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::MemberExists, Effect::None));
+    let held = acquire(&one).await?;
+    let error = lock(&other).acquire(Some(Duration::from_millis(20))).await.expect_err("held");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Timeout, Effect::None));
+    assert_eq!((error.operation(), error.key()), ("acquire", Some(NAME)));
+    assert!(error.backend().is_some() && error.to_string().contains(NAME), "{error}");
+    held.release().await?;
+    one.stop().await?;
+    let error = lock(&one).acquire(None).await.expect_err("closed");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Closed, Effect::None));
+    assert_eq!(error.loss_reason(), Some(LossReason::Closed));
+    // Not a trace of the refused one: its name is free.
+    take_turn(&stage.connect("one").await?).await.map(drop)
+}
+
+/// X1: directories that cannot be used.
+pub async fn x1_kinds_of_a_directory(stage: &Stage) -> Result<()> {
+    let missing = stage.directory().join("no/such/parent");
+    let error = refused(&format!("file://{}", missing.display())).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let file = stage.directory().with_extension("file");
+    std::fs::write(&file, "").expect("the directory is ours");
+    let error = refused(&format!("file://{}", file.display())).await;
+    let kinds = [ErrorKind::Storage, ErrorKind::Config, ErrorKind::Permission];
+    assert!(kinds.contains(&error.kind()), "{error:?}");
+    assert_eq!(error.effect(), Effect::None);
+    for relative in ["file://locks", "file:locks"] {
+        assert_eq!(refused(relative).await.kind(), ErrorKind::Config, "{relative}");
+    }
+    // A session file is no place for a queue.
+    let one = stage.connect("one").await?;
+    let session = stage.session_files().remove(0);
+    let queue = session.with_file_name("../queues/lock.planted");
+    std::os::unix::fs::symlink(&session, queue).expect("the directory is ours");
+    let error = one.lock("planted")?.try_acquire().await.expect_err("a planted link");
+    assert!(matches!(error.kind(), ErrorKind::Storage | ErrorKind::Permission), "{error}");
+    Ok(())
+}
+
+/// X1: servers that cannot be used.
+pub async fn x1_kinds_of_a_server(stage: &Stage) -> Result<()> {
+    let authority = stage.server().authority();
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = silent.local_addr().map(|address| (silent, address)).expect("bound");
+    let cases = [
+        (format!("etcd://127.0.0.1:{}/x", free_port()), ErrorKind::Refused),
+        ("etcd://no-such-host.invalid:2379/x".to_owned(), ErrorKind::Dns),
+        (format!("etcds://{authority}/x"), ErrorKind::Tls),
+        (format!("etcd://user:secret@{authority}/x"), ErrorKind::Auth),
+        (format!("etcd://{}/x", silent.1), ErrorKind::Unavailable),
+        (format!("etcd://user@{authority}/x"), ErrorKind::Config),
+        (format!("etcd://{authority}/x?cert=/nowhere"), ErrorKind::Config),
+        (format!("etcds://{authority}/x?ca=/nowhere"), ErrorKind::Config),
+    ];
+    for (url, kind) in cases {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), kind, "{url}: {error:?}");
+        let transient = [ErrorKind::Refused, ErrorKind::Unavailable].contains(&kind);
+        assert_eq!(error.is_transient(), transient, "{url}: {error:?}");
+        assert!(!format!("{error}{error:?}").contains("secret"), "{error}");
+    }
+    Ok(())
+}
+
+/// X1: what is asked of a server that does not answer may have taken effect.
+pub async fn x1_no_answer_is_unknown(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let held = acquire(&one).await?;
+    stage.proxy().set_both(Mode::Stall);
+    let error = lock(&one).break_lock().await.expect_err("out of reach");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_transient());
+    let start = Instant::now();
+    let error = one.stop().await.expect_err("out of reach");
+    let bound = stage.ttl().unwrap_or_default() + SLACK + stage.scheduling();
+    assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(held.lost().await, LossReason::Closed);
+    Ok(())
+}
+
+/// What the bodies below tell the checks.
+#[derive(Debug, Default)]
+struct Told {
+    entered: Notify,
+    dropped: AtomicBool,
+}
+
+struct Dropped<'a>(&'a Told);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.dropped.store(true, Ordering::SeqCst);
+    }
+}
+
+async fn break_once_entered(breaker: &Coordinator, told: &Told) -> Result<()> {
+    told.entered.notified().await;
+    lock(breaker).break_lock().await.map(|broken| assert!(broken.is_some()))
+}
+
+#[synchronized("vol-7", coordinator = c)]
+async fn waits_for_ever(c: &Coordinator, told: &Told) -> Result<()> {
+    let _dropped = Dropped(told);
+    told.entered.notify_one();
+    pending().await
+}
+
+#[synchronized("vol-7", on_lost = "finish", guard = guard, coordinator = c)]
+async fn finishes(c: &Coordinator, told: &Told) -> Result<LossReason> {
+    told.entered.notify_one();
+    Ok(guard.lost().await)
+}
+
+#[synchronized("vol-{number}", guard = guard, coordinator = c)]
+async fn answers(c: &Coordinator, number: u32) -> Result<FencingToken> {
+    assert!(guard.is_held());
+    Ok(guard.token())
+}
+
+#[synchronized("vol-7", guard = guard, coordinator = c)]
+fn outlives_its_lock(c: Coordinator, told: Arc<Told>) -> Result<()> {
+    told.entered.notify_one();
+    while guard.is_held() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// X2: on loss the body is dropped at its await, and the caller gets `Lost`.
+pub async fn x2_the_body_is_dropped_on_loss(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let told = Told::default();
+    let (outcome, broken) = tokio::join!(
+        timeout(PATIENCE, waits_for_ever(&one, &told)),
+        break_once_entered(&other, &told)
+    );
+    broken?;
+    let error = outcome.expect("the loss is noticed").expect_err("the lock was broken");
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert_eq!(error.loss_reason(), Some(LossReason::EntryDeleted));
+    assert!(told.dropped.load(Ordering::SeqCst));
+    take_turn(&other).await.map(drop)
+}
+
+/// X2: with `on_lost = "finish"` it goes on, and its own result is the caller's.
+pub async fn x2_the_body_finishes_if_asked_to(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let told = Told::default();
+    let (outcome, broken) =
+        tokio::join!(timeout(PATIENCE, finishes(&one, &told)), break_once_entered(&other, &told));
+    broken?;
+    assert_eq!(outcome.expect("the loss is noticed")?, LossReason::EntryDeleted);
+    take_turn(&other).await.map(drop)
+}
+
+/// X2: a function without `async` is told afterwards.
+pub async fn x2_a_thread_is_told_afterwards(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let told = Arc::new(Told::default());
+    let running = {
+        let (one, told) = (one.clone(), Arc::clone(&told));
+        tokio::task::spawn_blocking(move || outlives_its_lock(one, told))
+    };
+    break_once_entered(&other, &told).await?;
+    let outcome = timeout(PATIENCE, running).await.expect("the loss is noticed");
+    let error = outcome.expect("no panic").expect_err("the lock was broken");
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    take_turn(&other).await.map(drop)
+}
+
+/// X2: without a loss the result is the body's, and calls of one name take turns.
+pub async fn x2_the_result_is_the_bodys(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut last = None;
+    for _ in 0..stage.rounds(20, 5) {
+        let (first, second) = tokio::join!(answers(&one, 7), answers(&other, 7));
+        let (first, second) = (first?, second?);
+        assert!(Some(first.min(second)) > last && first != second);
+        last = Some(first.max(second));
+    }
+    assert!(lock(&one).holders().await?.is_empty() || take_turn(&one).await.is_ok());
+    Ok(())
+}

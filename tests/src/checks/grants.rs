@@ -1,0 +1,299 @@
+//! S5–S9: one grant, one entry, one name.
+
+use std::fs;
+use std::time::Duration;
+
+use coordination::{Coordinator, Effect, ErrorKind, Lock, LockGuard, LossReason, Result};
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, until_contenders,
+};
+use super::{Backend, Stage};
+use crate::harness::{Direction, Unit, eventually_async};
+
+/// S5: whatever is done with the guard of a grant that ended, a later grant stays.
+pub async fn s5_an_old_guard_frees_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for (told, of_same_session) in [(true, true), (true, false), (false, true), (false, false)] {
+        let old = [acquire(&one).await?, {
+            lock(&other).break_lock().await?;
+            acquire(&one).await?
+        }];
+        lock(&other).break_lock().await?;
+        let new = acquire(if of_same_session { &one } else { &other }).await?;
+        if told {
+            assert_eq!(old[0].lost().await, LossReason::EntryDeleted);
+            assert_eq!(old[1].lost().await, LossReason::EntryDeleted);
+        }
+        let [dropped, released] = old;
+        drop(dropped);
+        let outcome = released.release().await;
+        assert!(!told || outcome.is_err_and(|error| error.kind() == ErrorKind::Lost));
+        sleep(2 * stage.heartbeat()).await;
+        assert!(new.is_held());
+        let holders = lock(&other).holders().await?;
+        assert_eq!(holders.len(), 1, "{holders:?}");
+        assert_eq!(holders[0].token, new.token());
+        new.release().await?;
+    }
+    Ok(())
+}
+
+/// S5: a release that was dropped on its way goes on, and takes nothing else with it.
+pub async fn s5_a_cancelled_release_frees_its_own_grant_only(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..stage.rounds(3, 6) {
+        let old = acquire(&one).await?;
+        super::tools::drop_after_polls(old.release(), polls).await;
+        let new = acquire(&other).await?;
+        sleep(MOMENT).await;
+        assert!(new.is_held());
+        assert_eq!(lock(&one).holders().await?[0].token, new.token());
+        assert!(lock(&one).try_acquire().await?.is_none());
+        new.release().await?;
+    }
+    Ok(())
+}
+
+/// S6: an operator breaks the lock while it changes hands: the next holder has an entry, or learns at once
+/// that it has none.
+pub async fn s6_broken_while_it_changes_hands(stage: &Stage) -> Result<()> {
+    let (holder, waiter) = (stage.connect("holder").await?, stage.connect("waiter").await?);
+    let operator = stage.connect("operator").await?;
+    for round in 0..stage.rounds(40, 8) {
+        let held = acquire(&holder).await?;
+        let waiting = acquire_in_background(&waiter);
+        until_contenders(stage, &lock(&operator), 2).await;
+        let waiter_token = lock(&operator).holders().await?[1].token;
+        held.release().await?;
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        let broken = lock(&operator).break_lock().await?.expect("somebody waits");
+        assert_eq!(broken.token, waiter_token);
+        let next = waiting.await.expect("no panic")?;
+        if next.token() == broken.token {
+            let told = timeout(stage.notice_bound(), next.lost()).await;
+            assert_eq!(told, Ok(LossReason::EntryDeleted));
+            continue;
+        }
+        // It was not granted yet, and so it queued again.
+        assert!(next.is_held());
+        assert_eq!(lock(&operator).holders().await?[0].token, next.token());
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// S6: an entry that is removed while it waits is never granted; the waiter queues again.
+pub async fn s6_entry_removed_while_waiting(stage: &Stage) -> Result<()> {
+    let (holder, waiter) = (stage.connect("holder").await?, stage.connect("waiter").await?);
+    let held = acquire(&holder).await?;
+    let waiting = acquire_in_background(&waiter);
+    until_contenders(stage, &lock(&holder), 2).await;
+    let entries = lock(&holder).holders().await?;
+    let keys = stage.contenders(&lock(&holder)).await;
+    // The keys are in the order of their session's ids.
+    let waiters = keys.iter().filter(|key| create_revision(stage, key) == entries[1].token.value());
+    assert_eq!(waiters.filter(|key| stage.server().delete_key(key)).count(), 1);
+    held.release().await?;
+    let guard = waiting.await.expect("no panic")?;
+    assert!(guard.token() > entries[1].token);
+    assert!(guard.is_held());
+    assert_eq!(lock(&holder).holders().await?[0].token, guard.token());
+    sleep(2 * stage.heartbeat()).await;
+    assert!(guard.is_held());
+    guard.release().await
+}
+
+/// The number by which etcd orders a key.
+pub fn create_revision(stage: &Stage, key: &str) -> u64 {
+    let fields = stage.server().administer(&["get", "--write-out=fields", "--", key]);
+    let field = fields.lines().find_map(|line| line.strip_prefix("\"CreateRevision\" : "));
+    field.and_then(|revision| revision.parse().ok()).unwrap_or_default()
+}
+
+/// S6: a session that is removed while it waits takes its entry with it; the waiter queues again under
+/// the next session.
+pub async fn s6_session_removed_while_waiting(stage: &Stage) -> Result<()> {
+    let holder = stage.connect("holder").await?;
+    let before = stage.session_files();
+    let waiter = stage.connect("waiter").await?;
+    let held = acquire(&holder).await?;
+    let waiting = acquire_in_background(&waiter);
+    until_contenders(stage, &lock(&holder), 2).await;
+    let lost = lock(&holder).holders().await?[1].token;
+    for file in stage.session_files().iter().filter(|file| !before.contains(file)) {
+        fs::remove_file(file).expect("it is there");
+    }
+    held.release().await?;
+    let guard = waiting.await.expect("no panic")?;
+    assert!(guard.token() > lost, "a dead entry was granted");
+    assert!(lock(&holder).try_acquire().await?.is_none());
+    sleep(3 * stage.heartbeat()).await;
+    assert!(guard.is_held());
+    guard.release().await
+}
+
+/// S7: whoever asks twice contends with itself.
+pub async fn s7_not_reentrant(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let held = acquire(&coordinator).await?;
+    assert!(lock(&coordinator).try_acquire().await?.is_none());
+    let twice = lock(&coordinator).clone().acquire(Some(2 * MOMENT)).await;
+    assert_eq!(twice.expect_err("it is held").kind(), ErrorKind::Timeout);
+    let waiting = acquire_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 2).await;
+    assert!(!waiting.is_finished());
+    let token = held.token();
+    held.release().await?;
+    let again = waiting.await.expect("no panic")?;
+    assert!(again.token() > token);
+    again.release().await
+}
+
+/// What stores escape, split at, fold or cut off, and what such escapes look like (row F-46).
+fn odd_names() -> Vec<String> {
+    let odd = [
+        ".",
+        "..",
+        "/",
+        "//",
+        "\0",
+        "\n",
+        "\r\n",
+        "%",
+        "%25",
+        "%2F",
+        "%2f",
+        "'",
+        "\"",
+        "`",
+        "a",
+        "'; DROP TABLE locks; --",
+        "🔒",
+        "\u{e9}",
+        "e\u{301}",
+        "A",
+        "a ",
+        " a",
+        "-a",
+        "--rf",
+        "a/b",
+        "a%2Fb",
+        "ab",
+        "a/",
+        "/a",
+        "a.b",
+        "a\0b",
+        "{hash tag}",
+        "{a}b",
+        "~",
+        "h~",
+        "_",
+        "CON",
+        "con",
+    ];
+    let long = [199, 200, 201, 1023, 1024].map(|length| "x".repeat(length));
+    let accents = "é".repeat(500);
+    let twins = [format!("{accents}1"), format!("{accents}2"), accents];
+    odd.into_iter().map(str::to_owned).chain(long).chain(twins).collect()
+}
+
+/// Waits until this many hold this lock or wait for it: who asked in vain is cleared away later.
+async fn until_contenders_of(lock: &Lock, count: usize) {
+    let listed = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
+    eventually_async(PATIENCE, listed).await;
+}
+
+async fn take(coordinator: &Coordinator, name: &str) -> Result<Option<LockGuard>> {
+    coordinator.lock(name)?.try_acquire().await
+}
+
+/// S8: different names are different locks, and equal ones the same.
+pub async fn s8_names_are_injective(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut held = Vec::new();
+    for name in odd_names() {
+        let guard = take(&one, &name).await?;
+        held.push(guard.unwrap_or_else(|| panic!("{name:?} is another's name as well")));
+    }
+    for guard in &held {
+        assert!(take(&other, guard.name()).await?.is_none(), "{:?} is held twice", guard.name());
+        until_contenders_of(&other.lock(guard.name())?, 1).await;
+    }
+    sleep(2 * stage.heartbeat()).await;
+    assert!(held.iter().all(LockGuard::is_held));
+    Ok(())
+}
+
+/// S8: so are namespaces and prefixes.
+pub async fn s8_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> {
+    let mut held = Vec::new();
+    for (namespace, prefix) in [("a", ""), ("a.b", ""), ("ab", ""), ("a", "b/"), ("a", "b")] {
+        let settings = stage.settings().namespace(namespace).prefix(prefix);
+        let url = stage.url().rsplit_once('/').filter(|_| stage.backend() == Backend::Etcd);
+        let coordinator = settings.connect(url.map_or(stage.url(), |(server, _)| server)).await?;
+        for name in ["lock", "b", "b/lock", "lock/lock"] {
+            let lock = coordinator.lock(name)?;
+            assert_eq!(lock.name(), format!("{prefix}{name}"));
+            held.push((namespace, lock.try_acquire().await?, lock));
+        }
+    }
+    let mut names: Vec<_> = held.iter().map(|(space, _, lock)| (*space, lock.name())).collect();
+    names.sort_unstable();
+    names.dedup();
+    let taken = held.iter().filter(|(_, guard, _)| guard.is_some()).count();
+    assert_eq!(taken, names.len(), "one holder for each name");
+    Ok(())
+}
+
+/// S9: the answer to a request for the lock is lost, at every place where it can be.
+pub async fn s9_a_lost_answer_leaves_one_entry(stage: &Stage) -> Result<()> {
+    let proxy = stage.proxy();
+    // No heartbeat comes between the request and its answer.
+    let settings = stage.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
+    let settings = settings.initial_reconnect_backoff(Duration::from_millis(10));
+    let coordinator = settings.connect(&stage.url_by_proxy()).await?;
+    let lock = coordinator.lock(NAME)?;
+    let mut cuts = 0;
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        for count in 1..=8_u64 {
+            let cut = match count % 2 {
+                0 => crate::harness::Proxy::cut_after,
+                _ => crate::harness::Proxy::cut_before,
+            };
+            cut(proxy, direction, Unit::Frames, count.div_ceil(2));
+            let guard = lock.acquire(Some(PATIENCE)).await?;
+            cuts += usize::from(!proxy.is_cut_pending());
+            proxy.heal();
+            assert!(guard.is_held());
+            let keys = stage.contenders(&lock).await;
+            assert_eq!(keys.len(), 1, "{direction:?} {count}: {keys:?}");
+            assert_eq!(create_revision(stage, &keys[0]), guard.token().value());
+            guard.release().await?;
+            assert_eq!(stage.contenders(&lock).await, [""; 0], "{direction:?} {count}");
+        }
+    }
+    assert!(cuts >= 8, "the cuts are to hit: {cuts}");
+    Ok(())
+}
+
+/// S9: the caller has gone when the answer is lost; still nothing is left behind.
+pub async fn s9_a_lost_answer_nobody_waits_for(stage: &Stage) -> Result<()> {
+    let proxy = stage.proxy();
+    let coordinator = stage.connect_by_proxy("impatient").await?;
+    for _ in 0..3 {
+        proxy.cut_before(Direction::ToClient, Unit::Messages, 1);
+        let refused = lock(&coordinator).acquire(Some(Duration::from_millis(20))).await;
+        if let Err(error) = refused {
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
+            assert_ne!(error.effect(), Effect::Applied);
+        }
+        proxy.heal();
+        until_contenders(stage, &lock(&coordinator), 0).await;
+        super::tools::take_turn(&coordinator).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! L1–L4, L7: whoever waits is served, in time and at little cost.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, ErrorKind, Result};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
+};
+use super::{Backend, SLACK, Stage};
+use crate::harness::Mode;
+
+/// L4: how late a call may return.
+const LATENESS: Duration = Duration::from_millis(100);
+/// L2: how long a waiter may wait for a lock that is free.
+const WAKING: Duration = Duration::from_secs(2);
+
+/// L1: the next waiter is served when the holder's process was killed.
+pub async fn l1_a_killed_holder_is_followed(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    for round in 0..stage.rounds(5, 1) {
+        let worker = stage.worker(&format!("holder-{round}"));
+        worker.call(json!({ "command": "acquire", "lock": NAME }));
+        let waiting = acquire_in_background(&coordinator);
+        until_contenders(stage, &lock(&coordinator), 2).await;
+        let killed = Instant::now();
+        worker.kill();
+        let guard = waiting.await.expect("no panic")?;
+        let took = killed.elapsed();
+        eprintln!("L1: followed after {took:?}");
+        assert!(took <= stage.crash_bound(), "followed after {took:?}");
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// L2: no release goes unnoticed, at whatever moment of the wait it comes.
+pub async fn l2_no_wake_up_is_lost(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for round in 0..stage.rounds(300, 60) {
+        let held = acquire(&one).await?;
+        let waiting = acquire_in_background(&other);
+        // Sweeps over the moments at which the waiter enters, starts to watch, and looks.
+        sleep(Duration::from_micros(100) * u32::try_from(round % 60).unwrap_or_default()).await;
+        let released = Instant::now();
+        match round % 2 {
+            0 => drop(held),
+            _ => held.release().await?,
+        }
+        let guard = timeout(WAKING, waiting).await.expect("the waiter is woken");
+        drop(guard.expect("no panic")?);
+        assert!(released.elapsed() < WAKING);
+    }
+    Ok(())
+}
+
+/// L2: many waiters of many clients, who leave in any order.
+pub async fn l2_every_waiter_is_served(stage: &Stage) -> Result<()> {
+    let mut waiters = JoinSet::new();
+    let first = stage.connect("first").await?;
+    let held = acquire(&first).await?;
+    for client in 0..4 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        for waiter in 0..10_u64 {
+            let lock = lock(&coordinator);
+            waiters.spawn(async move {
+                let patience = if waiter % 3 == 0 { MOMENT * 2 } else { PATIENCE };
+                let guard = lock.acquire(Some(patience)).await;
+                sleep(Duration::from_millis(waiter % 3)).await;
+                guard.map(drop).map_err(|error| (waiter, error.kind()))
+            });
+        }
+    }
+    sleep(MOMENT * 3).await;
+    held.release().await?;
+    let mut served = 0;
+    while let Some(outcome) = waiters.join_next().await {
+        match outcome.expect("no panic") {
+            Ok(()) => served += 1,
+            Err((waiter, kind)) => assert_eq!((waiter % 3, kind), (0, ErrorKind::Timeout)),
+        }
+    }
+    assert!(served >= 4 * 6, "{served}");
+    until_contenders(stage, &lock(&first), 0).await;
+    Ok(())
+}
+
+/// L3: waiters who gave up stand in nobody's way.
+pub async fn l3_cancelled_waiters_do_not_block(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?;
+    let mut waiting = Vec::new();
+    for count in 0..5 {
+        waiting.push(acquire_in_background(&other));
+        until_contenders(stage, &lock(&one), count + 2).await;
+    }
+    let last = waiting.remove(4);
+    waiting.remove(2).abort();
+    waiting.remove(0).abort();
+    until_contenders(stage, &lock(&one), 4).await;
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    let released = Instant::now();
+    held.release().await?;
+    timeout(WAKING, last).await.expect("served").expect("no panic")?.release().await?;
+    assert!(released.elapsed() < WAKING);
+    Ok(())
+}
+
+/// L3: waiters whose process was killed delay the next one once, all together.
+pub async fn l3_killed_waiters_delay_once(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("survivor").await?;
+    let held = acquire(&coordinator).await?;
+    let dead = [stage.worker("dead-0"), stage.worker("dead-1")];
+    for (count, worker) in dead.iter().chain(&dead).enumerate() {
+        let handle = format!("place-{count}");
+        worker.send(json!({ "command": "acquire", "lock": NAME, "as": handle }));
+        until_contenders(stage, &lock(&coordinator), count + 2).await;
+    }
+    let waiting = acquire_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 6).await;
+    dead.iter().for_each(crate::harness::Worker::kill);
+    let killed = Instant::now();
+    held.release().await?;
+    let guard = waiting.await.expect("no panic")?;
+    let took = killed.elapsed();
+    eprintln!("L3: served {took:?} after the killed ones");
+    assert!(took <= stage.crash_bound(), "served after {took:?}");
+    guard.release().await
+}
+
+/// L4: the time given is kept while somebody else holds the lock.
+pub async fn l4_timeouts_are_kept(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?;
+    for limit in [20, 100, 300].map(Duration::from_millis) {
+        let start = Instant::now();
+        let refused = lock(&other).acquire(Some(limit)).await.expect_err("it is held");
+        let took = start.elapsed();
+        let bound = limit + LATENESS + stage.scheduling();
+        assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
+        assert_eq!(refused.kind(), ErrorKind::Timeout);
+        assert!(refused.is_transient());
+    }
+    let start = Instant::now();
+    assert!(lock(&other).try_acquire().await?.is_none());
+    let refused = lock(&other).acquire(Some(Duration::ZERO)).await.expect_err("it is held");
+    assert_eq!(refused.kind(), ErrorKind::Timeout);
+    let bound = 2 * (stage.attempt_timeout() + LATENESS) + stage.scheduling();
+    assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
+    held.release().await
+}
+
+/// L4: and while the store hangs, in the first moment and after the session was lost.
+pub async fn l4_timeouts_are_kept_while_the_store_hangs(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    stage.server().node(0).pause();
+    for limit in [100, 500, 3_000, 200].map(Duration::from_millis) {
+        let start = Instant::now();
+        let refused = lock(&coordinator).acquire(Some(limit)).await.expect_err("it hangs");
+        let took = start.elapsed();
+        let bound = limit + LATENESS + stage.scheduling();
+        assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        let start = Instant::now();
+        let refused = lock(&coordinator).try_acquire().await.expect_err("it hangs");
+        let took = start.elapsed();
+        let bound = stage.attempt_timeout() + LATENESS + stage.scheduling();
+        assert!(took <= bound, "{took:?}");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        for asked in [
+            lock(&coordinator).holders().await.map(drop),
+            lock(&coordinator).break_lock().await.map(drop),
+        ] {
+            assert_eq!(asked.expect_err("it hangs").kind(), ErrorKind::Unavailable);
+        }
+    }
+    stage.server().node(0).resume();
+    take_turn(&coordinator).await?;
+    until_contenders(stage, &lock(&coordinator), 0).await;
+    Ok(())
+}
+
+/// L4: a waiter's time runs on while its answers are stalled.
+pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect_by_proxy("other").await?);
+    let _held = acquire(&one).await?;
+    let limit = Duration::from_millis(600);
+    let start = Instant::now();
+    let lock = lock(&other);
+    let waiting = tokio::spawn(async move { lock.acquire(Some(limit)).await });
+    sleep(3 * MOMENT).await;
+    stage.proxy().set_both(Mode::Blackhole);
+    let refused = waiting.await.expect("no panic").expect_err("it is held");
+    let took = start.elapsed();
+    let bound = limit + LATENESS + stage.scheduling();
+    assert!(took <= bound, "{took:?} instead of {limit:?}");
+    assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
+    Ok(())
+}
+
+/// L7: a thousand waiters of one process are a thousand entries and next to nothing else; they are
+/// served in the order in which they entered.
+pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
+    const WAITERS: usize = 1_000;
+    // Not the stage's short lease: this is about cost, and a busy machine needs its time.
+    let url = match stage.backend() {
+        Backend::Etcd => stage.url_by_proxy(),
+        _ => stage.url().to_owned(),
+    };
+    let coordinator = Coordinator::connect(&url).await?;
+    let held = acquire(&coordinator).await?;
+    let before = (count("task"), count("fd"));
+    let mut waiters = JoinSet::new();
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let start = Instant::now();
+    for _ in 0..WAITERS {
+        let (lock, tokens) = (lock(&coordinator), Arc::clone(&tokens));
+        waiters.spawn(async move {
+            let guard = lock.acquire(Some(3 * PATIENCE)).await?;
+            tokens.lock().expect("nobody panicked").push(guard.token());
+            guard.release().await
+        });
+    }
+    until_contenders(stage, &lock(&coordinator), 1 + WAITERS).await;
+    let after = (count("task"), count("fd"));
+    eprintln!("L7: entered within {:?}", start.elapsed());
+    // Other tests of this process have some of their own.
+    assert!(after.0 < before.0 + 100 && after.1 < before.1 + 100, "{before:?} → {after:?}");
+    if stage.backend() == Backend::Etcd {
+        let connections = stage.proxy().open_connections();
+        assert!(connections <= 5, "{connections} connections");
+    }
+    let start = Instant::now();
+    held.release().await?;
+    while let Some(outcome) = waiters.join_next().await {
+        outcome.expect("no panic")?;
+    }
+    eprintln!("L7: served within {:?}", start.elapsed());
+    let tokens = tokens.lock().expect("nobody panicked");
+    // All had entered before the first of them was served, and the token is the number of the entry.
+    assert!(tokens.len() == WAITERS && tokens.is_sorted(), "{tokens:?}");
+    Ok(())
+}
+
+/// L7, 2.9: waiters are served in the order in which they entered, over all clients.
+pub async fn l7_first_come_first_served(stage: &Stage) -> Result<()> {
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let held = acquire(&clients[0]).await?;
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiting = Vec::new();
+    for place in 0..10 {
+        let (lock, served) = (lock(&clients[place % 2]), served.clone());
+        waiting.push(tokio::spawn(async move {
+            let guard = lock.acquire(Some(PATIENCE)).await?;
+            let _ = served.send(place);
+            guard.release().await
+        }));
+        until_contenders(stage, &lock_of(&clients), place + 2).await;
+    }
+    held.release().await?;
+    for waiter in waiting {
+        waiter.await.expect("no panic")?;
+    }
+    drop(served);
+    let mut seen = Vec::new();
+    while let Some(place) = order.recv().await {
+        seen.push(place);
+    }
+    assert!(seen.is_sorted() && seen.len() == 10, "{seen:?}");
+    Ok(())
+}
+
+fn lock_of(clients: &[Coordinator; 2]) -> coordination::Lock {
+    lock(&clients[0])
+}
+
+/// How many of these this process has: threads (`task`) or descriptors (`fd`).
+fn count(what: &str) -> usize {
+    fs::read_dir(format!("/proc/self/{what}")).expect("Linux").count()
+}
+
+/// L1: a holder that only stopped, without a crash, is not followed on stores without leases: the
+/// kernel keeps a paused process' locks.
+pub async fn l1_a_paused_holder_keeps_a_lock_without_lease(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let worker = stage.worker("sleeper");
+    worker.call(json!({ "command": "acquire", "lock": NAME }));
+    worker.pause();
+    sleep(3 * stage.heartbeat()).await;
+    assert!(lock(&coordinator).try_acquire().await?.is_none());
+    worker.resume();
+    assert_eq!(worker.call(json!({ "command": "is_held", "handle": NAME }))["held"], true);
+    worker.call(json!({ "command": "release", "handle": NAME }));
+    let start = Instant::now();
+    take_turn(&coordinator).await?;
+    assert!(start.elapsed() <= WAKING + SLACK);
+    Ok(())
+}

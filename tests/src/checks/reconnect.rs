@@ -1,0 +1,252 @@
+//! R1–R5: a connection is not a session, and a new session is not the old one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coordination::{LossReason, Result, State};
+use tokio::time::{sleep, timeout};
+
+use super::timing::{lease_of, remove_sessions};
+use super::tools::{
+    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
+    until_contenders, until_state,
+};
+use super::{Backend, SLACK, Stage};
+use crate::harness::{Direction, Mode};
+
+/// How long a waiter may wait for a lock that is free (contract L2).
+const WAKING: Duration = Duration::from_secs(2);
+
+/// R1: connections break again and again; the session, its lease and its locks stay.
+pub async fn r1_a_reset_keeps_the_session(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let guard = Arc::new(acquire(&one).await?);
+    let keys = stage.contenders(&lock(&one)).await;
+    let (probe, mut state) = (Probe::start(&guard), one.state());
+    let ttl = stage.ttl().expect("the check is for leases");
+    let start = Instant::now();
+    let mut resets = 0;
+    while start.elapsed() < 2 * ttl {
+        match resets % 2 {
+            0 => stage.proxy().reset_all(),
+            _ => stage.proxy().close_all(),
+        }
+        resets += 1;
+        sleep(stage.heartbeat() * 2).await;
+    }
+    assert!(probe.is_held() && guard.is_held());
+    assert_eq!(stage.contenders(&lock(&one)).await, keys, "the same lease");
+    assert!(guard.remaining().is_some_and(|left| left > ttl / 4), "{:?}", guard.remaining());
+    until_state(&mut state, |state| state == State::Connected).await;
+    one.stop().await?;
+    while let Some(state) = state.changed().await {
+        assert!(!matches!(state, State::Lost(_)), "{state:?}");
+    }
+    Ok(())
+}
+
+/// R1: one short interruption is at most one `Suspended`.
+pub async fn r1_one_reset_suspends_at_most_once(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let mut state = one.state();
+    sleep(2 * stage.heartbeat()).await;
+    stage.proxy().reset_all();
+    sleep(stage.ttl().expect("the check is for leases")).await;
+    one.stop().await?;
+    let mut suspended = 0;
+    while let Some(state) = state.changed().await {
+        assert!(!matches!(state, State::Lost(_)), "{state:?}");
+        suspended += usize::from(state == State::Suspended);
+    }
+    assert!(suspended <= 1, "{suspended} times");
+    Ok(())
+}
+
+/// R2: what a waiter waits for happens while its watch is broken, in whatever way that shows.
+pub async fn r2_watches_stand_again(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect_by_proxy("other").await?);
+    let breaks: [fn(&Stage); 4] = [
+        |stage| stage.proxy().reset_all(),
+        |stage| stage.proxy().close_all(),
+        |stage| stage.proxy().set(Direction::ToClient, Mode::Stall),
+        |stage| stage.proxy().set(Direction::ToClient, Mode::Blackhole),
+    ];
+    for (case, broken) in breaks.iter().enumerate() {
+        let held = acquire(&one).await?;
+        let waiting = acquire_in_background(&other);
+        until_contenders(stage, &lock(&one), 2).await;
+        sleep(MOMENT).await;
+        broken(stage);
+        held.release().await?;
+        sleep(2 * MOMENT).await;
+        stage.proxy().heal();
+        let healed = Instant::now();
+        let guard = timeout(WAKING + SLACK + stage.scheduling(), waiting).await;
+        let guard =
+            guard.unwrap_or_else(|_| panic!("case {case}: not woken")).expect("no panic")?;
+        eprintln!("R2: case {case}: woken {:?} after healing", healed.elapsed());
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// R2: the watch is re-established before the release.
+pub async fn r2_a_later_release_is_seen(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect_by_proxy("other").await?);
+    let held = acquire(&one).await?;
+    let waiting = acquire_in_background(&other);
+    until_contenders(stage, &lock(&one), 2).await;
+    for _ in 0..3 {
+        stage.proxy().reset_all();
+        sleep(stage.heartbeat()).await;
+    }
+    assert!(!waiting.is_finished());
+    held.release().await?;
+    let guard =
+        timeout(WAKING + stage.scheduling(), waiting).await.expect("woken").expect("no panic")?;
+    guard.release().await
+}
+
+/// R2: history is compacted while a waiter waits, and while it is away.
+pub async fn r2_compaction_is_survived(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect_by_proxy("other").await?);
+    for away in [false, true] {
+        let held = acquire(&one).await?;
+        let waiting = acquire_in_background(&other);
+        until_contenders(stage, &lock(&one), 2).await;
+        stage.server().compact();
+        if away {
+            stage.proxy().set_both(Mode::Stall);
+        } else {
+            // Past a re-check, which looks back to a revision that is gone.
+            sleep(stage.ttl().expect("the check is for leases") + SLACK).await;
+            stage.server().compact();
+        }
+        held.release().await?;
+        if away {
+            for _ in 0..3 {
+                // Others come and go behind it.
+                drop(lock(&one).acquire(Some(MOMENT)).await);
+            }
+            stage.server().compact();
+            stage.proxy().reset_all();
+            stage.proxy().heal();
+        }
+        let guard = timeout(WAKING + SLACK + stage.scheduling(), waiting)
+            .await
+            .expect("woken")
+            .expect("no panic")?;
+        assert!(guard.is_held());
+        guard.release().await?;
+        until_contenders(stage, &lock(&one), 0).await;
+    }
+    Ok(())
+}
+
+/// R2: the own entry is deleted while its watch is broken.
+pub async fn r2_a_missed_deletion_is_noticed(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let guard = acquire(&one).await?;
+    sleep(2 * MOMENT).await;
+    let keys = stage.contenders(&lock(&one)).await;
+    stage.proxy().set_both(Mode::Stall);
+    assert!(stage.server().delete_key(&keys[0]));
+    stage.proxy().reset_all();
+    stage.proxy().heal();
+    let told = timeout(WAKING + stage.scheduling(), guard.lost()).await;
+    assert_eq!(told, Ok(LossReason::EntryDeleted));
+    Ok(())
+}
+
+/// R3: a waiter whose session ended queues again as somebody new; nothing of the old session counts.
+pub async fn r3_no_entry_outlives_its_session(stage: &Stage) -> Result<()> {
+    let (holder, waiter) = (stage.connect("holder").await?, stage.connect("waiter").await?);
+    let held = acquire(&holder).await?;
+    let waiting = acquire_in_background(&waiter);
+    until_contenders(stage, &lock(&holder), 2).await;
+    let old = lock(&holder).holders().await?[1].token;
+    let mut state = waiter.state();
+    let old_lease = match stage.backend() {
+        Backend::Etcd => {
+            let keys = stage.contenders(&lock(&holder)).await;
+            let revision = |key: &&String| super::grants::create_revision(stage, key);
+            let lease = lease_of(keys.iter().max_by_key(revision).expect("there are two"));
+            assert!(stage.server().revoke_lease(lease));
+            Some(lease)
+        }
+        _ => {
+            remove_sessions(stage);
+            None
+        }
+    };
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    until_state(&mut state, |state| state == State::Connected).await;
+    match stage.backend() {
+        Backend::Etcd => held.release().await?,
+        // Its session was removed as well.
+        _ => drop(held),
+    }
+    let guard = waiting.await.expect("no panic")?;
+    assert!(guard.token() > old, "an entry of the old session was taken over");
+    if let Some(old_lease) = old_lease {
+        let keys = stage.contenders(&lock(&holder)).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        assert_ne!(lease_of(&keys[0]), old_lease);
+    }
+    assert!(guard.is_held());
+    guard.release().await
+}
+
+/// R4: while the server is away it is not stormed, whoever waits.
+pub async fn r4_reconnects_back_off(stage: &Stage) -> Result<()> {
+    let one = stage.connect_by_proxy("one").await?;
+    let _held = acquire(&one).await?;
+    let waiting: Vec<_> = (0..100).map(|_| acquire_in_background(&one)).collect();
+    until_contenders(stage, &lock(&one), 101).await;
+    stage.server().node(0).kill();
+    // 0.1 s and more lie between the tries of each of a few tasks; waiters are no such tasks. While the
+    // session can still be saved, and when it has been lost.
+    for (millis, limit) in [(1_500, 30), (4_500, 60)] {
+        let before = stage.proxy().connections();
+        sleep(Duration::from_millis(millis)).await;
+        let attempts = stage.proxy().connections() - before;
+        eprintln!("R4: {attempts} connections in {millis} ms");
+        assert!((1..=limit).contains(&attempts), "{attempts} connections in {millis} ms");
+    }
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(())
+}
+
+/// R5: after a loss there is a next session by itself, and nothing is carried over.
+pub async fn r5_a_new_session_after_a_loss(stage: &Stage) -> Result<()> {
+    let one = match stage.backend() {
+        Backend::Etcd => stage.connect_by_proxy("one").await?,
+        _ => stage.connect("one").await?,
+    };
+    let old = acquire(&one).await?;
+    let also_old = one.lock("another")?.acquire(Some(PATIENCE)).await?;
+    let before = stage.contenders(&lock(&one)).await;
+    let mut state = one.state();
+    match stage.backend() {
+        Backend::Etcd => stage.proxy().set_both(Mode::Blackhole),
+        _ => remove_sessions(stage),
+    }
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    if stage.backend() == Backend::Etcd {
+        stage.proxy().heal();
+    }
+    until_state(&mut state, |state| state == State::Connected).await;
+    let new = acquire(&one).await?;
+    assert!(new.is_held() && new.token() > old.token());
+    assert!(!old.is_held() && !also_old.is_held());
+    assert!(one.lock("another")?.try_acquire().await?.is_some(), "nothing is carried over");
+    let after = stage.contenders(&lock(&one)).await;
+    assert!(after.iter().all(|entry| !before.contains(entry)), "{before:?} → {after:?}");
+    drop(old);
+    drop(also_old);
+    sleep(2 * stage.heartbeat()).await;
+    assert!(new.is_held());
+    assert_eq!(new.name(), NAME);
+    new.release().await?;
+    take_turn(&one).await.map(drop)
+}

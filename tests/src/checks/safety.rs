@@ -1,0 +1,240 @@
+//! S1–S4: never two holders, larger tokens for later ones, and a loss is a loss.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use coordination::{
+    BootInstant, Coordinator, ErrorKind, Fence, FencingToken, LossReason, Result, State,
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, Probe, Room, acquire, acquire_in_background, lock, take_turn,
+    until_contenders, until_state,
+};
+use super::{Backend, Stage};
+use crate::harness::{Direction, Mode};
+
+/// What the contenders of one lock share.
+#[derive(Debug, Default)]
+struct Contest {
+    room: Room,
+    /// Of those who were in the room, in the order of their visits.
+    tokens: Mutex<Vec<FencingToken>>,
+}
+
+/// S1, S2: many tasks of several clients, some of which give up or drop their guards.
+pub async fn s1_timed_exclusion(stage: &Stage) -> Result<()> {
+    let contest = Arc::new(Contest::default());
+    let mut tasks = JoinSet::new();
+    let rounds = stage.rounds(150, 12);
+    for client in 0..3 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        for task in 0..4 {
+            tasks.spawn(contend(coordinator.clone(), Arc::clone(&contest), rounds, task));
+        }
+    }
+    let mut visits = 0;
+    while let Some(outcome) = tasks.join_next().await {
+        visits += outcome.expect("no panic in the critical section")?;
+    }
+    let tokens = contest.tokens.lock().expect("nobody panicked");
+    assert_eq!(tokens.len(), visits);
+    assert!(visits >= 3 * 3 * rounds, "only the impatient may fail: {visits}");
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    Ok(())
+}
+
+/// Visits the room so many times; the last of four tasks is impatient. How often it got in.
+async fn contend(
+    coordinator: Coordinator,
+    contest: Arc<Contest>,
+    rounds: usize,
+    task: usize,
+) -> Result<usize> {
+    let mut visits = 0;
+    for round in 0..rounds {
+        let patience = if task == 3 { Duration::from_millis(1) } else { PATIENCE };
+        let guard = match lock(&coordinator).acquire(Some(patience)).await {
+            Ok(guard) => guard,
+            Err(error) if task == 3 => {
+                let kinds = [ErrorKind::Timeout, ErrorKind::Unavailable];
+                assert!(kinds.contains(&error.kind()), "{error}");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        {
+            let _inside = contest.room.enter();
+            assert!(guard.is_held());
+            contest.tokens.lock().expect("nobody panicked").push(guard.token());
+            tokio::task::yield_now().await;
+        }
+        visits += 1;
+        match round % 2 {
+            0 => guard.release().await?,
+            _ => drop(guard),
+        }
+    }
+    Ok(visits)
+}
+
+/// S1: the same over processes.
+pub async fn s1_exclusion_of_processes(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("here").await?;
+    let workers = [stage.worker("worker-0"), stage.worker("worker-1")];
+    let mut tokens = Vec::new();
+    for _ in 0..stage.rounds(20, 5) {
+        tokens.push(take_turn(&coordinator).await?.value());
+        for (worker, other) in [(0, 1), (1, 0)] {
+            let taken = workers[worker].call(json!({ "command": "acquire", "lock": NAME }));
+            tokens.push(taken["token"].as_u64().expect("a grant has a token"));
+            let refused = workers[other].call(json!({ "command": "try_acquire", "lock": NAME }));
+            assert!(refused.is_null(), "{refused}");
+            assert!(lock(&coordinator).try_acquire().await?.is_none());
+            workers[worker].call(json!({ "command": "release", "handle": NAME }));
+        }
+    }
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    Ok(())
+}
+
+/// S2: however a holder ends, the next has the larger token, and a fence keeps the old one out.
+pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
+    let fence = Fence::new();
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut last = take_turn(&one).await?;
+    for round in 0..stage.rounds(20, 4) {
+        let old = acquire(&one).await?;
+        assert!(old.token() > last);
+        assert!(fence.check(old.token()).is_ok());
+        last = old.token();
+        match round % 4 {
+            0 => old.release().await?,
+            1 => drop(old),
+            2 => {
+                lock(&other).break_lock().await?;
+            }
+            _ => {
+                let dying = stage.connect("dying").await?;
+                drop(old);
+                let guard = acquire(&dying).await?;
+                dying.stop().await?;
+                assert_eq!(guard.lost().await, LossReason::Closed);
+            }
+        }
+        let new = acquire(&other).await?;
+        assert!(new.token() > last);
+        assert!(fence.check(new.token()).is_ok());
+        assert!(fence.check(last).is_err(), "an old holder must not write any more");
+        last = new.token();
+        new.release().await?;
+    }
+    Ok(())
+}
+
+/// S2: tokens rise across everybody's absence, and across a restart of the server.
+pub async fn s2_tokens_survive(stage: &Stage) -> Result<()> {
+    let mut last = None;
+    for client in ["first", "second", "third"] {
+        let coordinator = stage.connect(client).await?;
+        let token = take_turn(&coordinator).await?;
+        assert!(Some(token) > last, "{token} after {last:?}");
+        last = Some(token);
+        coordinator.stop().await?;
+        if stage.backend() == Backend::Etcd {
+            stage.server().node(0).restart();
+            stage.server().wait_ready();
+        }
+    }
+    Ok(())
+}
+
+/// S1, S3: a holder that is cut off knows before anybody else is granted the lock.
+pub async fn s3_loss_before_grant(stage: &Stage) -> Result<()> {
+    let (holder, waiter) =
+        (stage.connect_by_proxy("holder").await?, stage.connect("waiter").await?);
+    let guard = Arc::new(acquire(&holder).await?);
+    let waiting = acquire_in_background(&waiter);
+    until_contenders(stage, &lock(&waiter), 2).await;
+    let probe = Probe::start(&guard);
+    stage.proxy().set_both(Mode::Blackhole);
+    let next = waiting.await.expect("no panic")?;
+    let granted = BootInstant::now();
+    assert!(!guard.is_held());
+    assert!(!probe.is_held());
+    assert!(probe.last_held().await < granted);
+    assert!(next.is_held() && next.token() > guard.token());
+    Ok(())
+}
+
+/// S3: the same when only the answers, or only the requests, are lost.
+pub async fn s3_loss_before_grant_one_way(stage: &Stage) -> Result<()> {
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        let holder = stage.connect_by_proxy("holder").await?;
+        let waiter = stage.connect("waiter").await?;
+        let guard = Arc::new(acquire(&holder).await?);
+        let waiting = acquire_in_background(&waiter);
+        until_contenders(stage, &lock(&waiter), 2).await;
+        let probe = Probe::start(&guard);
+        stage.proxy().set(direction, Mode::Stall);
+        assert_eq!(guard.lost().await, LossReason::DeadlinePassed, "{direction:?}");
+        // The server hears of heartbeats, or of a new session, when the answers are lost; so it may
+        // keep the old session until somebody closes it.
+        stage.proxy().heal();
+        let next = waiting.await.expect("no panic")?;
+        let granted = BootInstant::now();
+        assert!(!guard.is_held());
+        assert!(probe.last_held().await < granted);
+        next.release().await?;
+        holder.stop().await?;
+        waiter.stop().await?;
+    }
+    Ok(())
+}
+
+/// S4, R5: heartbeats that get through after the deadline revive nothing, though the store has not ended
+/// the session yet.
+pub async fn s4_a_late_heartbeat_revives_nothing(stage: &Stage) -> Result<()> {
+    let holder = stage.connect_by_proxy("holder").await?;
+    let guard = acquire(&holder).await?;
+    let mut state = holder.state();
+    stage.proxy().set_both(Mode::Stall);
+    assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+    // Between the deadline and the end of the lease: all heartbeats arrive now.
+    stage.proxy().heal();
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    until_state(&mut state, |state| state == State::Connected).await;
+    for _ in 0..20 {
+        assert!(!guard.is_held());
+        assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+        sleep(MOMENT).await;
+    }
+    assert!(guard.remaining().is_none_or(|left| left.is_zero()));
+    let refused = guard.release().await.expect_err("it was lost");
+    assert_eq!(refused.kind(), ErrorKind::Lost);
+    assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
+    // The remains are revoked, and nothing is carried over.
+    until_contenders(stage, &lock(&holder), 0).await;
+    take_turn(&holder).await.map(drop)
+}
+
+/// S4: a lock that was broken stays lost, whatever becomes of the session and of the name.
+pub async fn s4_a_broken_lock_stays_lost(stage: &Stage) -> Result<()> {
+    let (holder, other) = (stage.connect("holder").await?, stage.connect("other").await?);
+    let broken = acquire(&holder).await?;
+    lock(&other).break_lock().await?;
+    assert_eq!(broken.lost().await, LossReason::EntryDeleted);
+    let again = acquire(&holder).await?;
+    for _ in 0..5 {
+        assert!(!broken.is_held() && again.is_held());
+        sleep(stage.heartbeat()).await;
+    }
+    assert_eq!(broken.lost().await, LossReason::EntryDeleted);
+    let refused = broken.release().await.expect_err("it was lost");
+    assert_eq!(refused.loss_reason(), Some(LossReason::EntryDeleted));
+    assert!(again.is_held());
+    again.release().await
+}

@@ -1,0 +1,306 @@
+//! T1–T5: the moment of a loss, and what is told of it.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use coordination::{
+    BootInstant, Coordinator, ErrorKind, LockGuard, LossReason, Result, State, StateWatch,
+};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, until_state,
+};
+use super::{Backend, Stage};
+use crate::harness::Mode;
+use crate::harness::log::now_ns;
+
+/// What the contract allows between a loss and word of it.
+const NOTICE: Duration = Duration::from_millis(50);
+/// Long enough for answers that were under way to arrive, and for a monitor to stand.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// A lock of a client that was cut off a moment ago, and its deadline, which nothing moves any more.
+async fn cut_off(stage: &Stage) -> Result<(Coordinator, Arc<LockGuard>, BootInstant)> {
+    let holder = stage.connect_by_proxy("holder").await?;
+    let guard = Arc::new(acquire(&holder).await?);
+    stage.proxy().set_both(Mode::Blackhole);
+    sleep(SETTLED).await;
+    let deadline = guard.deadline().expect("a lease has a deadline");
+    Ok((holder, guard, deadline))
+}
+
+/// T1: asked all the time around the deadline, `is_held` is true before it and false from it on.
+pub async fn t1_not_held_from_the_deadline_on(stage: &Stage) -> Result<()> {
+    let (_holder, guard, deadline) = cut_off(stage).await?;
+    let asking = tokio::task::spawn_blocking(move || {
+        thread::sleep(deadline.remaining().saturating_sub(4 * NOTICE));
+        let mut held_before = false;
+        loop {
+            let before = BootInstant::now();
+            let held = guard.is_held();
+            let after = BootInstant::now();
+            assert!(!held || before < deadline, "held {:?} late", late(before, deadline));
+            assert!(held || after >= deadline, "lost {:?} early", late(deadline, after));
+            held_before |= held;
+            if late(before, deadline) > NOTICE {
+                return held_before;
+            }
+        }
+    });
+    assert!(asking.await.expect("no panic"), "the thread has slept too long");
+    Ok(())
+}
+
+/// T1: without any task that could notice: the executor that runs the heartbeats is blocked.
+pub async fn t1_needs_no_executor(stage: &Stage) -> Result<()> {
+    let settings = stage.settings().heartbeat_on_current_runtime(true);
+    let url = stage.url().to_owned();
+    let blocking = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let coordinator = settings.connect(&url).await?;
+            let guard = acquire(&coordinator).await?;
+            let deadline = guard.deadline().expect("a lease has a deadline");
+            // The whole thread, and with it every task of the runtime.
+            thread::sleep(deadline.remaining());
+            assert!(!guard.is_held());
+            assert_eq!(guard.remaining(), Some(Duration::ZERO));
+            let refused = guard.release().await.expect_err("it was lost");
+            assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
+            Ok(())
+        })
+    });
+    blocking.await.expect("no panic")
+}
+
+/// T1 on a session's own thread: a blocked executor of the user loses no lock.
+pub async fn t1_a_blocked_executor_loses_nothing(stage: &Stage) -> Result<()> {
+    let (settings, url) = (stage.settings().member_id("blocked"), stage.url().to_owned());
+    let ttl = stage.ttl().expect("the check is for leases");
+    let blocking = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let coordinator = settings.connect(&url).await?;
+            let guard = acquire(&coordinator).await?;
+            thread::sleep(2 * ttl);
+            assert!(guard.is_held());
+            guard.release().await
+        })
+    });
+    blocking.await.expect("no panic")
+}
+
+/// T2: `lost` fires within 50 ms of the deadline, and not before it.
+pub async fn t2_told_within_50_ms_of_the_deadline(stage: &Stage) -> Result<()> {
+    let (_holder, guard, deadline) = cut_off(stage).await?;
+    let reason = guard.lost().await;
+    let told = BootInstant::now();
+    assert_eq!(reason, LossReason::DeadlinePassed);
+    assert!(told >= deadline, "told {:?} early", late(deadline, told));
+    assert!(
+        late(told, deadline) <= NOTICE + stage.scheduling(),
+        "told {:?} late",
+        late(told, deadline)
+    );
+    eprintln!("T2: told {:?} after the deadline", late(told, deadline));
+    Ok(())
+}
+
+/// T1, T2 in a process that was stopped over its deadline: no moment of a wrong answer after SIGCONT.
+pub async fn t2_told_within_50_ms_of_waking(stage: &Stage) -> Result<()> {
+    let worker = stage.worker("sleeper");
+    worker.call(json!({ "command": "acquire", "lock": NAME }));
+    worker.call(json!({ "command": "watch_lost", "handle": NAME }));
+    worker.call(json!({ "command": "probe_held", "handle": NAME, "every_us": 200 }));
+    worker.pause();
+    sleep(stage.ttl().expect("the check is for leases") + SETTLED).await;
+    let woken = now_ns();
+    worker.resume();
+    for _ in 0..2 {
+        let event = worker.event(PATIENCE).expect("the loss is told");
+        // By the clock of the event, not by when its line was read.
+        let told = event["t_ns"].as_u64().or(event["after_ns"].as_u64()).expect("a time");
+        let delay = Duration::from_nanos(told.saturating_sub(woken));
+        eprintln!("T2: {} told {delay:?} after SIGCONT", event["event"]);
+        assert!(delay <= NOTICE + stage.scheduling(), "{event} came {delay:?} after SIGCONT");
+        // The last `true` was begun before the pause; a thread may be stopped within the call.
+        let last = event["last_true_before_ns"].as_u64().unwrap_or_default();
+        assert!(last < woken, "held {:?} after SIGCONT", Duration::from_nanos(last - woken));
+    }
+    Ok(())
+}
+
+/// T3: somebody else takes the lock away; how long until the holder is told, and why.
+async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration, LossReason) {
+    // Shorter holds go unwatched.
+    sleep(SETTLED).await;
+    assert!(guard.is_held());
+    let listener = Arc::clone(guard);
+    let listening = tokio::spawn(async move { (listener.lost().await, BootInstant::now()) });
+    take_away.await;
+    let taken = BootInstant::now();
+    let told = timeout(PATIENCE, listening).await.expect("the loss is told");
+    let (reason, told) = told.expect("no panic");
+    assert!(!guard.is_held());
+    (late(told, taken), reason)
+}
+
+/// T3: a lock that was broken.
+pub async fn t3_told_of_a_broken_lock(stage: &Stage) -> Result<()> {
+    let (holder, operator) = (stage.connect("holder").await?, stage.connect("operator").await?);
+    let guard = Arc::new(acquire(&holder).await?);
+    let lock = lock(&operator);
+    let breaking = async { lock.break_lock().await.map(|broken| assert!(broken.is_some())) };
+    let (delay, reason) = told_after(&guard, breaking).await;
+    eprintln!("T3: told {delay:?} after the lock was broken");
+    assert_eq!(reason, LossReason::EntryDeleted);
+    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    Ok(())
+}
+
+/// T3: the key was deleted behind everybody's back.
+pub async fn t3_told_of_a_deleted_key(stage: &Stage) -> Result<()> {
+    let holder = stage.connect("holder").await?;
+    let guard = Arc::new(acquire(&holder).await?);
+    let keys = stage.contenders(&lock(&holder)).await;
+    let delete = async { assert!(stage.server().delete_key(&keys[0])) };
+    let (delay, reason) = told_after(&guard, delete).await;
+    eprintln!("T3: told {delay:?} after the key was deleted");
+    assert_eq!(reason, LossReason::EntryDeleted);
+    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    Ok(())
+}
+
+/// T3: the whole session was ended, long before its deadline.
+pub async fn t3_told_of_a_revoked_session(stage: &Stage) -> Result<()> {
+    let holder = stage.connect("holder").await?;
+    let guard = Arc::new(acquire(&holder).await?);
+    let (delay, reason) = match stage.backend() {
+        Backend::Etcd => {
+            let lease = lease_of(&stage.contenders(&lock(&holder)).await[0]);
+            told_after(&guard, async { assert!(stage.server().revoke_lease(lease)) }).await
+        }
+        _ => told_after(&guard, async { remove_sessions(stage) }).await,
+    };
+    eprintln!("T3: told {delay:?} after the session was revoked");
+    // The own key's watch, the heartbeat or the answer to it: whichever is first.
+    let reasons = [LossReason::EntryDeleted, LossReason::ExpiredByServer, LossReason::Revoked];
+    assert!(reasons.contains(&reason), "{reason:?}");
+    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    drop(guard);
+    super::tools::take_turn(&holder).await.map(drop)
+}
+
+/// The lease that is in a contender's key: `<namespace>/lock/<name>/<lease>-<random>`.
+pub fn lease_of(key: &str) -> i64 {
+    let id = key.rsplit('/').next().and_then(|id| id.split('-').next());
+    id.and_then(|lease| i64::from_str_radix(lease, 16).ok()).expect("a key of ours")
+}
+
+/// Removes the files of all sessions.
+pub fn remove_sessions(stage: &Stage) {
+    for file in stage.session_files() {
+        fs::remove_file(file).expect("it is there");
+    }
+}
+
+/// T4: a short outage suspends, and takes nothing.
+pub async fn t4_suspended_is_not_lost(stage: &Stage) -> Result<()> {
+    let holder = stage.connect_by_proxy("holder").await?;
+    let guard = Arc::new(acquire(&holder).await?);
+    let mut state = holder.state();
+    let probe = Probe::start(&guard);
+    stage.proxy().set_both(Mode::Stall);
+    let overdue = stage.heartbeat() + stage.attempt_timeout();
+    let suspended = timeout(overdue + super::SLACK + stage.scheduling(), async {
+        until_state(&mut state, |state| state == State::Suspended).await
+    });
+    suspended.await.expect("a heartbeat is overdue");
+    let deadline = guard.deadline();
+    stage.proxy().heal();
+    until_state(&mut state, |state| state == State::Connected).await;
+    assert!(guard.deadline() > deadline);
+    sleep(stage.ttl().expect("the check is for leases")).await;
+    assert!(probe.is_held() && guard.is_held());
+    assert!(lock(&holder).try_acquire().await?.is_none());
+    holder.stop().await
+}
+
+/// All that a subscriber is told until the end.
+async fn story(mut state: StateWatch) -> Vec<State> {
+    let mut story = vec![state.current()];
+    while let Some(next) = timeout(PATIENCE, state.changed()).await.expect("told") {
+        story.push(next);
+    }
+    story
+}
+
+/// T5: every state is told, in order, to whoever listens early or late; the last is `Closed`.
+pub async fn t5_closed_is_the_last_state(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let guard = acquire(&coordinator).await?;
+    let early = coordinator.state();
+    coordinator.stop().await?;
+    assert_eq!(guard.lost().await, LossReason::Closed);
+    let late = coordinator.state();
+    assert_eq!(story(late).await, [State::Closed]);
+    let story = story(early).await;
+    assert_eq!(story.last(), Some(&State::Closed));
+    let refused = lock(&coordinator).acquire(Some(PATIENCE)).await.expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    Ok(())
+}
+
+/// T5: the whole life of a client: outage, loss, next session, end.
+pub async fn t5_every_state_in_order(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect_by_proxy("one").await?;
+    let (never_polled, mut state) = (coordinator.state(), coordinator.state());
+    stage.proxy().set_both(Mode::Blackhole);
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    assert_eq!(coordinator.state().current(), State::Lost(LossReason::DeadlinePassed));
+    stage.proxy().heal();
+    until_state(&mut state, |state| state == State::Connected).await;
+    assert_eq!(coordinator.state().current(), State::Connected);
+    coordinator.stop().await?;
+    let story = story(never_polled).await;
+    let lost = State::Lost(LossReason::DeadlinePassed);
+    let at = story.iter().position(|state| *state == lost).expect("it was lost");
+    assert_eq!(story[at - 1], State::Suspended, "{story:?}");
+    assert_eq!(story[at + 1], State::Connected, "{story:?}");
+    assert_eq!(story.last(), Some(&State::Closed), "{story:?}");
+    assert!(story.windows(2).all(|pair| pair[0] != pair[1]), "{story:?}");
+    Ok(())
+}
+
+/// T5: a session that the store ended, with nothing held, is lost for that reason.
+pub async fn t5_the_reason_is_told(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let mut state = coordinator.state();
+    let expected = match stage.backend() {
+        Backend::Etcd => {
+            let waiting = acquire_in_background(&coordinator).await.expect("no panic")?;
+            let lease = lease_of(&stage.contenders(&lock(&coordinator)).await[0]);
+            waiting.release().await?;
+            assert!(stage.server().revoke_lease(lease));
+            LossReason::ExpiredByServer
+        }
+        _ => {
+            remove_sessions(stage);
+            LossReason::Revoked
+        }
+    };
+    let lost = until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    assert_eq!(lost, State::Lost(expected));
+    until_state(&mut state, |state| state == State::Connected).await;
+    let guard = acquire(&coordinator).await?;
+    sleep(MOMENT).await;
+    guard.release().await
+}
+
+fn late(moment: BootInstant, than: BootInstant) -> Duration {
+    moment.saturating_duration_since(than)
+}

@@ -1,0 +1,172 @@
+//! What checks have in common.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use coordination::{
+    BootInstant, Builder, Coordinator, FencingToken, Lock, LockGuard, Result, State,
+};
+use tokio::time::{sleep, timeout};
+
+use super::Stage;
+
+/// The lock that most checks are about.
+pub const NAME: &str = "vol-7";
+/// Ten times as long as anything may take that happens at all.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A little while.
+pub const MOMENT: Duration = Duration::from_millis(50);
+
+/// The lock that most checks are about, at this client.
+pub fn lock(coordinator: &Coordinator) -> Lock {
+    coordinator.lock(NAME).expect("a valid name")
+}
+
+/// Takes it, in good time.
+pub async fn acquire(coordinator: &Coordinator) -> Result<LockGuard> {
+    lock(coordinator).acquire(Some(PATIENCE)).await
+}
+
+/// Waits for it in a task of its own.
+pub fn acquire_in_background(
+    coordinator: &Coordinator,
+) -> tokio::task::JoinHandle<Result<LockGuard>> {
+    let lock = lock(coordinator);
+    tokio::spawn(async move { lock.acquire(Some(PATIENCE)).await })
+}
+
+/// Takes it and gives it back.
+pub async fn take_turn(coordinator: &Coordinator) -> Result<FencingToken> {
+    let guard = acquire(coordinator).await?;
+    let token = guard.token();
+    guard.release().await.map(|()| token)
+}
+
+/// Waits until this many hold it or wait for it.
+pub async fn until_contenders(stage: &Stage, lock: &Lock, count: usize) {
+    let mut seen = Vec::new();
+    let come = async {
+        loop {
+            seen = stage.contenders(lock).await;
+            if seen.len() == count {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let outcome = timeout(PATIENCE, come).await;
+    assert!(outcome.is_ok(), "{count} contenders expected, and there are {seen:?}");
+}
+
+/// Waits for this state of the coordinator.
+///
+/// # Panics
+///
+/// When it does not come.
+pub async fn until_state(
+    watch: &mut coordination::StateWatch,
+    wanted: impl Fn(State) -> bool,
+) -> State {
+    let come = async {
+        while !wanted(watch.current()) {
+            watch.changed().await.expect("not the last state");
+        }
+        watch.current()
+    };
+    timeout(PATIENCE, come).await.expect("the state comes")
+}
+
+/// Polls a future up to so many times, with a pause for others after each; its output, if it came.
+pub async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+    for _ in 0..times {
+        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
+        if let Poll::Ready(output) = polled.await {
+            return Some(output);
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    None
+}
+
+/// Polls a future so many times and drops it where it stands; whether it had completed.
+pub async fn drop_after_polls<F: Future>(future: F, times: usize) -> bool {
+    poll_times(pin!(future), times).await.is_some()
+}
+
+/// A lock, and the client it belongs to, of a runtime that has ended since.
+pub async fn held_by_an_ended_runtime(
+    settings: Builder,
+    url: String,
+) -> Result<(LockGuard, Coordinator)> {
+    let holding = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let held: Result<_> = runtime.block_on(async {
+            let coordinator = settings.connect(&url).await?;
+            Ok((acquire(&coordinator).await?, coordinator))
+        });
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        held
+    });
+    holding.await.expect("no panic")
+}
+
+/// A room for one: panics when two are inside.
+#[derive(Debug, Default)]
+pub struct Room(AtomicUsize);
+
+impl Room {
+    /// Goes in and comes out when the answer is dropped.
+    pub fn enter(&self) -> Inside<'_> {
+        let others = self.0.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "somebody is in the critical section already");
+        Inside(self)
+    }
+}
+
+/// Somebody in a [`Room`].
+#[derive(Debug)]
+pub struct Inside<'a>(&'a Room);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A thread that asks a guard [`is_held`](LockGuard::is_held) all the time, whatever the executor does.
+#[derive(Debug)]
+pub struct Probe(JoinHandle<BootInstant>);
+
+impl Probe {
+    /// Asks until the answer is no.
+    pub fn start(guard: &Arc<LockGuard>) -> Self {
+        let guard = Arc::clone(guard);
+        Self(thread::spawn(move || {
+            let mut last = BootInstant::now();
+            loop {
+                let before = BootInstant::now();
+                if !guard.is_held() {
+                    return last;
+                }
+                last = before;
+                // The checks share two cores with servers.
+                thread::sleep(Duration::from_micros(200));
+            }
+        }))
+    }
+
+    /// Whether the answer was yes all the time so far.
+    pub fn is_held(&self) -> bool {
+        !self.0.is_finished()
+    }
+
+    /// The last moment of which the answer was yes.
+    pub async fn last_held(self) -> BootInstant {
+        let joining = tokio::task::spawn_blocking(|| self.0.join().expect("the probe"));
+        timeout(PATIENCE, joining).await.expect("the guard is lost").expect("not aborted")
+    }
+}

@@ -1,0 +1,124 @@
+//! F-1, F-2, F-3 (where no lease runs), F-5, F-43: holders and waiters that die or pause.
+
+use std::{thread, time::Duration};
+
+use serde_json::json;
+
+use super::{SCHEDULING, Site};
+use crate::harness::log::now_ns;
+
+const LOCK: &str = "crash";
+const LONG: Duration = Duration::from_secs(20);
+
+/// F-1: the holder dies, and the next has the lock within the bound. Answers how long it took.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn holder_killed(site: &Site) -> Duration {
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    let first = holder.acquire(LOCK);
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    let killed_ns = now_ns();
+    holder.kill();
+    let second = waiter.granted(waiting, LONG);
+    let took = since(killed_ns, second.t_ns);
+    assert!(took <= site.crash_release(), "free only {took:?} after the holder's death");
+    assert!(second.token > first.token);
+    assert_eq!(waiter.holders(LOCK), ["waiter"]);
+    waiter.release(LOCK);
+    assert_eq!(waiter.holders(LOCK), [""; 0]);
+    took
+}
+
+/// F-2: the first waiter and one in the middle die; the rest are served in their order, delayed once.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn waiters_killed(site: &Site) -> Duration {
+    let holder = site.process("holder");
+    holder.acquire(LOCK);
+    let waiters: Vec<_> = (0..4)
+        .map(|index| {
+            let waiter = site.process(&format!("waiter-{index}"));
+            let waiting = waiter.wait_for(LOCK);
+            holder.sees_contenders(LOCK, index + 2);
+            (waiter, waiting)
+        })
+        .collect();
+    let killed_ns = now_ns();
+    waiters[0].0.kill();
+    waiters[2].0.kill();
+    holder.release(LOCK);
+    let mut took = Duration::ZERO;
+    let mut last_token = 0;
+    for survivor in [1, 3] {
+        let (waiter, waiting) = &waiters[survivor];
+        let grant = waiter.granted(*waiting, LONG);
+        assert!(grant.token > last_token);
+        last_token = grant.token;
+        took = since(killed_ns, grant.t_ns);
+        // The bound once for both dead waiters, not for each; a hand-over for each survivor.
+        let bound = site.crash_release() + 2 * SCHEDULING;
+        assert!(took <= bound, "waiter {survivor} was served only after {took:?}");
+        if survivor == 1 {
+            assert!(waiters[3].0.poll(waiters[3].1).is_none(), "overtaken");
+        }
+        waiter.release(LOCK);
+    }
+    took
+}
+
+/// F-3 and F-5 where the guard is to stay valid: the holder is stopped for `pause`.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn holder_paused_keeps(site: &Site, pause: Duration) {
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    let first = holder.acquire(LOCK);
+    holder.observe(LOCK);
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    for _ in 0..3 {
+        holder.pause();
+        thread::sleep(pause);
+        holder.resume();
+        // Enough for a heartbeat or two.
+        thread::sleep(Duration::from_millis(700));
+        holder.keeps(LOCK);
+        assert!(waiter.poll(waiting).is_none(), "granted to two");
+    }
+    let released_ns = holder.release(LOCK);
+    let second = waiter.granted(waiting, LONG);
+    assert!(second.token > first.token);
+    assert!(since(released_ns, second.t_ns) <= Duration::from_secs(2), "contract L2");
+}
+
+/// F-43: the process ends by `exit`, which drops nothing.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn holder_exits(site: &Site) -> Duration {
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    holder.acquire(LOCK);
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    let exited_ns = now_ns();
+    holder.send(json!({ "command": "exit", "code": 3 }));
+    let status = holder.child().wait(Duration::from_secs(5)).expect("exit is not held up");
+    let exit = since(exited_ns, now_ns());
+    assert!(exit <= Duration::from_millis(500) + SCHEDULING, "exit took {exit:?}");
+    assert_eq!(status.code(), Some(3), "no panic on the way out");
+    let took = since(exited_ns, waiter.granted(waiting, LONG).t_ns);
+    assert!(took <= site.crash_release(), "free only {took:?} after the exit");
+    took
+}
+
+/// The time between two readings of the clock; zero when they are in the wrong order.
+pub fn since(earlier_ns: u64, later_ns: u64) -> Duration {
+    Duration::from_nanos(later_ns.saturating_sub(earlier_ns))
+}

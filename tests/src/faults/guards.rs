@@ -1,0 +1,217 @@
+//! F-39, F-42, F-43: what becomes of guards, in one process.
+
+use std::{
+    fs,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    process::Command,
+    task::Poll,
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination::{Coordinator, ErrorKind, Lock, LockGuard};
+use tokio::runtime::Runtime;
+
+use super::Site;
+
+const LOCK: &str = "guards";
+/// Contract L2.
+const SOON: Duration = Duration::from_secs(2);
+
+/// F-39: children are started while the lock is held, and live on; after the release it is free.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub async fn spawned_children(site: &Site, count: usize) {
+    let ours = site.client("parent").await.lock(LOCK).expect("a good name");
+    let theirs = site.client("other").await.lock(LOCK).expect("a good name");
+    for round in 0..count {
+        let guard = ours.acquire(Some(SOON)).await.expect("it is free");
+        let mut child = Command::new("sleep").arg("0.1").spawn().expect("`sleep` is there");
+        guard.release().await.expect("the store confirms");
+        let taken = theirs.try_acquire().await.expect("the store answers");
+        let taken = taken.unwrap_or_else(|| panic!("taken after release, round {round}"));
+        if round == 0 {
+            assert_eq!(shared_descriptors(child.id()), [""; 0]);
+        }
+        taken.release().await.expect("the store confirms");
+        // Reaped later; a hundred at a time are enough.
+        if round % 100 == 99 {
+            thread::sleep(Duration::from_millis(100));
+        }
+        thread::spawn(move || child.wait());
+    }
+}
+
+/// What a child has open that it could only have from us: sockets and lock files.
+fn shared_descriptors(child: u32) -> Vec<String> {
+    let open = fs::read_dir(format!("/proc/{child}/fd")).expect("the child is alive");
+    open.flatten()
+        .filter_map(|descriptor| fs::read_link(descriptor.path()).ok())
+        .map(|target| target.to_string_lossy().into_owned())
+        .filter(|target| {
+            ["socket:", "inotify", "/queues/", "/sessions/", "/members/"]
+                .iter()
+                .any(|sign| target.contains(sign))
+        })
+        .collect()
+}
+
+/// F-42: `release` is dropped at its first poll, its second, and so on until it completes before.
+/// The lock is free soon all the same, and a later grant of the same session stays.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub async fn release_dropped_at_every_poll(site: &Site) -> usize {
+    let session = site.client("ours").await;
+    let ours = session.lock(LOCK).expect("a good name");
+    let theirs = site.client("other").await.lock(LOCK).expect("a good name");
+    for polls in 0.. {
+        let guard = ours.acquire(Some(SOON)).await.expect("it is free soon");
+        let done = poll_times(guard.release(), polls).await;
+        // The same session again, in the same moment as its own release.
+        let later = ours.acquire(Some(SOON)).await.expect("released in the background");
+        let other = theirs.try_acquire().await.expect("the store answers");
+        assert!(other.is_none(), "granted to two after {polls} polls");
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert!(later.is_held(), "lost by the release before it, after {polls} polls");
+        drop(later);
+        let other = theirs.acquire(Some(SOON)).await.expect("dropping releases");
+        other.release().await.expect("the store confirms");
+        if let Some(outcome) = done {
+            outcome.expect("the store confirms");
+            return polls;
+        }
+    }
+    unreachable!("the release completes at last")
+}
+
+/// Polls the future this often at most, and drops it.
+async fn poll_times<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // No wake-up is to come after the last poll.
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// F-42: an operator breaks the lock; the release says so, and does not free the next grant.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub async fn release_after_loss(site: &Site) {
+    let ours = site.client("ours").await.lock(LOCK).expect("a good name");
+    let theirs = site.client("other").await.lock(LOCK).expect("a good name");
+    for is_dropped in [false, true] {
+        let guard = ours.acquire(Some(SOON)).await.expect("it is free");
+        // Longer than a watch of one's own entry takes to begin.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let broken = theirs.break_lock().await.expect("the store answers");
+        assert_eq!(broken.expect("somebody holds it").member, "ours");
+        let next = theirs.acquire(Some(SOON)).await.expect("it was broken");
+        tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is told");
+        assert!(!guard.is_held());
+        if is_dropped {
+            drop(guard);
+        } else {
+            let error = guard.release().await.expect_err("it was lost");
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+            assert!(error.loss_reason().is_some());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(next.is_held());
+        assert_eq!(theirs.holders().await.expect("the store answers").len(), 1);
+        next.release().await.expect("the store confirms");
+    }
+}
+
+/// F-43: the program's runtime ends and the guard lives on, as heartbeats do not depend on it; dropped
+/// outside any runtime it releases. Then the same in a panic.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn runtime_dropped(site: &Site) {
+    let other = Runtime::new().expect("a runtime");
+    let theirs = other.block_on(site.client("other"));
+    let theirs = theirs.lock(LOCK).expect("a good name");
+    let is_free =
+        |theirs: &Lock| other.block_on(theirs.try_acquire()).expect("the store answers").is_some();
+    let (coordinator, guard) = holder(site, false);
+    thread::sleep(Duration::from_secs(1));
+    assert!(guard.is_held() && !is_free(&theirs));
+    assert!(took(|| drop(guard)) <= Duration::from_millis(50), "drop blocks");
+    assert!(free_within(SOON, || is_free(&theirs)), "dropping outside a runtime releases");
+    let guard = other.block_on(coordinator.lock(LOCK).expect("a good name").acquire(Some(SOON)));
+    let guard = guard.expect("it is free");
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = guard;
+        panic!("in the critical section");
+    }));
+    assert!(panicked.is_err());
+    assert!(free_within(SOON, || is_free(&theirs)), "unwinding releases");
+    assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
+}
+
+/// F-43: the runtime that heartbeats were tied to ends, and so do the guards.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn tied_runtime_dropped(site: &Site) {
+    let (coordinator, guard) = holder(site, true);
+    assert!(!guard.is_held(), "its heartbeats have ended");
+    let error = pollster_block(guard.release()).expect_err("it was lost");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    let other = Runtime::new().expect("a runtime");
+    other.block_on(async {
+        let theirs = site.client("other").await.lock(LOCK).expect("a good name");
+        let free = theirs.acquire(Some(site.crash_release())).await;
+        drop(free.expect("free within the bound"));
+    });
+    assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
+}
+
+/// A guard whose runtime is gone.
+fn holder(site: &Site, is_tied: bool) -> (Coordinator, LockGuard) {
+    let runtime = Runtime::new().expect("a runtime");
+    let held = runtime.block_on(async {
+        let builder = site.builder("ours").heartbeat_on_current_runtime(is_tied);
+        let coordinator = builder.connect(&site.url).await.expect("the store is there");
+        let lock = coordinator.lock(LOCK).expect("a good name");
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        (coordinator, guard)
+    });
+    drop(runtime);
+    held
+}
+
+fn pollster_block<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(future)
+}
+
+fn took(work: impl FnOnce()) -> Duration {
+    let begun = Instant::now();
+    work();
+    begun.elapsed()
+}
+
+fn free_within(limit: Duration, is_free: impl FnMut() -> bool) -> bool {
+    crate::harness::wait_until(limit, is_free)
+}

@@ -1,0 +1,121 @@
+//! F-46, F-51: names of locks and of members.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Process, Site};
+use crate::harness::wait_until;
+
+/// Names that are different, however alike they look to a store.
+pub fn odd_names() -> Vec<String> {
+    let mut names: Vec<String> = [
+        ".",
+        "..",
+        "/",
+        "//",
+        "../x",
+        "\0",
+        "\n",
+        "a\nb",
+        "%",
+        "%2F",
+        "%252F",
+        "\"",
+        "'",
+        "`",
+        "'; DROP TABLE locks; --",
+        "🔒",
+        "é",
+        "e\u{301}",
+        "É",
+        "case",
+        "Case",
+        "CASE",
+        "trailing",
+        "trailing ",
+        " trailing",
+        "-leading",
+        "--help",
+        "a",
+        "a/b",
+        "ab",
+        "a/",
+        "/a",
+        "a b",
+        "a\tb",
+        "h~",
+        "~",
+        "lock",
+        "in-use",
+        "*",
+        "?",
+        "{tag}",
+        "\u{feff}a",
+        "\u{200b}a",
+        "\\",
+        "\r",
+    ]
+    .map(str::to_owned)
+    .into();
+    // On either side of the length from which a name is stored by its hash, and the longest.
+    names.extend([199, 200, 201, 255, 256, 1_023, 1_024].map(|length| "n".repeat(length)));
+    names.push(format!("{}m", "n".repeat(1_023)));
+    names
+}
+
+/// F-46: all odd names are held at once, and each excludes another process.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn odd_names_are_distinct(site: &Site) {
+    let (ours, theirs) = (site.process("ours"), site.process("theirs"));
+    let names = odd_names();
+    for name in &names {
+        assert!(ours.try_acquire(name).is_some(), "{name:?} is taken by another name");
+    }
+    for name in &names {
+        assert!(theirs.try_acquire(name).is_none(), "{name:?} is granted to two");
+        // What asked in vain leaves in the background.
+        theirs.sees_contenders(name, 1);
+        assert_eq!(theirs.holders(name), ["ours"], "{name:?}");
+    }
+    for name in &names {
+        ours.release(name);
+        assert!(theirs.try_acquire(name).is_some(), "{name:?} was not released");
+    }
+    for name in ["".to_owned(), "n".repeat(1_025), "n".repeat(1 << 20)] {
+        let error = ours.acquire_within(&name, Duration::ZERO).expect_err("not a name");
+        assert_eq!(error["kind"], "Name", "{error}");
+    }
+}
+
+/// F-51: a member id is in use by one live session at a time. Answers how long after the death of its
+/// process it could be used again.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn member_exists(site: &Site) -> Duration {
+    let (first, second) = (site.process("twin"), Process::unconnected(site));
+    let begun = Instant::now();
+    let error = second.try_connect(site, "twin").expect_err("the id is in use");
+    assert_eq!(error["kind"], "MemberExists", "{error}");
+    assert_eq!(error["effect"], "None", "{error}");
+    assert!(begun.elapsed() <= Duration::from_secs(5));
+    first.acquire("identity");
+    second.try_connect(site, "other").expect("another id is free");
+    first.call(serde_json::json!({ "command": "stop" }));
+    let third = Process::unconnected(site);
+    third.try_connect(site, "twin").expect("the id is free after a stop");
+    // Long enough for a heartbeat, so that its lease is as long as can be.
+    thread::sleep(2 * super::HEARTBEAT);
+    third.kill();
+    let killed = Instant::now();
+    let bound = site.crash_release();
+    let freed = wait_until(bound, || second.try_connect(site, "twin").is_ok());
+    assert!(freed, "the id of a dead process is in use after {bound:?}");
+    killed.elapsed()
+}

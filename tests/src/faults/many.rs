@@ -1,0 +1,98 @@
+//! F-44: a thousand waiters on one lock.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Process, Site, crash::since};
+use crate::harness::{Record, Scratch, Worker, log, wait_until};
+
+const LOCK: &str = "many";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a crowd was served like.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// From the first call to the last release.
+    pub total: Duration,
+    /// From one's call to release to the next one's return, half of them within.
+    pub median: Duration,
+    /// And all but one in a hundred.
+    pub p99: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+/// Has `processes` × `tasks` acquire and release once each; every one is served, one at a time, and in
+/// the order of tokens, which is the order of their arrival at the store.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
+    let scratch = Scratch::new("crowd");
+    let file = scratch.join("history");
+    let clients: Vec<_> =
+        (0..processes).map(|index| site.process(&format!("client-{index}"))).collect();
+    let gate = site.process("gate");
+    // Nobody is served before all stand in the queue.
+    gate.acquire(LOCK);
+    let command = json!({ "command": "tasks", "lock": LOCK, "n": tasks, "file": file });
+    let sent: Vec<_> = clients.iter().map(|client| client.send(command.clone())).collect();
+    wait_for_queue(&gate, 1 + processes * tasks);
+    gate.release(LOCK);
+    for (client, id) in clients.iter().zip(sent) {
+        finish(client, id);
+    }
+    let history = log::read(&file);
+    assert_eq!(gate.holders(LOCK), [""; 0], "somebody was left behind");
+    assert_eq!(history.iter().filter(|record| record.event == "error").count(), 0);
+    judge(&history, processes * tasks)
+}
+
+fn wait_for_queue(gate: &Process, count: usize) {
+    // In the rush an answer may take too long.
+    let holders = || gate.try_call(json!({ "command": "holders", "lock": LOCK }));
+    let ready = wait_until(Duration::from_secs(60), || {
+        holders().is_ok_and(|all| all.as_array().is_some_and(|all| all.len() == count))
+    });
+    assert!(ready, "not {count} contenders: {:?}", holders());
+}
+
+fn finish(client: &Worker, id: u64) -> Value {
+    let answer = client.receive(id, PATIENCE);
+    let answer = answer.unwrap_or_else(|| panic!("not served within {PATIENCE:?}"));
+    answer.unwrap_or_else(|error| panic!("not served: {error}"))
+}
+
+/// Checks a history of turns for exclusion and order (checks O1 and O2 of the contract).
+///
+/// # Panics
+///
+/// When it shows a fault.
+pub fn judge(history: &[Record], grants: usize) -> Served {
+    let of = |event: &str| -> Vec<(u64, u64)> {
+        let records = history.iter().filter(|record| record.event == event);
+        records.filter_map(|record| Some((record.token?, record.t_ns))).collect()
+    };
+    let (returns, releases) = (of("acquire-return"), of("release-call"));
+    assert_eq!((returns.len(), releases.len()), (grants, grants), "each has one grant");
+    let held = history.iter().filter(|record| record.event == "release-call");
+    assert!(held.clone().all(|record| record.extra["held"] == true), "a grant was lost");
+    // Both are in the order of time.
+    let mut gaps = Vec::new();
+    for ((token, released_ns), (next, granted_ns)) in releases.iter().zip(returns.iter().skip(1)) {
+        assert!(next > token, "token {next} was granted after {token}");
+        assert!(granted_ns >= released_ns, "{next} was granted before {token} was released");
+        gaps.push(since(*released_ns, *granted_ns));
+    }
+    gaps.sort_unstable();
+    let at = |percent: usize| gaps.get(gaps.len() * percent / 100).copied().unwrap_or_default();
+    let ends = history.first().zip(history.last());
+    Served {
+        total: ends.map_or(Duration::ZERO, |(first, last)| since(first.t_ns, last.t_ns)),
+        median: at(50),
+        p99: at(99),
+        longest: gaps.last().copied().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,132 @@
+//! Certificates made for one test: an authority, and identities that are right or wrong in one way.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+
+use super::Scratch;
+
+/// Common name of [`Certificates::client`]; with etcd's authentication on, the user it stands for.
+pub const CLIENT_NAME: &str = "tester";
+
+/// Names a server on this machine is reached by.
+const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// The PEM files of a certificate and its private key.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// A certificate authority, what it signed, and what it should not be taken for.
+#[derive(Debug)]
+pub struct Certificates {
+    /// The authority a client should trust.
+    pub authority: PathBuf,
+    /// For `localhost` and `127.0.0.1`.
+    pub server: Identity,
+    /// For a client named [`CLIENT_NAME`].
+    pub client: Identity,
+    /// An authority nobody should trust.
+    pub other_authority: PathBuf,
+    /// Like `server`, signed by the other authority.
+    pub other_server: Identity,
+    /// Like `client`, signed by the other authority.
+    pub other_client: Identity,
+    /// Signed by the authority, for `elsewhere.example` only.
+    pub wrong_host: Identity,
+    /// Like `server`, but its time is over.
+    pub expired: Identity,
+    _directory: Scratch,
+}
+
+impl Certificates {
+    /// Makes them, in a directory that is removed on drop.
+    ///
+    /// # Panics
+    ///
+    /// When a file cannot be written.
+    pub fn new() -> Self {
+        let directory = Scratch::new("certificates");
+        let path = directory.path();
+        let ours = Authority::new("Test CA");
+        let other = Authority::new("Other CA");
+        let mut expired = parameters("expired", &LOCAL);
+        expired.not_before = date_time_ymd(2020, 1, 1);
+        expired.not_after = date_time_ymd(2021, 1, 1);
+        Self {
+            authority: write(path, "ca.pem", &ours.certificate),
+            server: ours.sign(path, "server", parameters("server", &LOCAL)),
+            client: ours.sign(path, "client", parameters(CLIENT_NAME, &[])),
+            other_authority: write(path, "other-ca.pem", &other.certificate),
+            other_server: other.sign(path, "other-server", parameters("server", &LOCAL)),
+            other_client: other.sign(path, "other-client", parameters(CLIENT_NAME, &[])),
+            wrong_host: ours.sign(path, "wrong-host", parameters("server", &["elsewhere.example"])),
+            expired: ours.sign(path, "expired", expired),
+            _directory: directory,
+        }
+    }
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut parameters = parameters(name, &[]);
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        parameters.extended_key_usages.clear();
+        let key = new_key();
+        let certificate = parameters.self_signed(&key).expect("the parameters are complete");
+        Self { certificate: certificate.pem(), issuer: Issuer::new(parameters, key) }
+    }
+
+    fn sign(&self, directory: &Path, file: &str, parameters: CertificateParams) -> Identity {
+        let key = new_key();
+        let certificate =
+            parameters.signed_by(&key, &self.issuer).expect("the parameters are complete");
+        Identity {
+            certificate: write(directory, &format!("{file}.pem"), &certificate.pem()),
+            key: write(directory, &format!("{file}-key.pem"), &key.serialize_pem()),
+        }
+    }
+}
+
+fn parameters(name: &str, hosts: &[&str]) -> CertificateParams {
+    let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut parameters = CertificateParams::new(hosts).expect("the names are ASCII");
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    parameters.use_authority_key_identifier_extension = true;
+    // Both, because etcd's gateway is a client of its own server and shows the server's certificate.
+    parameters.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    parameters
+}
+
+fn new_key() -> KeyPair {
+    KeyPair::generate().expect("the system has randomness")
+}
+
+fn write(directory: &Path, name: &str, pem: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, pem).expect("the scratch directory is writable");
+    path
+}

@@ -1,0 +1,148 @@
+//! What an administrator does to the store behind the clients' backs, through `etcdctl`.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::{Etcd, ROOT, ROOT_PASSWORD, USER, USER_PASSWORD};
+
+/// Written and compacted away by [`Etcd::compact`]; outside any namespace of a test.
+const COMPACTION_KEY: &str = "harness-compaction";
+
+impl Etcd {
+    /// Runs `etcdctl` against the nodes that run, as the administrator. Blocks.
+    ///
+    /// It accepts whatever certificate the server shows, so it works with a wrong one too.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started. Its failure is in the output.
+    pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.plain_etcdctl();
+        if let Some(tls) = &self.options.tls {
+            command.arg("--insecure-skip-tls-verify");
+            command.arg("--cacert").arg(&tls.authority);
+            command.arg("--cert").arg(&tls.client.certificate);
+            command.arg("--key").arg(&tls.client.key);
+        }
+        if self.users_on {
+            command.arg(format!("--user={ROOT}:{ROOT_PASSWORD}"));
+        }
+        run(command.args(arguments))
+    }
+
+    /// Runs `etcdctl` with nothing but the end points and `arguments`: no user, no certificates.
+    pub fn etcdctl_as_stranger(&self, arguments: &[&str]) -> Output {
+        run(self.plain_etcdctl().args(arguments))
+    }
+
+    /// The standard output of an [`Etcd::etcdctl`] that must succeed.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn administer(&self, arguments: &[&str]) -> String {
+        let output = self.etcdctl(arguments);
+        assert!(
+            output.status.success(),
+            "etcdctl {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The leases that exist.
+    pub fn lease_ids(&self) -> Vec<i64> {
+        self.administer(&["lease", "list"])
+            .lines()
+            .filter_map(|line| i64::from_str_radix(line.trim(), 16).ok())
+            .collect()
+    }
+
+    /// Seconds until the lease ends unless it is renewed; none when there is no such lease.
+    pub fn lease_remaining(&self, id: i64) -> Option<u64> {
+        let answer = self.administer_json(&["lease", "timetolive", &format!("{id:x}")]);
+        // Negative when it has ended.
+        answer["ttl"].as_u64()
+    }
+
+    /// The keys that start with `prefix`, in order. They must not contain a line break.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        self.administer(&["get", "--prefix", "--keys-only", "--", prefix])
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Deletes a key; false when there was none.
+    pub fn delete_key(&self, key: &str) -> bool {
+        self.administer(&["del", "--", key]).trim() == "1"
+    }
+
+    /// Revokes every lease, and so deletes all keys attached to one. Returns how many.
+    pub fn revoke_all_leases(&self) -> usize {
+        let leases = self.lease_ids();
+        leases.iter().filter(|id| self.revoke_lease(**id)).count()
+    }
+
+    /// Revokes a lease; false when there was none.
+    pub fn revoke_lease(&self, id: i64) -> bool {
+        let output = self.etcdctl(&["lease", "revoke", &format!("{id:x}")]);
+        output.status.success()
+    }
+
+    /// Forgets all history up to now: a watch or read at an older revision fails from here on.
+    pub fn compact(&self) {
+        // There must be something to compact: compacting the same revision twice is an error.
+        let put = self.administer_json(&["put", COMPACTION_KEY, "now"]);
+        let revision = put["header"]["revision"].as_i64().expect("each answer tells the revision");
+        self.administer(&["compact", "--physical", &revision.to_string()]);
+    }
+
+    /// Makes the users and turns authentication on.
+    pub(super) fn enable_users(&mut self) {
+        let prefix = self.options.user_prefix.clone().unwrap_or_default();
+        let root = format!("{ROOT}:{ROOT_PASSWORD}");
+        let user = format!("{USER}:{USER_PASSWORD}");
+        for arguments in [
+            ["user", "add", &root].as_slice(),
+            &["role", "add", ROOT],
+            &["user", "grant-role", ROOT, ROOT],
+            &["user", "add", &user],
+            &["role", "add", USER],
+            &["role", "grant-permission", "--prefix=true", USER, "readwrite", &prefix],
+            &["user", "grant-role", USER, USER],
+            &["auth", "enable"],
+        ] {
+            self.administer(arguments);
+        }
+        self.users_on = true;
+    }
+
+    fn administer_json(&self, arguments: &[&str]) -> Value {
+        let output = self.administer(&[&["--write-out=json"], arguments].concat());
+        serde_json::from_str(&output).expect("etcdctl was asked for JSON")
+    }
+
+    fn plain_etcdctl(&self) -> Command {
+        let mut command = Command::new("etcdctl");
+        let endpoints: Vec<_> = self
+            .client_urls()
+            .into_iter()
+            .zip(self.nodes())
+            .filter(|(_, node)| node.is_running())
+            .map(|(url, _)| url)
+            .collect();
+        command
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={}", endpoints.join(",")));
+        command
+    }
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("etcdctl is installed: checked at start")
+}

@@ -1,0 +1,190 @@
+//! etcd servers: one node or a cluster, on loopback, with TLS and users when asked.
+//!
+//! The binaries are Debian's (`etcd-server` and `etcd-client`, 3.4); without them the test fails, it
+//! does not pass unrun. Elections are fast (500 ms) so that faults are over within a test. Each node
+//! serves `/health` and `/metrics` on a third port without TLS or users, so that asking works
+//! whatever the client port demands.
+
+mod admin;
+mod node;
+mod options;
+
+pub use node::Node;
+pub use options::{EtcdOptions, Tls};
+
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::Once,
+    time::{Duration, Instant},
+};
+
+use super::{Scratch, ports::free_address, wait_until};
+use node::Addresses;
+
+/// The administrator, when users are on.
+pub const ROOT: &str = "root";
+/// Its password; recognisable, so that a test can search logs for it.
+pub const ROOT_PASSWORD: &str = "root-canary-9f2b";
+/// The user with rights on one prefix only, when users are on.
+pub const USER: &str = super::certs::CLIENT_NAME;
+/// Its password; has characters that a URL must escape: see [`Etcd::user_information`].
+pub const USER_PASSWORD: &str = "user-canary-71@c/e%d";
+/// Its password as written in a URL.
+const USER_PASSWORD_IN_URL: &str = "user-canary-71%40c%2Fe%25d";
+
+/// How long servers may take to be ready.
+const READY: Duration = Duration::from_secs(10);
+
+/// A running etcd; its processes and data are gone on drop.
+#[derive(Debug)]
+pub struct Etcd {
+    // Before `scratch`: the processes end first.
+    nodes: Vec<Node>,
+    options: EtcdOptions,
+    users_on: bool,
+    _scratch: Scratch,
+}
+
+impl Etcd {
+    /// One node, without TLS or users.
+    pub fn one() -> Self {
+        Self::options().start()
+    }
+
+    /// A cluster of three nodes, without TLS or users.
+    pub fn three() -> Self {
+        Self::options().nodes(3).start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn options() -> EtcdOptions {
+        EtcdOptions::default()
+    }
+
+    /// Starts what `options` ask for; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When etcd is not installed or does not become ready.
+    fn start(options: EtcdOptions) -> Self {
+        require_binaries();
+        let scratch = Scratch::new("etcd");
+        let addresses: Vec<_> = (0..options.nodes)
+            .map(|_| Addresses {
+                client: free_address(),
+                peer: free_address(),
+                metrics: free_address(),
+            })
+            .collect();
+        let nodes = (0..options.nodes)
+            .map(|index| Node::start(index, &addresses, &options, &scratch))
+            .collect();
+        let mut etcd = Self { nodes, options, users_on: false, _scratch: scratch };
+        etcd.wait_ready();
+        if etcd.options.user_prefix.is_some() {
+            etcd.enable_users();
+        }
+        etcd
+    }
+
+    /// The node at `index`, counted from zero.
+    pub fn node(&self, index: usize) -> &Node {
+        &self.nodes[index]
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The nodes' client URLs, `http://127.0.0.1:…` or `https://…`.
+    pub fn client_urls(&self) -> Vec<String> {
+        let scheme = match self.options.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        self.nodes.iter().map(|node| format!("{scheme}://{}", node.address())).collect()
+    }
+
+    /// The nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
+    pub fn authority(&self) -> String {
+        let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
+        addresses.join(",")
+    }
+
+    /// The least-privileged user as a URL writes it before the authority: `name:password@`, escaped.
+    pub fn user_information() -> String {
+        format!("{USER}:{USER_PASSWORD_IN_URL}@")
+    }
+
+    /// Waits until every node that runs answers a linearizable read.
+    ///
+    /// # Panics
+    ///
+    /// When one does not within ten seconds.
+    pub fn wait_ready(&self) {
+        let start = Instant::now();
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            let left = READY.saturating_sub(start.elapsed());
+            let ready = wait_until(left, || node.is_healthy() || !node.is_running());
+            assert!(
+                ready && node.is_running(),
+                "etcd node {} is not ready:\n{}",
+                node.name(),
+                node.log(),
+            );
+        }
+    }
+
+    /// The node that says it leads; none while there is no leader, or it is paused.
+    ///
+    /// A leader cut off from the others says so until it notices.
+    pub fn leader_index(&self) -> Option<usize> {
+        self.nodes.iter().position(Node::is_leader)
+    }
+
+    /// Waits for a leader.
+    ///
+    /// # Panics
+    ///
+    /// When there is none within ten seconds.
+    pub fn wait_leader(&self) -> usize {
+        let mut leader = None;
+        wait_until(READY, || {
+            leader = self.leader_index();
+            leader.is_some()
+        });
+        leader.expect("a majority of the nodes should elect a leader")
+    }
+
+    /// How many calls of each gRPC method the nodes that answer have started to serve: `Txn`,
+    /// `LeaseGrant`, `Watch`…
+    ///
+    /// A stream counts once. Calls made through [`Etcd::etcdctl`] count too; a node restarts at zero.
+    pub fn request_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for (method, count) in self.nodes.iter().flat_map(Node::request_counts) {
+            *counts.entry(method).or_default() += count;
+        }
+        counts
+    }
+}
+
+/// Fails the test when a binary is missing, and prints the version once.
+fn require_binaries() {
+    static CHECKED: Once = Once::new();
+    CHECKED.call_once(|| {
+        for (binary, argument) in [("etcd", "--version"), ("etcdctl", "version")] {
+            let version = Command::new(binary).arg(argument).output();
+            let Ok(version) = version else {
+                panic!(
+                    "`{binary}` is not installed: run `tests/run`, which installs it, \
+                     or `apt-get install etcd-server etcd-client`"
+                );
+            };
+            let version = String::from_utf8_lossy(&version.stdout).into_owned();
+            eprintln!("{}", version.lines().next().unwrap_or(binary));
+        }
+    });
+}

@@ -1,0 +1,102 @@
+//! What can be chosen about an etcd under test.
+
+use std::path::PathBuf;
+
+use super::{super::certs, Etcd};
+
+/// TLS on the client port.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub(super) server: certs::Identity,
+    pub(super) authority: PathBuf,
+    pub(super) client: certs::Identity,
+    pub(super) client_required: bool,
+}
+
+impl Tls {
+    /// The right certificate, and clients need none.
+    pub fn new(certificates: &certs::Certificates) -> Self {
+        Self {
+            server: certificates.server.clone(),
+            authority: certificates.authority.clone(),
+            client: certificates.client.clone(),
+            client_required: false,
+        }
+    }
+
+    /// Shows another certificate: an expired one, one for another host…
+    pub fn server(mut self, identity: &certs::Identity) -> Self {
+        self.server = identity.clone();
+        self
+    }
+
+    /// Refuses clients that show no certificate signed by the authority.
+    pub fn require_client(mut self) -> Self {
+        self.client_required = true;
+        self
+    }
+
+    /// etcd's flags.
+    pub(super) fn flags(&self) -> Vec<String> {
+        let mut flags = vec![
+            format!("--cert-file={}", self.server.certificate.display()),
+            format!("--key-file={}", self.server.key.display()),
+        ];
+        if self.client_required {
+            flags.push("--client-cert-auth".to_owned());
+            flags.push(format!("--trusted-ca-file={}", self.authority.display()));
+        }
+        flags
+    }
+}
+
+/// How to start an [`Etcd`].
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    pub(super) nodes: usize,
+    pub(super) tls: Option<Tls>,
+    pub(super) user_prefix: Option<String>,
+    pub(super) flags: Vec<String>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self { nodes: 1, tls: None, user_prefix: None, flags: Vec::new() }
+    }
+}
+
+impl EtcdOptions {
+    /// Number of nodes; one by default.
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Serves clients by TLS. The certificates must outlive the server.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Turns authentication on: [`super::ROOT`], and [`super::USER`] who may read and write the keys
+    /// that start with `prefix` and nothing else.
+    pub fn users(mut self, prefix: &str) -> Self {
+        self.user_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    /// Adds a flag to etcd's command line, `--name=value`.
+    pub fn flag(mut self, flag: impl Into<String>) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Starts it; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When etcd is not installed or does not become ready.
+    pub fn start(self) -> Etcd {
+        Etcd::start(self)
+    }
+}

@@ -1,0 +1,28 @@
+//! How to start, pause, cut off and kill what the tests run against.
+//!
+//! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network
+//! ([`proxy`]), administration commands for the store ([`etcd`]). The library under test has no
+//! part in them, so nothing here depends on it.
+//!
+//! Every process is on loopback, in its own directory, and ends with the test: killed on drop, and
+//! by the kernel when the test process itself dies.
+
+pub mod certs;
+pub mod child;
+pub mod etcd;
+mod http;
+pub mod log;
+pub mod ports;
+pub mod proxy;
+pub mod scratch;
+pub mod wait;
+pub mod worker;
+
+pub use certs::{Certificates, Identity};
+pub use child::{Child, Launch};
+pub use etcd::{Etcd, EtcdOptions, Tls};
+pub use log::{Record, Recorder};
+pub use proxy::{Direction, Mode, Proxy, Unit};
+pub use scratch::Scratch;
+pub use wait::{eventually, eventually_async, wait_until};
+pub use worker::Worker;

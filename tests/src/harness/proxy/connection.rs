@@ -1,0 +1,225 @@
+//! One connection of the proxy: a pump for each direction, until both have ended or one is cut.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{Direction, Edge, Lane, Mode, Parser, Shared};
+
+/// How a connection ends unless both sides close it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By FIN, to both sides.
+    Close,
+    /// By RST, to both sides.
+    Reset,
+}
+
+/// Chunks read ahead of the writer; beyond them, a stalled sender fills the kernel's buffers.
+const AHEAD: usize = 64;
+const CHUNK: usize = 16 * 1024;
+/// A target on loopback accepts or refuses at once, unless it is paused and its backlog is full.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// Carries the accepted connection `number` to its end.
+pub(super) async fn run(
+    mut client: TcpStream,
+    number: u64,
+    shared: &Shared,
+    mut ending: watch::Receiver<Option<End>>,
+) {
+    let server = tokio::select! {
+        server = timeout(CONNECT, TcpStream::connect(shared.target)) => server,
+        _ = told(&mut ending) => return reset(&client),
+    };
+    let Ok(Ok(mut server)) = server else {
+        return reset(&client);
+    };
+    // Without it, bytes written one by one would be sent together.
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let end = tokio::select! {
+        end = exchange(&mut client, &mut server, number, shared) => end.err(),
+        end = told(&mut ending) => Some(end),
+    };
+    if end == Some(End::Reset) {
+        reset(&client);
+        reset(&server);
+    }
+}
+
+/// Makes the coming close of the stream a reset.
+fn reset(stream: &TcpStream) {
+    // Fails only on a stream that is gone.
+    let _ = stream.set_zero_linger();
+}
+
+/// Waits until the proxy tells its connections to end.
+async fn told(ending: &mut watch::Receiver<Option<End>>) -> End {
+    // The sender lives as long as the connection's `Shared`.
+    let _ = ending.changed().await;
+    ending.borrow_and_update().unwrap_or(End::Reset)
+}
+
+async fn exchange(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    number: u64,
+    shared: &Shared,
+) -> Result<(), End> {
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    tokio::try_join!(
+        pump(from_client, to_server, Direction::ToServer, number, shared),
+        pump(from_server, to_client, Direction::ToClient, number, shared),
+    )?;
+    Ok(())
+}
+
+/// One direction. Reading and writing are apart so that a delay does not lower the throughput.
+async fn pump(
+    from: ReadHalf<'_>,
+    to: WriteHalf<'_>,
+    direction: Direction,
+    number: u64,
+    shared: &Shared,
+) -> Result<(), End> {
+    let lane = shared.lane(direction);
+    let (sender, events) = mpsc::channel(AHEAD);
+    let reader = async {
+        read(from, Parser::new(direction), sender, lane, number).await;
+        Ok(())
+    };
+    tokio::try_join!(reader, Writer::new(to, lane).run(events))?;
+    Ok(())
+}
+
+/// What came, and when.
+struct Event {
+    came: Instant,
+    what: What,
+}
+
+enum What {
+    Data(Vec<u8>, Vec<Edge>),
+    /// The sender sends no more.
+    Finished,
+    /// The sender's side was reset.
+    Broken,
+}
+
+async fn read(
+    mut from: ReadHalf<'_>,
+    mut parser: Parser,
+    events: mpsc::Sender<Event>,
+    lane: &Lane,
+    number: u64,
+) {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let what = match from.read(&mut buffer).await {
+            Ok(0) => What::Finished,
+            Ok(length) => {
+                let data = buffer[..length].to_vec();
+                let edges = parser.parse(&data);
+                lane.count(number, length, &edges);
+                What::Data(data, edges)
+            }
+            Err(_) => What::Broken,
+        };
+        let last = !matches!(what, What::Data(..));
+        let came = Instant::now();
+        let sent = events.send(Event { came, what }).await;
+        if last || sent.is_err() {
+            return;
+        }
+    }
+}
+
+struct Writer<'a> {
+    to: WriteHalf<'a>,
+    lane: &'a Lane,
+    mode: watch::Receiver<Mode>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(to: WriteHalf<'a>, lane: &'a Lane) -> Self {
+        Self { to, lane, mode: lane.mode.subscribe() }
+    }
+
+    async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<(), End> {
+        // Set when the stream has a hole, or the receiver has gone: the rest is read and dropped.
+        let mut deaf = false;
+        while let Some(event) = events.recv().await {
+            deaf = deaf || !self.admit(event.came).await;
+            if deaf {
+                continue;
+            }
+            match event.what {
+                What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
+                What::Finished => deaf = self.to.shutdown().await.is_err(),
+                What::Broken => return Err(End::Reset),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until what came at that time may go on; false when it is to be dropped.
+    async fn admit(&mut self, came: Instant) -> bool {
+        loop {
+            let mode = *self.mode.borrow_and_update();
+            let due = match mode {
+                Mode::Pass | Mode::Dribble => return true,
+                Mode::Blackhole => return false,
+                Mode::Delay(delay) => Some(came + delay),
+                Mode::Stall => None,
+            };
+            tokio::select! {
+                () = reached(due) => return true,
+                _ = self.mode.changed() => {}
+            }
+        }
+    }
+
+    /// Writes a chunk, or what comes before a cut in it: then that is the connection's end.
+    ///
+    /// The inner error is the receiver's, which the other direction notices by itself.
+    async fn forward(&mut self, data: &[u8], edges: &[Edge]) -> Result<io::Result<()>, End> {
+        match self.lane.cut_offset(data.len(), edges) {
+            None => Ok(self.write(data).await),
+            Some(offset) => {
+                // The connection ends now whether this succeeds or not.
+                let _ = self.write(&data[..offset]).await;
+                Err(End::Close)
+            }
+        }
+    }
+
+    async fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        let mode = *self.mode.borrow();
+        if mode != Mode::Dribble {
+            return self.to.write_all(data).await;
+        }
+        for byte in data {
+            self.to.write_all(std::slice::from_ref(byte)).await?;
+            // Gives the receiver a chance to read it alone.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+async fn reached(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,441 @@
+//! A TCP proxy of our own, to make network faults between a client and a server.
+//!
+//! It runs on its own thread and runtime, so a test that blocks its executor does not stop it, and
+//! its methods block the caller for a moment at most. Each direction has a [`Mode`] that can be
+//! switched at any time and applies to all connections; a connection can be cut after, or before,
+//! a chosen byte, frame or message. Frames are counted when the stream is HTTP/2 without TLS.
+//!
+//! A proxy acknowledges what it reads, whatever happens to it then; only a firewall or a network
+//! namespace can lose a packet that nobody has acknowledged.
+
+mod connection;
+mod frames;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc as std_mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{ports::free_address, wait_until};
+use connection::End;
+use frames::{Edge, Parser};
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// What happens to the bytes of a direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Forwarded at once.
+    #[default]
+    Pass,
+    /// Forwarded this much later, in order, at full throughput.
+    Delay(Duration),
+    /// Forwarded in writes of one byte.
+    Dribble,
+    /// Kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
+    Stall,
+    /// Read and dropped. A connection that lost something this way stays silent in this direction
+    /// even after the mode changes, since its stream has a hole; new connections work.
+    Blackhole,
+}
+
+/// What a cut counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// HTTP/2 frames of any type, SETTINGS and PING included.
+    Frames,
+    /// HEADERS frames that open a stream; to the server only.
+    Requests,
+    /// DATA frames that are not empty: with gRPC, one for each small message.
+    Messages,
+}
+
+/// A running proxy; its connections are reset on drop.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    orders: mpsc::UnboundedSender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Forwards a free loopback port to `target`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub fn start(target: SocketAddr) -> Self {
+        let address = free_address();
+        let listener = StdListener::bind(address).expect("the port is reserved for us");
+        let shared = Arc::new(Shared::new(target));
+        let (orders, received) = mpsc::unbounded_channel();
+        let thread = thread::Builder::new()
+            .name("proxy".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || run(listener, address, &shared, received)
+            })
+            .expect("a thread can be started");
+        Self { address, shared, orders, thread: Some(thread) }
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets the mode of one direction.
+    pub fn set(&self, direction: Direction, mode: Mode) {
+        self.shared.lane(direction).mode.send_replace(mode);
+    }
+
+    /// Sets the mode of both directions.
+    pub fn set_both(&self, mode: Mode) {
+        self.set(Direction::ToServer, mode);
+        self.set(Direction::ToClient, mode);
+    }
+
+    /// Lets everything through again: passes both ways, accepts, and forgets cuts not yet made.
+    pub fn heal(&self) {
+        self.shared.lane(Direction::ToServer).disarm();
+        self.shared.lane(Direction::ToClient).disarm();
+        self.set_both(Mode::Pass);
+        self.accept();
+    }
+
+    /// Closes a connection both ways as soon as `count` units, counted from now over all
+    /// connections, have been forwarded in `direction`; once.
+    pub fn cut_after(&self, direction: Direction, unit: Unit, count: u64) {
+        self.shared.lane(direction).arm(unit, count, true);
+    }
+
+    /// Like [`Proxy::cut_after`], but the last of the `count` units is not forwarded: the sender has
+    /// sent it and the receiver never gets it.
+    ///
+    /// To the client, this loses the answer to a request that was carried out.
+    pub fn cut_before(&self, direction: Direction, unit: Unit, count: u64) {
+        self.shared.lane(direction).arm(unit, count, false);
+    }
+
+    /// Whether a cut has been asked for that was not made yet.
+    pub fn is_cut_pending(&self) -> bool {
+        [Direction::ToServer, Direction::ToClient]
+            .iter()
+            .any(|direction| self.shared.lane(*direction).cut().is_some())
+    }
+
+    /// Closes all connections with a reset (RST); on return it is done.
+    pub fn reset_all(&self) {
+        self.end_all(End::Reset);
+    }
+
+    /// Closes all connections in the ordinary way (FIN); on return it is done.
+    pub fn close_all(&self) {
+        self.end_all(End::Close);
+    }
+
+    /// Refuses new connections: nothing listens any more. Those that are open stay.
+    pub fn refuse(&self) {
+        self.order(Order::Refuse);
+    }
+
+    /// Accepts new connections again.
+    pub fn accept(&self) {
+        self.order(Order::Accept);
+    }
+
+    /// Connections accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Connections that are open now.
+    pub fn open_connections(&self) -> usize {
+        self.shared.open().len()
+    }
+
+    /// Bytes that came so far in `direction`, forwarded or not.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        self.shared.lane(direction).bytes.load(Ordering::SeqCst)
+    }
+
+    /// Requests the client has sent so far: HTTP/2 streams it opened, forwarded or not.
+    pub fn requests(&self) -> u64 {
+        self.shared.lane(Direction::ToServer).counts().requests
+    }
+
+    /// Messages the client has sent so far: DATA frames that are not empty, forwarded or not.
+    pub fn messages(&self) -> u64 {
+        self.messages_in(Direction::ToServer)
+    }
+
+    /// Messages that came so far in `direction`.
+    pub fn messages_in(&self, direction: Direction) -> u64 {
+        self.shared.lane(direction).counts().messages.values().sum()
+    }
+
+    /// Messages that came so far in `direction`, by connection (counted from one) and stream.
+    pub fn messages_by_stream(&self, direction: Direction) -> BTreeMap<(u64, u32), u64> {
+        self.shared.lane(direction).counts().messages.clone()
+    }
+
+    fn end_all(&self, end: End) {
+        let open = self.shared.open().clone();
+        self.shared.end.send_replace(Some(end));
+        let ended = wait_until(Duration::from_secs(5), || self.shared.open().is_disjoint(&open));
+        assert!(ended, "connections of the proxy did not end");
+    }
+
+    fn order(&self, order: impl FnOnce(std_mpsc::Sender<()>) -> Order) {
+        let (done, wait) = std_mpsc::channel();
+        self.orders.send(order(done)).expect("the thread runs until drop");
+        wait.recv().expect("the thread answers each order");
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            // It has no panics of its own worth more than the test's.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// For the accepting task. The sender is told when it is done.
+enum Order {
+    Refuse(std_mpsc::Sender<()>),
+    Accept(std_mpsc::Sender<()>),
+    Stop,
+}
+
+/// What the proxy's connections share with its handle.
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    to_server: Lane,
+    to_client: Lane,
+    accepted: AtomicU64,
+    open: Mutex<BTreeSet<u64>>,
+    end: watch::Sender<Option<End>>,
+}
+
+impl Shared {
+    fn new(target: SocketAddr) -> Self {
+        Self {
+            target,
+            to_server: Lane::default(),
+            to_client: Lane::default(),
+            accepted: AtomicU64::new(0),
+            open: Mutex::default(),
+            end: watch::Sender::new(None),
+        }
+    }
+
+    fn lane(&self, direction: Direction) -> &Lane {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        lock(&self.open)
+    }
+}
+
+/// One direction of all connections.
+#[derive(Debug, Default)]
+struct Lane {
+    mode: watch::Sender<Mode>,
+    cut: Mutex<Option<Cut>>,
+    bytes: AtomicU64,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: u64,
+    messages: BTreeMap<(u64, u32), u64>,
+}
+
+/// A cut to be made.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    unit: Unit,
+    left: u64,
+    /// Whether the last unit is forwarded.
+    inclusive: bool,
+}
+
+impl Lane {
+    fn arm(&self, unit: Unit, count: u64, inclusive: bool) {
+        assert!(count > 0, "there is nothing to cut before the first unit");
+        *self.cut() = Some(Cut { unit, left: count, inclusive });
+    }
+
+    fn disarm(&self) {
+        *self.cut() = None;
+    }
+
+    fn cut(&self) -> MutexGuard<'_, Option<Cut>> {
+        lock(&self.cut)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        lock(&self.counts)
+    }
+
+    /// Counts what has come on a connection.
+    fn count(&self, connection: u64, bytes: usize, edges: &[Edge]) {
+        self.bytes.fetch_add(bytes as u64, Ordering::SeqCst);
+        let mut counts = self.counts();
+        for frame in edges.iter().filter(|edge| !edge.end).map(|edge| edge.frame) {
+            if frame.is(Unit::Requests) {
+                counts.requests += 1;
+            }
+            if frame.is(Unit::Messages) {
+                *counts.messages.entry((connection, frame.stream)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Where in a chunk about to be forwarded the connection must be cut, if it must.
+    fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<usize> {
+        let mut armed = self.cut();
+        let cut = armed.as_mut()?;
+        let offset = match cut.unit {
+            Unit::Bytes => cut.offset_of_byte(length),
+            _ => cut.offset_of_frame(edges),
+        };
+        if offset.is_some() {
+            *armed = None;
+        }
+        offset
+    }
+}
+
+impl Cut {
+    fn offset_of_byte(&mut self, length: usize) -> Option<usize> {
+        let length = length as u64;
+        if self.left > length {
+            self.left -= length;
+            return None;
+        }
+        let offset = if self.inclusive { self.left } else { self.left - 1 };
+        usize::try_from(offset).ok()
+    }
+
+    fn offset_of_frame(&mut self, edges: &[Edge]) -> Option<usize> {
+        let (unit, inclusive) = (self.unit, self.inclusive);
+        edges
+            .iter()
+            .filter(|edge| edge.end == inclusive && edge.frame.is(unit))
+            .find(|_| {
+                self.left -= 1;
+                self.left == 0
+            })
+            .map(|edge| edge.offset)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The proxy's thread.
+fn run(
+    listener: StdListener,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+    orders: mpsc::UnboundedReceiver<Order>,
+) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be built")
+        .block_on(async {
+            listener.set_nonblocking(true).expect("a listener can be non-blocking");
+            let listener = TcpListener::from_std(listener).expect("we are in a runtime");
+            serve(listener, address, shared, orders).await;
+        });
+}
+
+/// Accepts connections and follows orders until told to stop.
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+) {
+    let mut listener = Some(listener);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = accept(listener.as_ref()) => {
+                let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                // Subscribed before it is listed, so that whoever sees it listed can end it.
+                let ending = shared.end.subscribe();
+                shared.open().insert(number);
+                let shared = Arc::clone(shared);
+                connections.spawn(async move {
+                    connection::run(accepted, number, &shared, ending).await;
+                    shared.open().remove(&number);
+                });
+            }
+            order = orders.recv() => match order {
+                Some(Order::Refuse(done)) => {
+                    listener = None;
+                    let _ = done.send(());
+                }
+                Some(Order::Accept(done)) => {
+                    if listener.is_none() {
+                        let bound = TcpListener::bind(address).await;
+                        listener = Some(bound.expect("the port is reserved for us"));
+                    }
+                    let _ = done.send(());
+                }
+                Some(Order::Stop) | None => break,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    shared.end.send_replace(Some(End::Reset));
+    while connections.join_next().await.is_some() {}
+}
+
+async fn accept(listener: Option<&TcpListener>) -> TcpStream {
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
+    loop {
+        // Fails when the client has gone already.
+        if let Ok((stream, _)) = listener.accept().await {
+            return stream;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Directories for servers' data and logs, gone after the test.
+//!
+//! In memory (`/dev/shm`) when that is writable, because a store calls `fsync` for each write and a
+//! shared disk makes its latency, and so the tests' timing, erratic. Set `COORDINATION_TEST_SCRATCH`
+//! to choose another place, for example a real disk.
+
+use std::{
+    env, fs,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Once,
+    time::Duration,
+};
+
+const PREFIX: &str = "coordination-test-";
+const LOCK: &str = "in-use";
+/// A directory younger than this may not have taken its lock yet.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// A directory of its own, removed on drop.
+#[derive(Debug)]
+pub struct Scratch {
+    // Invariant: locked while the directory is in use, so that a sweep leaves it alone.
+    _lock: File,
+    directory: tempfile::TempDir,
+}
+
+impl Scratch {
+    /// A new directory whose name contains `name`.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be created.
+    pub fn new(name: &str) -> Self {
+        static SWEPT: Once = Once::new();
+        let parent = parent();
+        SWEPT.call_once(|| sweep(&parent));
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{name}-"))
+            .tempdir_in(&parent)
+            .expect("the scratch directory is writable");
+        let lock = File::create(directory.path().join(LOCK)).expect("the directory is ours");
+        lock.try_lock().expect("nobody else knows the file");
+        Self { _lock: lock, directory }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The path of `name` inside it.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+}
+
+fn parent() -> PathBuf {
+    if let Some(chosen) = env::var_os("COORDINATION_TEST_SCRATCH") {
+        let chosen = PathBuf::from(chosen);
+        fs::create_dir_all(&chosen).expect("COORDINATION_TEST_SCRATCH can be created");
+        return chosen;
+    }
+    let memory = PathBuf::from("/dev/shm");
+    match tempfile::tempfile_in(&memory) {
+        Ok(_) => memory,
+        Err(_) => env::temp_dir(),
+    }
+}
+
+/// Removes what test processes that were killed left behind (64 MiB per etcd node).
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if ours && is_abandoned(&entry) {
+            // Another process may be sweeping too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(entry: &fs::DirEntry) -> bool {
+    let age = entry
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .ok()
+        .and_then(|modified| modified.elapsed().ok());
+    age.is_some_and(|age| age > SETTLED)
+        && File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+}

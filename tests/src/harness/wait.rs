@@ -1,0 +1,73 @@
+//! Waiting for a condition instead of sleeping for a guess.
+
+use std::{
+    panic::Location,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a condition is looked at.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Waits until `condition` holds and returns how long that took.
+///
+/// Time is tokio's, so it passes at once in a test on paused time.
+///
+/// # Panics
+///
+/// At the caller's line, when the condition does not hold within `timeout`.
+///
+/// # Cancel safety
+///
+/// Nothing is left behind.
+#[track_caller]
+pub fn eventually(
+    timeout: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> impl Future<Output = Duration> {
+    eventually_async(timeout, move || std::future::ready(condition()))
+}
+
+/// [`eventually`] for a condition that has to be awaited.
+///
+/// # Panics
+///
+/// At the caller's line, when the condition does not hold within `timeout`. A condition that takes
+/// longer than the rest of the timeout counts as not holding.
+///
+/// # Cancel safety
+///
+/// Nothing is left behind but what `condition` leaves.
+#[track_caller]
+pub fn eventually_async<F: Future<Output = bool>>(
+    timeout: Duration,
+    mut condition: impl FnMut() -> F,
+) -> impl Future<Output = Duration> {
+    let caller = Location::caller();
+    async move {
+        let start = tokio::time::Instant::now();
+        let polling = async {
+            while !condition().await {
+                tokio::time::sleep(STEP).await;
+            }
+        };
+        match tokio::time::timeout(timeout, polling).await {
+            Ok(()) => start.elapsed(),
+            Err(_) => panic!("not true within {timeout:?}: the condition at {caller}"),
+        }
+    }
+}
+
+/// Blocks the thread until `condition` holds; false when it does not within `timeout`.
+pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(STEP);
+    }
+}

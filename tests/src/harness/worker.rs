@@ -1,0 +1,224 @@
+//! Tests with several client *processes*: each is a worker that does what the test tells it.
+//!
+//! The worker is this package's own binary (`src/bin/worker/`), which an integration test finds
+//! as `env!("CARGO_BIN_EXE_worker")`. That works the same under `cargo test` and `cargo nextest`,
+//! and needs no test binary that runs itself.
+//!
+//! # Protocol
+//!
+//! One JSON object on each line. The test writes commands to the worker's standard input:
+//!
+//! ```json
+//! {"id": 1, "command": "acquire", "name": "vol-7", "timeout_ms": 5000}
+//! ```
+//!
+//! The worker answers each once on its standard output, in any order, by the same `id`, with the
+//! result or the error:
+//!
+//! ```json
+//! {"id": 1, "ok": {"token": 17}}
+//! {"id": 1, "error": {"kind": "Timeout", "message": "…"}}
+//! ```
+//!
+//! Commands run concurrently, so a waiting `acquire` holds up nothing. A line without an `id` is an
+//! event, which the worker sends unasked: `{"event": "lost", "name": "vol-7", "t_ns": 123}`. The
+//! worker ends when its standard input does. Standard error goes to its log.
+//!
+//! Every worker knows `ping` (answers `{"pid": …, "t_ns": …}`) and `exit` (`{"code": 0}`, no
+//! answer); the rest is described at the top of `src/bin/worker/main.rs`.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{BufRead, BufReader, Write},
+    process::{ChildStdin, ChildStdout},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{Child, Launch, Scratch};
+
+/// The variable that tells a worker the URL of the store.
+pub const URL: &str = "COORDINATION_WORKER_URL";
+/// How long [`Worker::call`] waits.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client process under the test's command; killed on drop.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    commands: Mutex<ChildStdin>,
+    inbox: Arc<Inbox>,
+    last_id: AtomicU64,
+    _scratch: Scratch,
+}
+
+/// What the worker has said and nobody has taken yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    state: Mutex<Said>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    answers: BTreeMap<u64, Value>,
+    events: VecDeque<Value>,
+    ended: bool,
+}
+
+impl Worker {
+    /// Starts `binary` as a client of the store at `url`, with `environment` added to ours.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn start(binary: &str, url: &str, environment: &[(&str, &str)]) -> Self {
+        let scratch = Scratch::new("worker");
+        let launch = Launch::new(binary, scratch.join("worker.log")).env(URL, url);
+        let child = environment
+            .iter()
+            .fold(launch, |launch, (name, value)| launch.env(name, value))
+            .piped()
+            .start();
+        let (commands, answers) = child.pipes().expect("it was started with pipes");
+        let inbox = Arc::new(Inbox::default());
+        thread::spawn({
+            let inbox = Arc::clone(&inbox);
+            move || inbox.fill(answers)
+        });
+        Self {
+            child,
+            commands: Mutex::new(commands),
+            inbox,
+            last_id: AtomicU64::new(0),
+            _scratch: scratch,
+        }
+    }
+
+    /// Sends a command and waits for its result. Blocks the thread.
+    ///
+    /// # Panics
+    ///
+    /// When the answer is an error, or none comes within [`PATIENCE`].
+    pub fn call(&self, command: Value) -> Value {
+        self.try_call(command.clone()).unwrap_or_else(|error| panic!("{command} failed: {error}"))
+    }
+
+    /// Sends a command and waits for its answer: the result, or the error. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// The worker's `error`.
+    ///
+    /// # Panics
+    ///
+    /// When no answer comes within [`PATIENCE`].
+    pub fn try_call(&self, command: Value) -> Result<Value, Value> {
+        let id = self.send(command.clone());
+        self.receive(id, PATIENCE)
+            .unwrap_or_else(|| panic!("no answer to {command}; log:\n{}", self.child.log()))
+    }
+
+    /// Sends a command, an object, and returns the number by which to ask for its answer.
+    ///
+    /// # Panics
+    ///
+    /// When `command` is not an object. A worker that has ended is no panic: no answer will come.
+    pub fn send(&self, mut command: Value) -> u64 {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        command.as_object_mut().expect("a command is an object").insert("id".to_owned(), id.into());
+        let mut commands = lock(&self.commands);
+        // One write, and small enough for a paused worker's pipe to take it.
+        let _ = commands.write_all(format!("{command}\n").as_bytes());
+        id
+    }
+
+    /// Waits for the answer to command `id`; none when the time is over or the worker has ended.
+    pub fn receive(&self, id: u64, timeout: Duration) -> Option<Result<Value, Value>> {
+        self.inbox.take(timeout, |said| said.answers.remove(&id)).map(into_result)
+    }
+
+    /// The answer to command `id` if it has come; to be used with [`super::eventually`].
+    pub fn poll(&self, id: u64) -> Option<Result<Value, Value>> {
+        self.receive(id, Duration::ZERO)
+    }
+
+    /// Waits for the next event; none when the time is over or the worker has ended.
+    pub fn event(&self, timeout: Duration) -> Option<Value> {
+        self.inbox.take(timeout, |said| said.events.pop_front())
+    }
+
+    /// Stops the process with SIGSTOP.
+    pub fn pause(&self) {
+        self.child.pause();
+    }
+
+    /// Lets the process run on.
+    pub fn resume(&self) {
+        self.child.resume();
+    }
+
+    /// Kills the process with SIGKILL. What it has said can still be received.
+    pub fn kill(&self) {
+        self.child.kill();
+    }
+
+    /// The process.
+    pub fn child(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl Inbox {
+    /// Sorts what the worker says until it ends; the worker's own thread.
+    fn fill(&self, output: ChildStdout) {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            // A worker that was killed may leave half a line.
+            let Ok(said) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            let mut state = lock(&self.state);
+            match said["id"].as_u64() {
+                Some(id) => drop(state.answers.insert(id, said)),
+                None => state.events.push_back(said),
+            }
+            self.more.notify_all();
+        }
+        lock(&self.state).ended = true;
+        self.more.notify_all();
+    }
+
+    fn take<T>(
+        &self,
+        timeout: Duration,
+        mut pick: impl FnMut(&mut Said) -> Option<T>,
+    ) -> Option<T> {
+        let deadline = Instant::now() + timeout;
+        let mut said = lock(&self.state);
+        loop {
+            let picked = pick(&mut said);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if picked.is_some() || said.ended || left.is_zero() {
+                return picked;
+            }
+            said = self.more.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn into_result(mut answer: Value) -> Result<Value, Value> {
+    match answer.get("error") {
+        Some(error) => Err(error.clone()),
+        None => Ok(answer["ok"].take()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,4 @@
+//! `etcd://` keeps the contract.
+#![cfg(feature = "etcd")]
+
+coordination_tests::conformance!(etcd);

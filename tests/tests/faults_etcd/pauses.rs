@@ -1,0 +1,203 @@
+//! F-3 to F-6: the client's process, or the program in it, stands still.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination::{Fence, FencingToken};
+use coordination_tests::{
+    faults::{HEARTBEAT, Process, SCHEDULING, crash, crash::since, deadline_after},
+    harness::{Direction, Mode, Proxy, log::now_ns, wait_until},
+};
+use serde_json::json;
+
+use super::{AT_ONCE, LONG, TTL, cluster};
+
+const LOCK: &str = "paused";
+
+fn token_of(process: &Process) -> FencingToken {
+    let write = process.call(json!({ "command": "write_fenced", "handle": LOCK, "value": 1 }));
+    serde_json::from_value(write["token"].clone()).expect("a token")
+}
+
+#[test]
+fn f03_holder_paused_long() {
+    holder_paused_long(1);
+}
+
+#[test]
+fn f03_holder_paused_long_of_three() {
+    holder_paused_long(3);
+}
+
+fn holder_paused_long(nodes: usize) {
+    let (_etcd, site) = cluster(nodes);
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    let resource = Fence::new();
+    holder.acquire(LOCK);
+    holder.observe(LOCK);
+    resource.check(token_of(&holder)).expect("the first write");
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    let (pausing_ns, began) = (now_ns(), Instant::now());
+    holder.pause();
+    let paused_ns = now_ns();
+    let second = waiter.granted(waiting, LONG);
+    let took = since(pausing_ns, second.t_ns);
+    assert!(took <= site.crash_release(), "free only {took:?} after the pause began");
+    resource.check(token_of(&waiter)).expect("the new holder's write");
+    thread::sleep((3 * TTL).saturating_sub(began.elapsed()));
+    let resumed_ns = now_ns();
+    holder.resume();
+    let probe = holder.not_held(LONG);
+    assert!(probe.last_true_ns < paused_ns, "held after the pause: {probe:?}");
+    let told = since(resumed_ns, holder.lost(LONG).t_ns);
+    assert!(told <= AT_ONCE, "told only {told:?} after SIGCONT");
+    assert!(resource.check(token_of(&holder)).is_err(), "a stale write was applied");
+    println!("F-3 etcd ×{nodes}: granted after {took:?}, loss told {told:?} after SIGCONT");
+    waiter.observe(LOCK);
+    // The resumed client cleans up after itself, and after nobody else.
+    thread::sleep(Duration::from_secs(1));
+    waiter.keeps(LOCK);
+    assert_eq!(waiter.holders(LOCK), ["waiter"]);
+}
+
+/// Many pauses at many phases of the heartbeat; F-3 and F-5 together.
+#[test]
+fn f03_pause_study() {
+    let (_etcd, site) = cluster(1);
+    let (mut kept, mut lost, mut latest) = (0, 0, Duration::ZERO);
+    thread::scope(|scope| {
+        let studies: Vec<_> = (0..4)
+            .map(|index| {
+                let site = &site;
+                scope.spawn(move || study(&site.process(&format!("study-{index}")), index))
+            })
+            .collect();
+        for study in studies {
+            let (keeps, losses, last) = study.join().expect("no study fails");
+            kept += keeps;
+            lost += losses;
+            latest = last.max(latest);
+        }
+    });
+    println!("F-3 etcd, pauses: {kept} kept, {lost} lost, told at most {latest:?} after SIGCONT");
+    assert!(kept > 0 && lost > 0, "the pauses are all too short or too long");
+}
+
+/// Pauses of 0.2 to 2 T. Answers how many the lock survived, how many not, and the latest word of it.
+fn study(process: &Process, index: u32) -> (u32, u32, Duration) {
+    let lock = format!("study-{index}");
+    let (mut kept, mut lost, mut latest) = (0, 0, Duration::ZERO);
+    for round in 0..9 {
+        process.acquire(&lock);
+        process.observe(&lock);
+        thread::sleep(Duration::from_millis(u64::from(37 * index + 61 * round) % 300));
+        let pause = TTL.mul_f64(0.2 + 0.36 * f64::from((round * 3 + index) % 6));
+        let pausing_ns = now_ns();
+        process.pause();
+        let paused_ns = now_ns();
+        thread::sleep(pause);
+        let resumed_ns = now_ns();
+        process.resume();
+        if pause < deadline_after(TTL) - 2 * HEARTBEAT {
+            thread::sleep(HEARTBEAT);
+            process.keeps(&lock);
+            kept += 1;
+        } else if pause > deadline_after(TTL) {
+            let probe = process.not_held(LONG);
+            assert!(probe.last_true_ns < paused_ns, "held after {pause:?}: {probe:?}");
+            let told = since(resumed_ns, process.lost(LONG).t_ns);
+            assert!(told <= AT_ONCE, "told only {told:?} after SIGCONT");
+            latest = latest.max(told);
+            lost += 1;
+        }
+        assert!(since(pausing_ns, now_ns()) >= pause);
+        let _ = process.try_call(json!({ "command": "drop", "handle": lock }));
+        let gone = process.event_named("lost", Duration::from_millis(20));
+        let _ = gone.and(process.event_named("not_held", Duration::ZERO));
+    }
+    (kept, lost, latest)
+}
+
+/// The reply is late by the pause; the deadline counts from when the heartbeat was sent.
+#[test]
+fn f04_paused_between_heartbeat_and_reply() {
+    let (etcd, site) = cluster(1);
+    let proxy = Proxy::start(etcd.node(0).address());
+    let holder = site.at(proxy.address()).process("holder");
+    let late = HEARTBEAT.mul_f64(0.7);
+    // Whether the reply comes before the attempt is over is the scheduler's choice.
+    let was_counted = (0..5).any(|_| {
+        holder.acquire(LOCK);
+        holder.observe(LOCK);
+        thread::sleep(2 * HEARTBEAT);
+        proxy.set(Direction::ToClient, Mode::Stall);
+        let sent = proxy.messages();
+        assert!(wait_a_little(|| proxy.messages() > sent), "no heartbeat");
+        let sent_ns = now_ns();
+        holder.pause();
+        proxy.set(Direction::ToClient, Mode::Pass);
+        thread::sleep(late);
+        // No other heartbeat gets through.
+        proxy.set(Direction::ToServer, Mode::Blackhole);
+        holder.resume();
+        let probe = holder.not_held(LONG);
+        let valid = since(sent_ns, probe.last_true_ns);
+        assert!(valid < deadline_after(TTL), "held for {valid:?} after it was sent");
+        let told = since(probe.last_true_ns, holder.lost(LONG).t_ns);
+        assert!(told <= AT_ONCE + Duration::from_millis(5), "told only after {told:?}");
+        proxy.heal();
+        proxy.reset_all();
+        println!("F-4 etcd: valid for {valid:?} after the heartbeat was sent");
+        valid > deadline_after(TTL) - late / 2
+    });
+    assert!(was_counted, "no late reply was counted, so nothing was tested");
+}
+
+fn wait_a_little(mut condition: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < 2 * HEARTBEAT {
+        if condition() {
+            return true;
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    false
+}
+
+#[test]
+fn f05_holder_paused_briefly() {
+    let (_etcd, site) = cluster(1);
+    crash::holder_paused_keeps(&site, TTL / 2);
+}
+
+#[test]
+fn f05_holder_paused_briefly_of_three() {
+    let (_etcd, site) = cluster(3);
+    crash::holder_paused_keeps(&site, TTL / 2);
+}
+
+#[test]
+fn f06_executor_blocked() {
+    let (_etcd, site) = cluster(1);
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    holder.acquire(LOCK);
+    holder.observe(LOCK);
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    let length = 3 * TTL;
+    let ms = length.as_millis() as u64;
+    let blocking = holder.send(json!({ "command": "block_executor", "ms": ms }));
+    let blocked = holder.event_named("blocked", LONG).expect("every thread is busy");
+    let asked = holder.send(json!({ "command": "ping" }));
+    thread::sleep(length - SCHEDULING);
+    assert!(holder.poll(asked).is_none(), "the executor was not blocked: {blocked}");
+    holder.receive(blocking, LONG).expect("it ends").expect("no error");
+    assert!(wait_until(Duration::from_secs(5), || holder.poll(asked).is_some()));
+    holder.keeps(LOCK);
+    assert!(waiter.poll(waiting).is_none(), "granted to two");
+    holder.release(LOCK);
+    waiter.granted(waiting, Duration::from_secs(2));
+}

@@ -1,0 +1,184 @@
+//! F-35: somebody removes, replaces or cuts what the locks are made of.
+//!
+//! The holder learns of it with its next heartbeat, the waiter at once; in between both may believe to
+//! hold the lock, and fencing covers it.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use coordination_tests::{
+    faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
+    harness::{Scratch, log::now_ns},
+};
+
+use super::site;
+
+const LOCK: &str = "damaged";
+const LONG: Duration = Duration::from_secs(10);
+
+/// A lock that is held and waited for.
+struct Contended {
+    _scratch: Scratch,
+    site: Site,
+    directory: PathBuf,
+    holder: Process,
+    waiter: Process,
+    waiting: u64,
+    token: u64,
+}
+
+impl Contended {
+    fn new() -> Self {
+        let (scratch, site) = site();
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        let token = holder.acquire(LOCK).token;
+        holder.observe(LOCK);
+        let waiting = waiter.wait_for(LOCK);
+        waiter.sees_contenders(LOCK, 2);
+        let directory = scratch.join("locks");
+        Self { _scratch: scratch, site, directory, holder, waiter, waiting, token }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("coordination/queues").join(format!("lock.{LOCK}"))
+    }
+
+    /// After the damage at that time: the holder loses within a heartbeat, the waiter is served, and
+    /// the lock works as before.
+    fn settles(&self, damaged_ns: u64) {
+        let lost = self.holder.lost(LONG);
+        let took = since(damaged_ns, lost.t_ns);
+        assert!(took <= HEARTBEAT + SCHEDULING, "the loss was told only after {took:?}");
+        assert!(
+            ["EntryDeleted", "Revoked", "ExpiredByServer"].contains(&&*lost.reason),
+            "{lost:?}"
+        );
+        assert!(!self.holder.is_held(LOCK));
+        let mut next = self.waiter.granted(self.waiting, LONG);
+        assert!(next.token > self.token, "{next:?} after {}", self.token);
+        // It may have been served from what is left of the old files, and learns of it in its turn.
+        let settled = (HEARTBEAT + SCHEDULING).saturating_sub(since(damaged_ns, now_ns()));
+        std::thread::sleep(settled);
+        if !self.waiter.is_held(LOCK) {
+            next = self.waiter.acquire(LOCK);
+        }
+        self.waiter.observe(LOCK);
+        self.works(next.token);
+    }
+
+    /// Nobody but the waiter holds it, and those who come later are served in turn.
+    fn works(&self, token: u64) {
+        let third = self.site.process("third");
+        assert!(third.try_acquire(LOCK).is_none(), "granted to two");
+        let waiting = third.wait_for(LOCK);
+        third.sees_contenders(LOCK, 2);
+        std::thread::sleep(3 * HEARTBEAT);
+        self.waiter.keeps(LOCK);
+        assert!(third.poll(waiting).is_none(), "granted to two");
+        self.waiter.release(LOCK);
+        assert!(third.granted(waiting, LONG).token > token);
+    }
+}
+
+#[test]
+fn f35_lock_file_unlinked() {
+    let lock = Contended::new();
+    let damaged_ns = now_ns();
+    fs::remove_file(lock.file()).expect("it is there");
+    lock.settles(damaged_ns);
+}
+
+#[test]
+fn f35_lock_file_replaced() {
+    let lock = Contended::new();
+    let other = lock.directory.join("other");
+    File::create(&other).expect("the directory is ours");
+    let damaged_ns = now_ns();
+    fs::rename(other, lock.file()).expect("it can be replaced");
+    lock.settles(damaged_ns);
+}
+
+/// The copy says what the original said, so nobody loses anything.
+#[test]
+fn f35_lock_file_replaced_by_its_copy() {
+    let lock = Contended::new();
+    let other = lock.directory.join("other");
+    fs::copy(lock.file(), &other).expect("it is there");
+    fs::rename(other, lock.file()).expect("it can be replaced");
+    std::thread::sleep(3 * HEARTBEAT);
+    lock.holder.keeps(LOCK);
+    assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
+    lock.holder.release(LOCK);
+    let next = lock.waiter.granted(lock.waiting, LONG);
+    lock.waiter.observe(LOCK);
+    lock.works(next.token);
+}
+
+#[test]
+fn f35_lock_file_emptied() {
+    cut_to(|_| 0);
+}
+
+/// The header is not whole.
+#[test]
+fn f35_lock_file_cut_in_the_header() {
+    cut_to(|_| 40);
+}
+
+/// Header and name stay, every entry is gone.
+#[test]
+fn f35_lock_file_cut_after_the_header() {
+    cut_to(|text| text.find("\n+ ").expect("there are entries") + 1);
+}
+
+/// The holder's entry is cut in the middle, the waiter's is gone.
+#[test]
+fn f35_lock_file_cut_in_an_entry() {
+    cut_to(|text| text.find("\n+ ").expect("there are entries") + 30);
+}
+
+fn cut_to(length: impl Fn(&str) -> usize) {
+    let lock = Contended::new();
+    let text = fs::read_to_string(lock.file()).expect("it is text");
+    let file = File::options().write(true).open(lock.file()).expect("it is there");
+    let damaged_ns = now_ns();
+    file.set_len(length(&text) as u64).expect("it can be cut");
+    lock.settles(damaged_ns);
+}
+
+#[test]
+fn f35_directory_renamed() {
+    directory_goes(|directory| {
+        fs::rename(directory, directory.with_file_name("elsewhere")).expect("it can be renamed");
+    });
+}
+
+#[test]
+fn f35_directory_removed() {
+    directory_goes(|directory| fs::remove_dir_all(directory).expect("it can be removed"));
+}
+
+#[test]
+fn f35_queues_renamed() {
+    directory_goes(|directory| {
+        let queues = directory.join("coordination/queues");
+        fs::rename(&queues, queues.with_file_name("elsewhere")).expect("it can be renamed");
+    });
+}
+
+#[test]
+fn f35_sessions_removed() {
+    directory_goes(|directory| {
+        fs::remove_dir_all(directory.join("coordination/sessions")).expect("it can be removed");
+    });
+}
+
+fn directory_goes(damage: impl Fn(&Path)) {
+    let lock = Contended::new();
+    let damaged_ns = now_ns();
+    damage(&lock.directory);
+    lock.settles(damaged_ns);
+}

@@ -1,0 +1,223 @@
+//! F-36, F-37: a disk that is full or read-only, and a directory that is not ours.
+//!
+//! Mounting takes root, which tests run as here and in CI.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::Write,
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use coordination_tests::{
+    faults::{HEARTBEAT, Process, Site},
+    harness::Scratch,
+};
+
+use super::{WORKER, site};
+
+/// A file system of its own, in memory.
+struct Mounted {
+    path: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Mounted {
+    fn new(options: &str) -> Self {
+        let scratch = Scratch::new("mount");
+        let path = scratch.join("disk");
+        fs::create_dir(&path).expect("the scratch directory is ours");
+        mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &path);
+        Self { path, _scratch: scratch }
+    }
+
+    fn remount(&self, options: &str) {
+        mount(&["-o", &format!("remount,{options}")], &self.path);
+    }
+
+    /// Takes all the room that is left.
+    fn fill(&self) -> PathBuf {
+        let path = self.path.join("filler");
+        let mut filler = File::create(&path).expect("an empty file takes no room");
+        while filler.write_all(&[0; 512]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: processes of a test that failed may still be in it.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
+    }
+}
+
+fn mount(arguments: &[&str], path: &Path) {
+    let done = Command::new("mount").args(arguments).arg(path).output().expect("`mount` is there");
+    let message = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "this test mounts a tmpfs, which takes root: {message}");
+}
+
+#[test]
+fn f36_disk_full() {
+    // A page for each session and each lock, and one to spare.
+    let disk = Mounted::new("size=24k");
+    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let (holder, other) = (site.process("holder"), site.process("other"));
+    let first = holder.acquire("held");
+    holder.observe("held");
+    // The file is there and empty: only the token does not fit.
+    other.acquire("known");
+    other.release("known");
+    File::options()
+        .write(true)
+        .open(disk.path.join("locks/coordination/queues/lock.known"))
+        .and_then(|file| file.set_len(0))
+        .expect("the file is there");
+    let filler = disk.fill();
+    for lock in ["known", "new"] {
+        for client in [&other, &holder] {
+            let error = client.acquire_within(lock, Duration::from_secs(1));
+            let error = error.expect_err("no grant without a token");
+            assert_eq!(error["kind"], "Storage", "{error}");
+            assert_eq!(error["effect"], "None", "{error}");
+        }
+    }
+    let late = Process::unconnected(&site);
+    let error = late.try_connect(&site, "late");
+    println!("F-36 file: connecting to a full disk: {error:?}");
+    std::thread::sleep(3 * HEARTBEAT);
+    holder.keeps("held");
+    assert!(other.try_acquire("held").is_none(), "granted to two");
+    holder.release("held");
+    fs::remove_file(filler).expect("it is ours");
+    for lock in ["known", "new"] {
+        other.acquire(lock);
+        assert!(holder.try_acquire(lock).is_none(), "granted to two");
+    }
+    assert!(holder.acquire("held").token > first.token);
+}
+
+/// One lock over and over, until its file would need a page that is not to be had.
+#[test]
+fn f36_disk_full_while_in_use() {
+    let disk = Mounted::new("size=16k");
+    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let (client, other) = (site.process("client"), site.process("other"));
+    let mut last = client.acquire("busy").token;
+    client.release("busy");
+    let filler = disk.fill();
+    let mut refused = 0;
+    for _ in 0..200 {
+        match client.acquire_within("busy", Duration::from_secs(1)) {
+            Ok(grant) => {
+                assert!(grant.token > last);
+                last = grant.token;
+                assert!(other.holders("busy") == ["client"]);
+                client.release("busy");
+            }
+            Err(error) => {
+                assert_eq!(error["kind"], "Storage", "{error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(other.holders("busy"), [""; 0], "left behind on a full disk");
+    }
+    println!("F-36 file: {refused} of 200 acquires were refused");
+    fs::remove_file(filler).expect("it is ours");
+    assert!(other.acquire("busy").token > last);
+}
+
+#[test]
+fn f37_read_only() {
+    for is_new in [true, false] {
+        let disk = Mounted::new("size=1m");
+        let site = Site::file(&disk.path.join("locks"), WORKER);
+        if !is_new {
+            site.process("before").acquire("lock");
+        }
+        disk.remount("ro");
+        refused(&site, "Permission");
+    }
+}
+
+#[test]
+fn f37_missing_parent() {
+    let (scratch, _) = site();
+    let site = Site::file(&scratch.join("missing/locks"), WORKER);
+    let message = refused(&site, "Config");
+    assert!(message.contains("missing"), "{message}");
+    assert!(!scratch.join("missing").exists());
+}
+
+#[test]
+fn f37_not_a_directory() {
+    let (scratch, site) = site();
+    File::create(scratch.join("locks")).expect("the scratch directory is ours");
+    refused(&site, "Config");
+}
+
+#[test]
+fn f37_writable_by_everybody() {
+    let (scratch, site) = site();
+    let locks = scratch.join("locks");
+    fs::create_dir(&locks).expect("the scratch directory is ours");
+    fs::set_permissions(&locks, Permissions::from_mode(0o777)).expect("it is ours");
+    refused(&site, "Permission");
+    fs::set_permissions(&locks, Permissions::from_mode(0o1777)).expect("it is ours");
+    site.process("client").acquire("lock");
+}
+
+#[test]
+fn f37_directory_of_another_user() {
+    let (scratch, site) = site();
+    site.process("client").acquire("lock");
+    for directory in ["", "queues", "sessions", "members"] {
+        let path = scratch.join("locks/coordination").join(directory);
+        chown(&path, Some(12_345), None).expect("tests run as root");
+        refused(&site, "Permission");
+        chown(&path, Some(0), None).expect("tests run as root");
+    }
+    site.process("client").acquire("lock");
+}
+
+#[test]
+fn f37_lock_file_planted() {
+    let (scratch, site) = site();
+    let client = site.process("client");
+    client.acquire("foreign");
+    client.release("foreign");
+    let queues = scratch.join("locks/coordination/queues");
+    let victim = scratch.join("victim");
+    fs::write(&victim, "precious").expect("the scratch directory is ours");
+    chown(queues.join("lock.foreign"), Some(12_345), None).expect("tests run as root");
+    symlink(&victim, queues.join("lock.symlink")).expect("the directory is ours");
+    fs::hard_link(&victim, queues.join("lock.hardlink")).expect("the directory is ours");
+    fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
+    let fifo = queues.join("lock.fifo");
+    assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
+    // Not `client`, which has checked the file before.
+    let other = site.process("other");
+    for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
+        let begun = Instant::now();
+        let error = other.acquire_within(lock, Duration::from_secs(2)).expect_err("planted");
+        assert!(
+            ["Permission", "Storage"].contains(&error["kind"].as_str().unwrap_or("")),
+            "{error}"
+        );
+        assert!(begun.elapsed() < Duration::from_secs(1), "{lock}: retried in vain");
+    }
+    assert_eq!(fs::read_to_string(victim).expect("it is there"), "precious");
+}
+
+/// Connecting fails with this kind, at once, and changes nothing. Answers the message.
+fn refused(site: &Site, kind: &str) -> String {
+    let client = Process::unconnected(site);
+    let begun = Instant::now();
+    let error = client.try_connect(site, "client").expect_err("it should be refused");
+    assert!(begun.elapsed() <= Duration::from_secs(5));
+    assert_eq!(error["kind"], kind, "{error}");
+    assert_eq!(error["effect"], "None", "{error}");
+    error["message"].as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,3 @@
+//! `file://` keeps the contract.
+
+coordination_tests::conformance!(file);

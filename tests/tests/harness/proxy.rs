@@ -1,0 +1,203 @@
+//! The proxy, in front of a server that sends back what it gets.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination_tests::harness::{Direction, Mode, Proxy, Unit, ports::free_port, wait_until};
+
+use super::{MOMENT, SECOND};
+
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut reader = &stream;
+                let _ = io::copy(&mut reader, &mut &stream);
+            });
+        }
+    });
+    address
+}
+
+pub(super) fn proxied_echo() -> (Proxy, TcpStream) {
+    let proxy = Proxy::start(echo_server());
+    let client = client_of(&proxy);
+    (proxy, client)
+}
+
+pub(super) fn client_of(proxy: &Proxy) -> TcpStream {
+    let client = TcpStream::connect(proxy.address()).expect("the proxy accepts");
+    client.set_nodelay(true).expect("a TCP socket");
+    client.set_read_timeout(Some(5 * SECOND)).expect("not zero");
+    client
+}
+
+/// Sends `message` and reads as many bytes back.
+fn echo(mut client: &TcpStream, message: &[u8]) -> io::Result<Vec<u8>> {
+    client.write_all(message)?;
+    let mut answer = vec![0; message.len()];
+    client.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
+/// Whether nothing comes for a moment.
+pub(super) fn is_silent(mut client: &TcpStream) -> bool {
+    client.set_read_timeout(Some(MOMENT)).expect("not zero");
+    let silent = client.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    client.set_read_timeout(Some(5 * SECOND)).expect("not zero");
+    silent
+}
+
+/// Reads to the end; the error tells a reset.
+pub(super) fn rest(mut client: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest)?;
+    Ok(rest)
+}
+
+#[test]
+fn proxy_passes_and_counts() {
+    let (proxy, client) = proxied_echo();
+    let message: Vec<u8> = (0..1_000_000).map(|n: u32| n as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| (&client).write_all(&message).expect("open"));
+        let mut answer = vec![0; message.len()];
+        (&client).read_exact(&mut answer).expect("open");
+        assert!(answer == message);
+    });
+    assert_eq!(proxy.bytes(Direction::ToServer), 1_000_000);
+    assert_eq!(proxy.bytes(Direction::ToClient), 1_000_000);
+    assert_eq!((proxy.connections(), proxy.open_connections()), (1, 1));
+    assert_eq!((proxy.requests(), proxy.messages()), (0, 0));
+    client.shutdown(std::net::Shutdown::Write).expect("open");
+    assert_eq!(rest(&client).expect("an ordinary end"), b"");
+    assert!(wait_until(SECOND, || proxy.open_connections() == 0));
+}
+
+#[test]
+fn proxy_delays_without_lowering_throughput() {
+    let (proxy, client) = proxied_echo();
+    proxy.set(Direction::ToServer, Mode::Delay(MOMENT));
+    let start = Instant::now();
+    for _ in 0..10 {
+        (&client).write_all(b"x").expect("open");
+        thread::sleep(Duration::from_millis(5));
+    }
+    (&client).read_exact(&mut [0; 10]).expect("open");
+    let took = start.elapsed();
+    assert!(took >= MOMENT && took < 4 * MOMENT, "{took:?}");
+}
+
+#[test]
+fn proxy_stalls_and_delivers_later() {
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let (proxy, client) = proxied_echo();
+        proxy.set(direction, Mode::Stall);
+        (&client).write_all(b"hello").expect("open");
+        assert!(is_silent(&client));
+        proxy.heal();
+        let mut answer = [0; 5];
+        (&client).read_exact(&mut answer).expect("open");
+        assert_eq!(&answer, b"hello");
+    }
+}
+
+#[test]
+fn proxy_swallows_for_good_on_a_connection_with_a_hole() {
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let (proxy, client) = proxied_echo();
+        proxy.set(direction, Mode::Blackhole);
+        (&client).write_all(b"lost").expect("open");
+        assert!(is_silent(&client));
+        proxy.heal();
+        (&client).write_all(b"lost too").expect("open");
+        assert!(is_silent(&client));
+        assert_eq!(echo(&client_of(&proxy), b"found").expect("open"), b"found");
+    }
+}
+
+#[test]
+fn a_blackhole_hides_the_client_from_the_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let proxy = Proxy::start(listener.local_addr().expect("bound"));
+    let client = client_of(&proxy);
+    let (server, _) = listener.accept().expect("the proxy connects");
+    proxy.set(Direction::ToServer, Mode::Blackhole);
+    drop(client);
+    assert!(is_silent(&server));
+    proxy.close_all();
+    assert_eq!(rest(&server).expect("an ordinary end"), b"");
+}
+
+#[test]
+fn proxy_dribbles() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let proxy = Proxy::start(listener.local_addr().expect("bound"));
+    proxy.set(Direction::ToServer, Mode::Dribble);
+    let mut client = client_of(&proxy);
+    let (mut server, _) = listener.accept().expect("the proxy connects");
+    client.write_all(&[7; 10_000]).expect("open");
+    let mut buffer = [0; 10_000];
+    let (mut read, mut pieces) = (0, 0);
+    while read < buffer.len() {
+        read += server.read(&mut buffer).expect("open");
+        pieces += 1;
+    }
+    // Some are read together when the reader is slow.
+    assert!(pieces > 10, "{pieces}");
+}
+
+#[test]
+fn proxy_resets_and_closes() {
+    let (proxy, client) = proxied_echo();
+    echo(&client, b"x").expect("open");
+    proxy.reset_all();
+    assert_eq!(proxy.open_connections(), 0);
+    let error = rest(&client).expect_err("a reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let client = client_of(&proxy);
+    echo(&client, b"x").expect("open");
+    proxy.close_all();
+    assert_eq!(rest(&client).expect("an ordinary end"), b"");
+    assert_eq!(echo(&client_of(&proxy), b"y").expect("open"), b"y");
+}
+
+#[test]
+fn proxy_refuses_and_accepts() {
+    let (proxy, client) = proxied_echo();
+    echo(&client, b"x").expect("open");
+    proxy.refuse();
+    let refused = TcpStream::connect(proxy.address()).expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(echo(&client, b"still").expect("open"), b"still");
+    proxy.accept();
+    assert_eq!(echo(&client_of(&proxy), b"again").expect("open"), b"again");
+}
+
+#[test]
+fn proxy_resets_clients_of_a_dead_server() {
+    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let error = rest(&client_of(&proxy)).expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn proxy_cuts_at_a_byte() {
+    let (proxy, client) = proxied_echo();
+    proxy.cut_after(Direction::ToClient, Unit::Bytes, 7);
+    echo(&client, b"abcd").expect("not yet");
+    assert!(proxy.is_cut_pending());
+    (&client).write_all(b"efgh").expect("open");
+    assert_eq!(rest(&client).expect("an ordinary end"), b"efg");
+    assert!(!proxy.is_cut_pending());
+    let client = client_of(&proxy);
+    proxy.cut_before(Direction::ToClient, Unit::Bytes, 3);
+    (&client).write_all(b"abcd").expect("open");
+    assert_eq!(rest(&client).expect("an ordinary end"), b"ab");
+}

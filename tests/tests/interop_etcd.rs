@@ -1,0 +1,153 @@
+//! Together with other libraries on the same etcd: `etcdctl lock` is Go's `concurrency.Mutex`.
+#![cfg(feature = "etcd")]
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use coordination::Coordinator;
+use coordination_tests::harness::{Etcd, eventually_async};
+use tokio::task::block_in_place;
+
+const NAME: &str = "vol-7";
+const PREFIX: &str = "coordination/lock/vol-7";
+const SOON: Duration = Duration::from_secs(5);
+
+/// An `etcdctl lock` that holds it, once it has it, until it is killed.
+struct Etcdctl(Child);
+
+impl Etcdctl {
+    fn lock(etcd: &Etcd, prefix: &str) -> Self {
+        let child = Command::new("etcdctl")
+            .arg(format!("--endpoints={}", etcd.authority()))
+            .args(["lock", "--ttl=2", prefix])
+            .env("ETCDCTL_API", "3")
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.expect("etcdctl is installed: checked at start"))
+    }
+
+    /// Ends as Ctrl-C does: it releases.
+    fn interrupt(&self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    }
+}
+
+impl Drop for Etcdctl {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn client(etcd: &Etcd) -> Coordinator {
+    let url = format!("etcd://{}", etcd.authority());
+    let builder = Coordinator::builder().member_id("ours").ttl(Duration::from_secs(2));
+    builder.connect(&url).await.expect("the server is there")
+}
+
+/// Whose entries stand there, in order; of another library they have no member.
+async fn members(client: &Coordinator) -> Vec<String> {
+    let lock = client.lock(NAME).expect("a good name");
+    let holders = lock.holders().await.expect("the store answers");
+    assert!(holders.iter().enumerate().all(|(index, one)| one.holding == (index == 0)));
+    holders.into_iter().map(|one| one.member).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcdctl_excludes_us() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let lock = client.lock(NAME).expect("a good name");
+    let other = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == [""]).await;
+    assert!(lock.try_acquire().await.expect("the store answers").is_none());
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire(Some(SOON)).await }
+    });
+    eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished(), "granted to two");
+    let held = lock.holders().await.expect("the store answers");
+    other.interrupt();
+    let guard = waiting.await.expect("no panic").expect("it was released");
+    assert!(guard.token() > held[0].token);
+    assert_eq!(members(&client).await, ["ours"]);
+}
+
+/// Its lease ends with it, two seconds after its death.
+#[tokio::test(flavor = "multi_thread")]
+async fn etcdctl_dies() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let other = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == [""]).await;
+    drop(other);
+    let lock = client.lock(NAME).expect("a good name");
+    lock.acquire(Some(SOON)).await.expect("free after its lease").release().await.expect("ours");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn we_exclude_etcdctl() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let guard = client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
+    let _other = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(members(&client).await, ["ours", ""]);
+    guard.release().await.expect("the store confirms");
+    eventually_async(SOON, async || members(&client).await == [""]).await;
+}
+
+/// In turns, in the order of asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_stand_in_one_queue() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let lock = client.lock(NAME).expect("a good name");
+    let first = lock.acquire(Some(SOON)).await.expect("free");
+    let second = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+    let third = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire(Some(2 * SOON)).await }
+    });
+    eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
+    first.release().await.expect("the store confirms");
+    eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!third.is_finished(), "granted to two");
+    second.interrupt();
+    third.await.expect("no panic").expect("its turn").release().await.expect("confirmed");
+}
+
+/// An operator breaks a lock of another library.
+#[tokio::test(flavor = "multi_thread")]
+async fn we_break_etcdctls_lock() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let _other = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == [""]).await;
+    let lock = client.lock(NAME).expect("a good name");
+    let broken = lock.break_lock().await.expect("the store answers").expect("it was held");
+    assert_eq!(broken.member, "");
+    assert!(lock.acquire(Some(SOON)).await.is_ok());
+}
+
+/// Names of which one begins with the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_names_do_not_matter() {
+    let etcd = block_in_place(Etcd::one);
+    let client = client(&etcd).await;
+    let _other = Etcdctl::lock(&etcd, PREFIX);
+    eventually_async(SOON, async || members(&client).await == [""]).await;
+    for name in ["vol", "vol-", "vol-77", "vol-7/x"] {
+        let lock = client.lock(name).expect("a good name");
+        let free = lock.try_acquire().await.expect("the store answers");
+        assert!(free.is_some(), "{name} is not {NAME}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Ways out of a body, and what they leave behind.
+
+use std::fmt::Display;
+
+use super::*;
+
+#[synchronized("body", coordinator = c)]
+async fn leaves(c: &Coordinator, how: &str) -> Result<i32, Failure> {
+    if how == "own" {
+        return Err(Failure::Own);
+    }
+    let number: i32 = how.parse()?;
+    if number == 0 {
+        return Ok(0);
+    }
+    yield_now().await;
+    Ok(number)
+}
+
+#[tokio::test]
+async fn return_and_question_mark_leave_only_the_body() -> Result {
+    let c = connect("leave").await?;
+    let lock = c.lock("body")?;
+    assert!(matches!(leaves(&c, "own").await, Err(Failure::Own)));
+    assert!(is_free(&lock).await?, "released before the caller goes on");
+    assert!(matches!(leaves(&c, "x").await, Err(Failure::Parse)));
+    assert!(is_free(&lock).await?);
+    assert!(matches!(leaves(&c, "0").await, Ok(0)));
+    assert!(is_free(&lock).await?);
+    assert!(matches!(leaves(&c, "7").await, Ok(7)));
+    assert!(is_free(&lock).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_frees_the_lock() -> Result {
+    #[synchronized("panic", coordinator = c)]
+    async fn panics(c: Coordinator) -> Result {
+        yield_now().await;
+        panic!("on purpose")
+    }
+
+    #[synchronized("panic", coordinator = c)]
+    fn panics_in_a_thread(c: Coordinator) -> Result {
+        panic!("on purpose")
+    }
+
+    let c = connect("panic").await?;
+    assert!(tokio::spawn(panics(c.clone())).await.is_err());
+    becomes_free(&c.lock("panic")?).await?;
+    let call = c.clone();
+    assert!(spawn_blocking(|| panics_in_a_thread(call)).await.is_err());
+    becomes_free(&c.lock("panic")?).await
+}
+
+#[tokio::test]
+async fn a_dropped_future_frees_the_lock() -> Result {
+    #[synchronized("dropped", coordinator = c)]
+    async fn stays(c: &Coordinator, entered: &Notify) -> Result {
+        entered.notify_one();
+        pending().await
+    }
+
+    let c = connect("dropped").await?;
+    let entered = Notify::new();
+    tokio::select! {
+        _ = stays(&c, &entered) => unreachable!("the body never ends"),
+        () = entered.notified() => {}
+    }
+    becomes_free(&c.lock("dropped")?).await?;
+
+    // While it waits for the lock.
+    let holder = c.lock("dropped")?.acquire(None).await?;
+    assert!(timeout(Duration::from_millis(50), stays(&c, &entered)).await.is_err());
+    holder.release().await?;
+    becomes_free(&c.lock("dropped")?).await
+}
+
+#[tokio::test]
+async fn the_body_may_drop_the_last_coordinator() -> Result {
+    #[synchronized("last", coordinator = c)]
+    async fn last(c: Coordinator) -> Result {
+        drop(c);
+        yield_now().await;
+        Ok(())
+    }
+
+    #[synchronized("last", coordinator = connect("last").await?)]
+    async fn temporary() -> Result {
+        yield_now().await;
+        Ok(())
+    }
+
+    last(connect("last").await?).await?;
+    temporary().await
+}
+
+#[tokio::test]
+async fn what_the_body_returns_is_coerced() -> Result {
+    #[synchronized("coerced", coordinator = c)]
+    async fn boxed(c: &Coordinator) -> Result<Box<dyn Display>> {
+        Ok(Box::new(5))
+    }
+
+    #[synchronized("coerced", coordinator = c)]
+    async fn hidden(c: &Coordinator) -> Result<impl Display + use<>> {
+        Ok(6)
+    }
+
+    let c = connect("coerced").await?;
+    assert_eq!(boxed(&c).await?.to_string(), "5");
+    assert_eq!(hidden(&c).await?.to_string(), "6");
+    Ok(())
+}
+
+#[test]
+fn futures_are_send_where_the_body_is() {
+    fn send<T: Send>(_: impl FnOnce(&'static Coordinator) -> T) {}
+    fn plain<T>(_: impl FnOnce(&'static Coordinator) -> T) {}
+
+    #[synchronized("send-<name>", "other", timeout = "5s", guard = guards, coordinator = c)]
+    async fn sendable(c: &Coordinator, name: impl Display + Send) -> Result<usize> {
+        yield_now().await;
+        drop(name);
+        Ok(guards.len())
+    }
+
+    #[synchronized("local", coordinator = c)]
+    async fn local(c: &Coordinator) -> Result<i32> {
+        let number = std::rc::Rc::new(1);
+        yield_now().await;
+        Ok(*number)
+    }
+
+    send(|c| sendable(c, 1));
+    plain(local);
+}

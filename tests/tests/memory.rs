@@ -1,0 +1,3 @@
+//! `memory://` keeps the contract.
+
+coordination_tests::conformance!(memory);

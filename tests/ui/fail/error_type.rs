@@ -1,0 +1,25 @@
+use coordination::synchronized;
+
+#[derive(Debug)]
+enum Failure {
+    Own,
+}
+
+type Outcome<T> = Result<T, Failure>;
+
+#[synchronized("a")]
+async fn plain() -> Result<(), Failure> {
+    Err(Failure::Own)
+}
+
+#[synchronized("a")]
+async fn alias() -> Outcome<()> {
+    Ok(())
+}
+
+#[synchronized("a")]
+fn blocking() -> Outcome<()> {
+    Ok(())
+}
+
+fn main() {}
