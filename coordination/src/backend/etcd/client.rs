@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Certificate, Client, ConnectOptions, Error as EtcdError, Identity, StatusResponse, TlsOptions,
+    Certificate, Client, ConnectOptions, Error as EtcdError, GetOptions, Identity, StatusResponse,
+    TlsOptions,
 };
 use rand::seq::SliceRandom;
 use tokio::sync::{Semaphore, watch};
@@ -41,8 +42,13 @@ pub(super) struct Connections {
     in_flight: Semaphore,
     /// Held by the one who makes a connection; the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// Between connections, once all endpoints have failed.
-    delays: DecorrelatedJitter,
+    /// Between connections once all endpoints have failed, while a session can still be saved.
+    hurry: DecorrelatedJitter,
+    /// The same, when it is too late for that: nothing was heard for as long as the lease.
+    calm: DecorrelatedJitter,
+    lease: Duration,
+    /// A key within the namespace, which may be read.
+    probe: String,
 }
 
 struct Current {
@@ -52,7 +58,10 @@ struct Current {
     heard: Option<Instant>,
     /// Connections given up since an answer came.
     failures: usize,
-    delays: DecorrelatedJitter,
+    /// When an answer came on any connection.
+    last_heard: Instant,
+    hurry: DecorrelatedJitter,
+    calm: DecorrelatedJitter,
     /// No new connection before this.
     pause_until: Option<Instant>,
 }
@@ -83,7 +92,9 @@ impl Connections {
             options = options.with_tls(tls_options(tls));
         }
         let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
-        let delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        let longest = settings.max_backoff.min(settings.ttl);
+        let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
         Self {
             endpoints,
             options,
@@ -93,14 +104,19 @@ impl Connections {
                 index: 0,
                 heard: None,
                 failures: 0,
-                delays,
+                last_heard: Instant::now(),
+                hurry,
+                calm,
                 pause_until: None,
             }),
             epoch: watch::Sender::new(0),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
             connecting: tokio::sync::Mutex::new(()),
-            delays,
+            hurry,
+            calm,
+            lease: settings.ttl,
+            probe: format!("{}/", settings.namespace),
         }
     }
 
@@ -124,12 +140,9 @@ impl Connections {
         if let Some(moment) = pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
-        // With a user this asks for a token, and so may take its time or fail.
-        let connecting = Client::connect([endpoint], Some(self.options.clone()));
-        let connected = tokio::time::timeout(self.patience * 4 / 5, connecting).await;
-        let connected = connected.unwrap_or_else(|_| {
-            Err(EtcdError::EndpointError("no answer to the request for a token".into()))
-        });
+        let connected = tokio::time::timeout(self.patience * 4 / 5, self.connect(endpoint)).await;
+        let connected =
+            connected.unwrap_or_else(|_| Err(EtcdError::EndpointError("no answer in time".into())));
         let client = match connected {
             Ok(client) => Arc::new(client),
             Err(error) => {
@@ -144,6 +157,21 @@ impl Connections {
             current.client = Some(Arc::clone(&client));
         }
         Ok((client, epoch))
+    }
+
+    /// Makes a connection and waits for its first answer.
+    ///
+    /// The client itself connects with the first call only, and once more with every call that finds no
+    /// connection: a hundred waiters would be a hundred tries.
+    async fn connect(&self, endpoint: String) -> Result<Client, EtcdError> {
+        // With a user this asks for a token.
+        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
+        let options = GetOptions::new().with_serializable().with_count_only();
+        match client.kv_client().get(self.probe.as_str(), Some(options)).await {
+            Err(error) if is_connection_failure(&error) => Err(error),
+            // A refusal is an answer too; who cares for it makes a call of his own.
+            _ => Ok(client),
+        }
     }
 
     fn connected(&self) -> Option<(Arc<Client>, u64)> {
@@ -179,7 +207,10 @@ impl Connections {
             current.heard = None;
             current.failures += 1;
             if current.failures >= self.endpoints.len() {
-                current.pause_until = Some(Instant::now() + current.delays.next_delay());
+                let is_too_late = current.last_heard.elapsed() > self.lease;
+                let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
+                let pause = delays.next_delay();
+                current.pause_until = Some(Instant::now() + pause);
             }
             current.index = (current.index + 1) % self.endpoints.len().max(1);
             self.epoch.send_modify(|epoch| *epoch += 1);
@@ -190,10 +221,11 @@ impl Connections {
     fn heard(&self, epoch: u64) {
         let mut current = self.current();
         if *self.epoch.borrow() == epoch {
-            current.heard = Some(Instant::now());
+            current.last_heard = Instant::now();
+            current.heard = Some(current.last_heard);
             if current.failures > 0 {
                 current.failures = 0;
-                current.delays = self.delays;
+                (current.hurry, current.calm) = (self.hurry, self.calm);
                 current.pause_until = None;
             }
         }

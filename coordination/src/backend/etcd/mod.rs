@@ -8,7 +8,8 @@
 //! request, and one more to release. A waiter watches its predecessor from now on, then reads it once:
 //! a watch that starts at an older revision is served by a loop that runs every 100 ms only
 //! (`syncWatchersLoop` in etcd's `mvcc`), which is why etcd's own lock hands over slowly. All watches
-//! share one stream.
+//! share one stream, and stay for a moment: where the predecessor's key is watched already from before
+//! it was put, nothing can have been missed, and the read is spared.
 //!
 //! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude us and
 //! are excluded: they put `<prefix>/<lease>` and wait for older keys under the prefix, whatever follows.
