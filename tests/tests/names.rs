@@ -157,10 +157,10 @@ fn a_name_has_1_to_1024_bytes() {
     block_on(async {
         let coordinator = memory("lengths").await;
         assert!(coordinator.lock("x".repeat(1024)).is_ok());
-        let error = coordinator.lock("").err().expect("empty");
+        let error = coordinator.lock("").expect_err("empty");
         assert_eq!(name_error(&error), Some(&NameError::Empty));
         for name in ["x".repeat(1025), "é".repeat(513), "x".repeat(1 << 20)] {
-            let error = coordinator.lock(&name).err().expect("too long");
+            let error = coordinator.lock(&name).expect_err("too long");
             let expected = NameError::TooLong { len: name.len(), max: 1024 };
             assert_eq!(name_error(&error), Some(&expected));
         }
@@ -174,9 +174,9 @@ fn a_template_names_a_lock() -> Result<()> {
         let lock = coordinator.lock_for("share-{share.id}", &json!({ "share": { "id": 7 } }))?;
         assert_eq!(lock.name(), "share-7");
         let missing = coordinator.lock_for("share-<share.name>", &json!({ "share": { "id": 7 } }));
-        let error = missing.err().expect("no such field");
+        let error = missing.expect_err("no such field");
         assert!(error.to_string().contains("it has id"), "{error}");
-        let malformed = coordinator.lock_for("share-<share", &()).err().expect("not closed");
+        let malformed = coordinator.lock_for("share-<share", &()).expect_err("not closed");
         assert!(matches!(name_error(&malformed), Some(NameError::Template { at: 6, .. })));
         Ok(())
     })

@@ -7,30 +7,30 @@
 //!
 //! # Commands
 //!
-//! Fields in brackets may be left out.
+//! Fields with a question mark may be left out.
 //!
 //! | command | fields | result |
 //! |---|---|---|
 //! | `ping` | – | `{"pid", "t_ns"}` |
-//! | `connect` | [`url`] (default: the environment's), [`member`], [`prefix`], [`namespace`], [`ttl_ms`], [`heartbeat_ms`], [`max_backoff_ms`] | `{"member", "ms"}`: how long it took |
-//! | `acquire` | `lock`, [`timeout_ms`], [`as`] | `{"token", "remaining_ms", "t_ns"}`, as of its return |
-//! | `try_acquire` | `lock`, [`as`] | the same, or `null` when it is taken |
+//! | `connect` | `url?` (default: the environment's), `member?`, `prefix?`, `namespace?`, `ttl_ms?`, `heartbeat_ms?`, `max_backoff_ms?` | `{"member", "ms"}`: how long it took |
+//! | `acquire` | `lock`, `timeout_ms?`, `as?` | `{"token", "remaining_ms", "t_ns"}`, as of its return |
+//! | `try_acquire` | `lock`, `as?` | the same, or `null` when it is taken |
 //! | `release` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `drop` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
-//! | `write_fenced` | `handle`, [`value`] | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
+//! | `write_fenced` | `handle`, `value?` | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
 //! | `holders` | `lock` | `[{"member", "token", "holding"}]`, in order |
 //! | `break_lock` | `lock` | the same of whoever was broken, or `null` |
 //! | `stop` | – | `{"ms"}`: how long it took |
 //! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
 //! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
-//! | `probe_held` | `handle`, [`every_us`] | `{}`; the event `not_held` follows |
+//! | `probe_held` | `handle`, `every_us?` | `{}`; the event `not_held` follows |
 //! | `state_events` | – | `{"state"}`; events `state` follow |
-//! | `cycle` | `lock`, `n`, [`hold_us`], [`file`], [`timeout_ms`] | `{"tokens"}`: acquires and releases `n` times |
-//! | `tasks` | `lock`, `n`, [`hold_us`], [`file`] | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
+//! | `cycle` | `lock`, `n`, `hold_us?`, `file?`, `timeout_ms?` | `{"tokens"}`: acquires and releases `n` times |
+//! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
 //! | `block_executor` | `ms` | `{"workers"}`, when it is over; the event `blocked` when it has begun |
-//! | `spawn_children` | `n`, [`seconds`] | `{}`: runs `true` that often; or `sleep`, and leaves them |
-//! | `exit` | [`code`] | none: the process ends, dropping nothing |
+//! | `spawn_children` | `n`, `seconds?` | `{}`: runs `true` that often; or `sleep`, and leaves them |
+//! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
 //! `hold_loop` is another name of `cycle`. `file` is a history (`harness::log`), to which each grant
 //! adds `acquire-call`, `acquire-return`, `release-call` and `release-return`, the middle two with the
