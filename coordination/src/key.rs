@@ -9,8 +9,8 @@
 //! an `e` with a combining accent.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, OnceLock};
 
 use data_encoding::BASE32_NOPAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -32,6 +32,9 @@ const HASH_PREFIX: &str = "h~";
 
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
 
+/// One for the process: equal names have equal hashes, which nobody outside can choose.
+static HASHER: OnceLock<RandomState> = OnceLock::new();
+
 /// The queue that contenders for one name stand in: the same for equal names, on every store.
 ///
 /// Cheap to clone. Equality is that of the full names, not of their hashes.
@@ -41,6 +44,8 @@ pub(crate) struct QueueKey(Arc<Inner>);
 struct Inner {
     kind: &'static str,
     name: String,
+    /// Of kind and name, once for all the maps that are keyed by this.
+    hash: u64,
     #[cfg_attr(
         not(any(feature = "etcd", feature = "file", test)),
         expect(dead_code, reason = "memory goes by the name itself")
@@ -60,7 +65,8 @@ impl QueueKey {
             _ => {}
         }
         let encoded = encode(name);
-        Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), encoded })))
+        let hash = HASHER.get_or_init(RandomState::new).hash_one((kind, name));
+        Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), hash, encoded })))
     }
 
     /// The kind of recipe: a lock and an election of one name are apart.
@@ -99,8 +105,7 @@ impl Eq for QueueKey {}
 
 impl Hash for QueueKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.kind.hash(state);
-        self.0.name.hash(state);
+        state.write_u64(self.0.hash);
     }
 }
 

@@ -5,6 +5,7 @@ use std::error::Error as _;
 use std::future::Future;
 
 use coordination::{Coordinator, Error, ErrorKind, LockGuard, NameError, Result, Template};
+use coordination_tests::faults::identity::odd_names;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use serde_json::json;
@@ -14,56 +15,6 @@ const CANARY: &str = "s3cr3tCANARY";
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().expect("a runtime").block_on(future)
-}
-
-/// Row F-46 of what can go wrong, with the encodings of some added as names of their own.
-fn odd_names() -> Vec<String> {
-    let long = "é".repeat(500);
-    let odd = [
-        ".",
-        "..",
-        "/",
-        "//",
-        "\0",
-        "\n",
-        "\r\n",
-        "%",
-        "%25",
-        "%2F",
-        "%2f",
-        "'",
-        "\"",
-        "`",
-        "'; DROP TABLE locks; --",
-        "🔒",
-        "\u{e9}",
-        "e\u{301}",
-        "A",
-        "a",
-        "a ",
-        " a",
-        "-a",
-        "--rf",
-        "a/b",
-        "a%2Fb",
-        "ab",
-        "a/",
-        "/a",
-        "a.b",
-        "a\0b",
-        "{hash tag}",
-        "{a}b",
-        "~",
-        "h~",
-        "_",
-        "CON",
-        "con",
-        &long,
-        &format!("{long}x"),
-        &"x".repeat(1023),
-        &"x".repeat(1024),
-    ];
-    odd.into_iter().map(str::to_owned).collect()
 }
 
 /// Names likely to collide, if any do: short, or made of what an encoding may be made of.

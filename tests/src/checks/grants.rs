@@ -10,6 +10,7 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, until_contenders,
 };
 use super::{Backend, Stage};
+use crate::faults::identity::odd_names;
 use crate::harness::{Direction, Unit, eventually_async};
 
 /// S5: whatever is done with the guard of a grant that ended, a later grant stays.
@@ -151,54 +152,6 @@ pub async fn s7_not_reentrant(stage: &Stage) -> Result<()> {
     let again = waiting.await.expect("no panic")?;
     assert!(again.token() > token);
     again.release().await
-}
-
-/// What stores escape, split at, fold or cut off, and what such escapes look like (row F-46).
-fn odd_names() -> Vec<String> {
-    let odd = [
-        ".",
-        "..",
-        "/",
-        "//",
-        "\0",
-        "\n",
-        "\r\n",
-        "%",
-        "%25",
-        "%2F",
-        "%2f",
-        "'",
-        "\"",
-        "`",
-        "a",
-        "'; DROP TABLE locks; --",
-        "🔒",
-        "\u{e9}",
-        "e\u{301}",
-        "A",
-        "a ",
-        " a",
-        "-a",
-        "--rf",
-        "a/b",
-        "a%2Fb",
-        "ab",
-        "a/",
-        "/a",
-        "a.b",
-        "a\0b",
-        "{hash tag}",
-        "{a}b",
-        "~",
-        "h~",
-        "_",
-        "CON",
-        "con",
-    ];
-    let long = [199, 200, 201, 1023, 1024].map(|length| "x".repeat(length));
-    let accents = "é".repeat(500);
-    let twins = [format!("{accents}1"), format!("{accents}2"), accents];
-    odd.into_iter().map(str::to_owned).chain(long).chain(twins).collect()
 }
 
 /// Waits until this many hold this lock or wait for it: who asked in vain is cleared away later.
