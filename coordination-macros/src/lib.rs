@@ -19,7 +19,7 @@
 //! # Tests
 //!
 //! Parsing is tested beside the code. What the attribute does is tested in
-//! `tests/tests/macros.rs`, and what it refuses, in which words and at which place, in `tests/ui`.
+//! `tests/tests/macros/` of the workspace, and what it refuses, in which words and at which place, in `tests/ui`.
 //!
 //! # To add an argument
 //!

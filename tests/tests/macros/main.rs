@@ -1,6 +1,6 @@
 //! `#[synchronized]` at run time, on the memory store.
 //!
-//! What it refuses when it is compiled is in `../macro_ui.rs`.
+//! What it refuses when it is compiled is in `coordination-macros/tests/ui.rs`.
 
 use std::future::pending;
 use std::sync::Arc;
