@@ -41,18 +41,17 @@ use proc_macro::TokenStream;
 /// The lock is taken before the body and released after it. Its name is made from the arguments of
 /// the call, so calls about different things do not wait for each other.
 ///
-/// ```ignore
+/// ```
 /// use coordination::synchronized;
+/// # type StorageError = coordination::Error;
 ///
 /// #[synchronized("vol-<id>")]
-/// async fn resize(id: Uuid, gib: u64) -> Result<(), StorageError> { // From<coordination::Error>
+/// async fn resize(id: u64, gib: u64) -> Result<(), StorageError> { // From<coordination::Error>
 ///     // Nobody else resizes this volume, on any host that uses the same store.
+///     # let _ = gib;
 ///     # Ok(())
 /// }
 /// ```
-///
-/// (The examples here are not run. Those on the re-export, in the documentation of the crate
-/// `coordination`, are.)
 ///
 /// # The function
 ///
@@ -96,9 +95,12 @@ use proc_macro::TokenStream;
 /// deadlock. This does not extend to a synchronized function that calls another: **locks are not
 /// re-entrant**, and a body that asks for its own lock waits for itself.
 ///
-/// ```ignore
+/// ```
+/// # use coordination::synchronized;
+/// # type BankError = coordination::Error;
 /// #[synchronized("account-<from>", "account-<to>", timeout = "5s")]
 /// async fn transfer(from: u64, to: u64, amount: u64) -> Result<(), BankError> {
+///     # let _ = amount;
 ///     # Ok(())
 /// }
 /// ```
@@ -124,11 +126,20 @@ use proc_macro::TokenStream;
 ///   names count once. It has the fencing token that writes should carry.
 /// * **`on_lost`**: see below.
 ///
-/// ```ignore
+/// ```
+/// # use coordination::{Coordinator, FencingToken, synchronized};
+/// # type StorageError = coordination::Error;
+/// # struct Disk;
+/// # impl Disk {
+/// #     async fn wipe(&self, _: FencingToken) -> Result<(), StorageError> { Ok(()) }
+/// # }
+/// # struct Volume { id: u64, coordinator: Coordinator }
+/// # impl Volume {
 /// #[synchronized("vol-{self.id}", coordinator = self.coordinator, guard = guard, timeout = "1m")]
 /// async fn format(&self, disk: &Disk) -> Result<(), StorageError> {
 ///     disk.wipe(guard.token()).await
 /// }
+/// # }
 /// ```
 ///
 /// # When a lock is lost
