@@ -97,7 +97,6 @@ impl Place {
     }
 
     /// Watches the own entry, on stores that tell of its removal.
-    #[cfg_attr(not(feature = "etcd"), allow(unreachable_patterns))]
     fn watch(&self) {
         if self.session.backend.loss_detection() == LossDetection::Heartbeat {
             return;
