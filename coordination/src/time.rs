@@ -1,6 +1,6 @@
 //! The clock that leases are judged by.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -72,6 +72,13 @@ pub(crate) async fn sleep_until(moment: BootInstant) {
         }
         tokio::time::sleep(left).await;
     }
+}
+
+/// The wall clock in microseconds: where tokens start, and what people are shown. It decides nothing
+/// about who holds.
+pub(crate) fn unix_micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

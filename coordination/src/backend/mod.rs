@@ -84,7 +84,7 @@ impl Hash for EntryId {
 
 impl EntryId {
     pub(crate) fn random(session: SessionId) -> Self {
-        // By hand, as this is on the path of every file lock: formatting takes five times as long.
+        // By hand, not by formatting: this is on the path of every file lock.
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);

@@ -198,7 +198,7 @@ async fn wait(
     mut answer: oneshot::Sender<Result<Option<Place>>>,
 ) {
     let (cancel, cancelled) = watch::channel(());
-    let entered = Arc::new(AtomicBool::new(started.is_some()));
+    let entered = AtomicBool::new(started.is_some());
     let turn = take(&session, &queue, patience, started, &entered, cancelled);
     tokio::pin!(turn);
     let out_of_time = async {

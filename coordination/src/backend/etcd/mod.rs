@@ -43,7 +43,7 @@ mod slots;
 mod watch;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use etcd_client::{
@@ -65,6 +65,7 @@ use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
+use crate::time::unix_micros;
 
 /// After so many times the longest call, one that was given up has arrived or never will.
 const DOUBT: u32 = 4;
@@ -117,31 +118,16 @@ impl Etcd {
         format!("{}{}", self.queue(&entry.queue), self.slots.name(entry))
     }
 
-    /// Whether the entry with this number is there, as of the revision answered.
-    ///
-    /// As the server at the other end knows it, without asking the others: its watch was created before,
-    /// so it tells what comes later. Who holds is never decided by this.
-    async fn look(&self, key: &str, seq: u64) -> Result<(bool, i64)> {
+    /// The number of the entry that has this key, if one has, as of the revision answered.
+    async fn created(&self, operation: &'static str, key: &str) -> Result<(Option<u64>, i64)> {
         let options = GetOptions::new().with_keys_only();
-        let reading = self.connections.call("watch", |client| {
+        let reading = self.connections.call(operation, |client| {
             let options = options.clone();
             async move { client.kv_client().get(key, Some(options)).await }
         });
-        let found = tokio::time::timeout(self.patience, reading).await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
-        })?;
-        let stands = found.kvs().first().is_some_and(|kv| seq_of(kv) == seq);
-        Ok((stands, found.header().map_or(0, etcd_client::ResponseHeader::revision)))
-    }
-
-    /// The number of the entry that has this key now.
-    async fn created(&self, key: &str) -> Result<Option<u64>> {
-        let options = GetOptions::new().with_keys_only();
-        let found = self.connections.call("enter", |client| {
-            let options = options.clone();
-            async move { client.kv_client().get(key, Some(options)).await }
-        });
-        Ok(found.await?.kvs().first().map(seq_of))
+        let found = reading.await?;
+        let revision = found.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok((found.kvs().first().map(seq_of), revision))
     }
 
     fn entry_of(&self, kv: &KeyValue, prefix: &str) -> Option<Entry> {
@@ -244,7 +230,8 @@ impl Backend for Etcd {
         }
         // An earlier call got through, and its answer was lost.
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        let seq = self.created(&key).await?.ok_or_else(removed)?;
+        let (seq, _) = self.created("enter", &key).await?;
+        let seq = seq.ok_or_else(removed)?;
         self.position(entry, seq).await?.ok_or_else(removed)
     }
 
@@ -319,6 +306,7 @@ impl Backend for Etcd {
     async fn gone(&self, entry: &EntryRef, seq: u64, recheck: Duration) -> Result<()> {
         let key = self.key(entry);
         let created = revision_of(seq);
+        let mut broke = false;
         loop {
             let Some(mut watch) = self.watches.watch(&key).await else {
                 return Err(Error::new(ErrorKind::Unavailable, "watch", "the backend is closing"));
@@ -327,13 +315,17 @@ impl Backend for Etcd {
             let Some(since) = watch.since().await else { continue };
             // A watch that is older than the entry has missed nothing of it.
             let mut known = created;
-            if since >= created {
-                let (stands, revision) = self.look(&key, seq).await?;
-                if !stands {
+            if broke || since >= created {
+                let look = tokio::time::timeout(self.patience, self.created("watch", &key));
+                let (now, revision) = look.await.unwrap_or_else(|_| {
+                    Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
+                })?;
+                if now != Some(seq) {
                     return Ok(());
                 }
                 known = revision;
             }
+            broke = true;
             loop {
                 match tokio::time::timeout(recheck, watch.deleted_after(created)).await {
                     Ok(Some(())) => return Ok(()),
@@ -381,11 +373,10 @@ fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
 }
 
 fn value_of(entry: &NewEntry) -> Result<Vec<u8>> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let queue = &entry.place.queue;
     let value = Value {
         member: entry.member.to_string(),
-        since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        since_ms: unix_micros() / 1000,
         name: queue.is_hashed().then(|| queue.name().to_owned()),
     };
     serde_json::to_vec(&value).map_err(|error| {

@@ -13,8 +13,7 @@ pub(crate) const OPTIONS: &[&str] = &["durable", "network_filesystem"];
 pub(crate) struct Config {
     /// Absolute.
     pub(super) directory: PathBuf,
-    /// Tokens survive loss of power: every grant waits for the disk. Default: false, as that costs
-    /// a hundred times what the grant itself does.
+    /// Tokens survive loss of power: every grant waits for the disk. Default: false.
     pub(super) durable: bool,
     /// Take a network file system in spite of all. Default: false, as `flock` does not reach
     /// other hosts on some of them and notifications do on none.

@@ -3,7 +3,6 @@
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
@@ -13,9 +12,10 @@ use super::error::storage;
 use super::log::{self, HEADER, Header, Log, Record};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
+use crate::time::unix_micros;
 
 /// What one read takes, and what a file is given in advance: writing within it costs the file system
-/// half of what growing it does. A part of a memory page, so that a write of it is seen whole or not
+/// less than growing it does. A part of a memory page, so that a write of it is seen whole or not
 /// at all.
 const PAGE: usize = 1024;
 /// A log longer than this gives back the room before its first live entry.
@@ -240,7 +240,7 @@ impl Locked<'_> {
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::default();
         // A number that no process can have seen before, whatever it read of the file that was.
-        self.queue.generation = now_micros().max(self.queue.generation + 1);
+        self.queue.generation = unix_micros().max(self.queue.generation + 1);
         // The name first: a file without a header is initialised once more.
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
         self.write_header(self.log_start())?;
@@ -255,7 +255,7 @@ impl Locked<'_> {
             return self.initialise();
         }
         let start = self.queue.start.min(length);
-        self.queue.generation = now_micros().max(self.queue.generation + 1);
+        self.queue.generation = unix_micros().max(self.queue.generation + 1);
         self.write_header(start)?;
         self.reserve()?;
         self.queue.log = Log::after(self.queue.log.last);
@@ -402,12 +402,6 @@ impl Locked<'_> {
         );
         Error::new(ErrorKind::Corrupt, "read", message)
     }
-}
-
-/// The wall clock in microseconds, which tokens and generations start from.
-pub(super) fn now_micros() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A name that no other queue has: at most 200 bytes and the kind.

@@ -7,12 +7,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::config::Config;
 use super::directory::Directory;
 use super::log::Record;
-use super::queue::{Locked, QueueFile, now_micros};
+use super::queue::{Locked, QueueFile};
 use super::session::{Sessions, session_of};
 use super::watch::{Waiting, Watcher};
 use crate::backend::{Entry, EntryId, EntryRef, NewEntry, Position, Predecessor};
 use crate::error::{Error, LossReason, Result};
 use crate::key::{self, QueueKey};
+use crate::time::unix_micros;
 
 /// How many queue files are kept open while nobody uses them.
 const OPEN_FILES: usize = 256;
@@ -71,7 +72,7 @@ impl Store {
         let Some(member) = self.sessions.member(new.session) else {
             return Err(Error::lost("enter", LossReason::ExpiredByServer));
         };
-        let now = now_micros();
+        let now = unix_micros();
         let seq = queue.log().last.saturating_add(1).max(now);
         let since_ms = now / 1000;
         queue.enter(seq, Record { id: new.place.id.shared(), since_ms, member, at: 0 })?;

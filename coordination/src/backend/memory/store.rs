@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 
@@ -11,6 +11,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
+use crate::time::unix_micros;
 
 /// The stores of this process that somebody is connected to.
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
@@ -91,7 +92,7 @@ impl Store {
     pub(super) fn enter(&self, new: &NewEntry) -> Result<Position> {
         let mut state = self.state();
         state.check(new.session, "enter")?;
-        let next = state.last.saturating_add(1).max(now_micros());
+        let next = state.last.saturating_add(1).max(unix_micros());
         let queue = state.queues.entry(new.place.queue.clone()).or_default();
         if let Some(seq) = queue.by_id.get(&new.place.id) {
             return Ok(queue.position(*seq));
@@ -173,9 +174,4 @@ impl Queue {
             predecessor: before.map(|(seq, entry)| Predecessor { id: entry.id.clone(), seq: *seq }),
         }
     }
-}
-
-fn now_micros() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
