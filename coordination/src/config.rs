@@ -228,11 +228,18 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
         Some(id) => id,
         None => format!("{:032x}", rand::random::<u128>()),
     };
-    let member = format!("{prefix}{id}");
-    if member.len() > MAX_MEMBER_BYTES {
-        return Err(NameError::TooLong { len: member.len(), max: MAX_MEMBER_BYTES }.into());
+    checked_member(&format!("{prefix}{id}"))
+}
+
+/// The member id, if it is one.
+pub(crate) fn checked_member(id: &str) -> Result<Arc<str>> {
+    match id.len() {
+        0 => Err(NameError::Empty.into()),
+        len if len > MAX_MEMBER_BYTES => {
+            Err(NameError::TooLong { len, max: MAX_MEMBER_BYTES }.into())
+        }
+        _ => Ok(id.into()),
     }
-    Ok(member.into())
 }
 
 fn checked_namespace(namespace: String) -> Result<String> {

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::recipe::lock::Lock;
+use crate::recipe::queue::Queue;
 use crate::session::keeper::{self, Control};
 use crate::session::{Session, State, StateWatch};
 use crate::template::Template;
@@ -163,17 +164,35 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`]: empty or too long.
     pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
-        let (session, name) = (&self.0.session, name.as_ref());
+        Ok(Lock::new(self.queue("lock", name.as_ref())?))
+    }
+
+    /// The queue of this kind and name, with the prefix before the name.
+    pub(crate) fn queue(&self, kind: &'static str, name: &str) -> Result<Queue> {
+        let session = &self.0.session;
         if name.is_empty() {
             return Err(crate::NameError::Empty.into());
         }
-        let queue = match session.settings.prefix.as_str() {
-            "" => QueueKey::new("lock", name, session.settings.max_name_bytes),
+        let key = match session.settings.prefix.as_str() {
+            "" => QueueKey::new(kind, name, session.settings.max_name_bytes),
             prefix => {
-                QueueKey::new("lock", &format!("{prefix}{name}"), session.settings.max_name_bytes)
+                QueueKey::new(kind, &format!("{prefix}{name}"), session.settings.max_name_bytes)
             }
         };
-        Ok(Lock::new(Arc::clone(session), queue?, Arc::clone(&self.0) as Arc<dyn Send + Sync>))
+        let keeps_open = Arc::clone(&self.0) as Arc<dyn Send + Sync>;
+        Ok(Queue::new(Arc::clone(session), key?, keeps_open))
+    }
+
+    /// The names of the queues of this kind that have a value, without the prefix; only those with it.
+    pub(crate) async fn names(
+        &self,
+        operation: &'static str,
+        kind: &'static str,
+    ) -> Result<Vec<String>> {
+        let session = &self.0.session;
+        let names = session.names(operation, kind).await?;
+        let stripped = names.iter().filter_map(|name| name.strip_prefix(&session.settings.prefix));
+        Ok(stripped.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
     /// The lock whose name the template gives for these values.

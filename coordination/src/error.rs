@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 /// What the library's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -39,8 +40,25 @@ pub enum ErrorKind {
     Lost,
     /// The coordinator was stopped or dropped, or this is a forked child of its process.
     Closed,
-    /// Another live session has this member id.
+    /// Another live session has this member id, in the namespace or in the group (Tooz:
+    /// `MemberAlreadyExist`).
     MemberExists,
+    /// This session is in the group under this member id already (Tooz: `MemberAlreadyExist`).
+    AlreadyJoined,
+    /// Nobody is in the group under this member id (Tooz: `MemberNotJoined`).
+    NotJoined,
+    /// There is no such group: create it first (Tooz: `GroupNotCreated`).
+    GroupMissing,
+    /// There is a group of that name already (Tooz: `GroupAlreadyExist`).
+    GroupExists,
+    /// Somebody is in the group, so it cannot be deleted (Tooz: `GroupNotEmpty`).
+    GroupNotEmpty,
+    /// A value cannot be stored: it is no JSON, or too large.
+    Value,
+    /// An argument is outside of what is allowed; the message says what is.
+    Input,
+    /// The store has other limits under this name; the message has both.
+    Mismatch,
     /// Two different names were mapped to one key of the store; nothing was locked.
     Collision,
     /// What was read from the store is not what this library writes there.
@@ -99,6 +117,8 @@ impl fmt::Display for LossReason {
 pub enum NameError {
     /// The name is empty, or a template rendered to nothing.
     Empty,
+    /// Several things are asked for by an empty list of names.
+    NoNames,
     /// The name has `len` bytes and may have `max`.
     TooLong {
         /// Bytes in the refused name, with the coordinator's prefix.
@@ -133,6 +153,7 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the name is empty; it needs at least one byte"),
+            Self::NoNames => f.write_str("there is no name in the list; it needs at least one"),
             Self::TooLong { len, max } => {
                 write!(f, "the name has {len} bytes, and at most {max} are allowed")
             }
@@ -171,6 +192,7 @@ struct Inner {
     key: Option<String>,
     message: String,
     reason: Option<LossReason>,
+    retry_after: Option<Duration>,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -188,6 +210,7 @@ impl Error {
             key: None,
             message: message.into(),
             reason: None,
+            retry_after: None,
             source: None,
         }))
     }
@@ -208,6 +231,11 @@ impl Error {
 
     pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.0.source = Some(std::sync::Arc::new(source));
+        self
+    }
+
+    pub(crate) fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.0.retry_after = Some(wait);
         self
     }
 
@@ -261,6 +289,11 @@ impl Error {
     /// Why the session or the lock was lost, for [`ErrorKind::Lost`] and [`ErrorKind::Closed`].
     pub fn loss_reason(&self) -> Option<LossReason> {
         self.0.reason
+    }
+
+    /// How long the wait would have been, where a [`ErrorKind::Timeout`] knew that before it waited.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// Whether the same call may succeed later with nothing changed but time.

@@ -70,7 +70,6 @@ impl QueueKey {
     }
 
     /// The kind of recipe: a lock and an election of one name are apart.
-    #[cfg(any(feature = "etcd", feature = "file", test))]
     pub(crate) fn kind(&self) -> &'static str {
         self.0.kind
     }
@@ -127,7 +126,7 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// The text that [`escape`] made this of; `None` where it is not UTF-8.
-#[cfg(any(feature = "file", test))]
+#[cfg(any(feature = "etcd", feature = "file", test))]
 pub(crate) fn unescape(escaped: &str) -> Option<String> {
     Some(percent_encoding::percent_decode_str(escaped).decode_utf8().ok()?.into_owned())
 }

@@ -93,7 +93,7 @@
 //! # What a lock cannot do
 //!
 //! A holder that stands still, or a request that hangs in the network, can write after its lock went to
-//! somebody else. [`LockGuard::is_held`] and [`LockGuard::protect`] make that rare. Only the resource
+//! somebody else. [`Grant::is_held`] and [`Grant::protect`] make that rare. Only the resource
 //! can exclude it, by refusing tokens smaller than the largest it has seen. Locks are **not
 //! re-entrant**. They hold as long as the [`Coordinator`], a clone of it or a [`Lock`] made from it
 //! is alive; a guard alone does not keep the session open.
@@ -242,6 +242,7 @@ pub use characteristics::{Characteristics, Durability, Liveness, Requirement, Sc
 pub use config::Config;
 pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
+pub use recipe::grant::{Grant, TimedRelease};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use session::{State, StateWatch};
 pub use template::Template;

@@ -169,7 +169,7 @@ impl<L> Held<L> {
 
     /// Looked at before the release, after which no guard is held.
     fn loss(&self) -> Option<Error> {
-        let held = self.guards.iter().all(LockGuard::is_held);
+        let held = self.guards.iter().all(|guard| guard.is_held());
         // The release, which knows more, replaces the reason.
         (!held).then(|| Error::lost("release", LossReason::DeadlinePassed))
     }

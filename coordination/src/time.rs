@@ -81,9 +81,26 @@ pub(crate) fn unix_micros() -> u64 {
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The number after `last`, by a clock that may have been set back: larger, whatever the clock says.
+#[cfg(any(feature = "memory", feature = "file", test))]
+pub(crate) fn number_after(last: u64, now_us: u64) -> u64 {
+    last.saturating_add(1).max(now_us)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_rise_though_the_clock_is_set_back() {
+        let mut last = 0;
+        // Microseconds: a clock that runs, jumps ahead, is set back by a year, and stands still.
+        for now_us in [1_000, 1_001, 1_001, 31_536_000_000_000, 2_000, 2_001, 2_001, 0] {
+            let number = number_after(last, now_us);
+            assert!(number > last && number >= now_us, "{last} → {number} at {now_us}");
+            last = number;
+        }
+    }
 
     #[test]
     fn arithmetic_saturates() {

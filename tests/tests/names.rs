@@ -64,7 +64,7 @@ fn every_pair_of_odd_names_is_held_at_once() -> Result<()> {
         let mut held = Vec::new();
         for name in odd_names() {
             let guard = take(&coordinator, &name).await?;
-            assert_eq!(guard.as_ref().map(LockGuard::name), Some(name.as_str()));
+            assert_eq!(guard.as_ref().map(|guard| guard.name()), Some(name.as_str()));
             held.push(guard);
         }
         for name in odd_names() {

@@ -1,8 +1,9 @@
 //! The contract between the recipes and a store, and the stores.
 //!
 //! A store keeps *sessions*, and *entries* in ordered *queues*. A session is a client's liveness:
-//! when it ends, its entries end. That is all a lock needs; so it is all that a backend implements,
-//! and every recipe is written once, above this trait.
+//! when it ends, its entries end. Besides its entries a queue has at most one *value*, which nobody owns
+//! and which is written by compare-and-set. That is all that recipes need; so it is all that a backend
+//! implements, and every recipe is written once, above this trait.
 //!
 //! # Rules for implementers
 //!
@@ -93,6 +94,12 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
+    /// Whether it is an entry of this session: on every store its name begins with that.
+    pub(crate) fn is_of(&self, session: SessionId) -> bool {
+        let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
+        owner == Some(Ok(session.0))
+    }
+
     #[cfg(any(feature = "etcd", feature = "file"))]
     pub(crate) fn from_store(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
@@ -133,16 +140,35 @@ pub(crate) struct NewSession {
     pub(crate) ttl: Duration,
 }
 
+/// Text that a recipe keeps with an entry, or as a queue's value. No store looks into it.
+pub(crate) type Data = Arc<str>;
+
+/// Which entries an entry gets along with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// None: every entry before it blocks it.
+    #[default]
+    Exclusive,
+    /// Other shared ones: only exclusive entries before it block it.
+    Shared,
+}
+
+impl Mode {
+    /// Whether an entry of this mode keeps a later one of that mode waiting.
+    pub(crate) fn blocks(self, later: Self) -> bool {
+        self == Self::Exclusive || later == Self::Exclusive
+    }
+}
+
 /// An entry to append.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry {
     pub(crate) place: EntryRef,
     pub(crate) session: SessionId,
-    #[cfg_attr(
-        not(any(feature = "memory", feature = "etcd")),
-        expect(dead_code, reason = "a file has it with the session")
-    )]
+    /// Shown with the entry.
     pub(crate) member: Arc<str>,
+    pub(crate) mode: Mode,
+    pub(crate) data: Data,
 }
 
 /// Where an entry stands.
@@ -150,27 +176,97 @@ pub(crate) struct NewEntry {
 pub(crate) struct Position {
     /// Its sequence number, which is its fencing token.
     pub(crate) seq: u64,
-    /// The newest live entry before it; `None`: it is first.
-    pub(crate) predecessor: Option<Predecessor>,
+    /// The newest live entry before it that its [`Mode`] does not get along with; `None`: there is none.
+    pub(crate) blocker: Option<Blocker>,
 }
 
-/// The entry before one's own.
+/// An entry that another has to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Predecessor {
+pub(crate) struct Blocker {
     pub(crate) id: EntryId,
     /// Tells it from a later entry of the same id, which other libraries make.
     pub(crate) seq: u64,
 }
 
+impl From<&Entry> for Blocker {
+    fn from(entry: &Entry) -> Self {
+        Self { id: entry.id.clone(), seq: entry.seq }
+    }
+}
+
 /// An entry as listed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: EntryId,
     pub(crate) seq: u64,
     /// Empty for a contender of another library.
-    pub(crate) member: String,
+    pub(crate) member: Arc<str>,
     /// When it was entered, by its client's wall clock: shown to people, never used to decide.
     pub(crate) since: Option<SystemTime>,
+    pub(crate) mode: Mode,
+    pub(crate) data: Data,
+}
+
+/// A queue as it was at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    /// Differs whenever anything listed here does; for [`Backend::changed`].
+    pub(crate) revision: u64,
+    /// The live entries, in order.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) value: Option<Value>,
+    /// The store's own clock at that moment; `None`: it has none that can be read.
+    pub(crate) clock: Option<Clock>,
+}
+
+impl Listing {
+    /// The entry of this number.
+    pub(crate) fn entry(&self, seq: u64) -> Option<&Entry> {
+        let index = self.entries.binary_search_by_key(&seq, |entry| entry.seq).ok()?;
+        self.entries.get(index)
+    }
+
+    /// The entries before this number.
+    pub(crate) fn before(&self, seq: u64) -> &[Entry] {
+        let end = self.entries.partition_point(|entry| entry.seq < seq);
+        self.entries.get(..end).unwrap_or_default()
+    }
+}
+
+/// A queue's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// Larger than that of every value before it in this queue, removed ones included.
+    pub(crate) version: u64,
+    pub(crate) data: Data,
+}
+
+/// A store's clock: the same for all its clients, steady, and never set back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// Another epoch: the clock has started anew, and older times mean nothing.
+    pub(crate) epoch: u64,
+    pub(crate) now: Duration,
+}
+
+/// A compare-and-set of a queue's value.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) queue: QueueKey,
+    /// Random, made by the client: a repeated call is told by it from another's write.
+    pub(crate) id: u64,
+    /// The version that the value has; `None`: there is no value.
+    pub(crate) expected: Option<u64>,
+    /// The new value; `None` removes it.
+    pub(crate) data: Option<Data>,
+    /// Only if the queue has no live entry.
+    pub(crate) if_empty: bool,
+}
+
+impl Write {
+    pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
+        Self { queue: queue.clone(), id: rand::random(), expected, data, if_empty: false }
+    }
 }
 
 /// How a session learns that one of its entries was removed by somebody else.
@@ -213,6 +309,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Appends the entry, or finds it when it is there already, and tells where it stands.
     async fn enter(&self, entry: &NewEntry) -> Result<Position>;
 
+    /// Gives one's own entry, which has this number, the mode and the data that are said here; its number
+    /// stays. A shared entry does not become exclusive. False: it is gone, or belongs to another session.
+    /// Idempotent.
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
+
     /// Removes exactly this entry: the one with this number, where that is known. Idempotent.
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;
 
@@ -220,12 +321,26 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// another session.
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>>;
 
-    /// All live entries in order.
-    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>>;
+    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. A
+    /// notification may be lost, so the store is asked again at least once in every `recheck`. It may
+    /// resolve early: callers look again.
+    async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
+    -> Result<()>;
 
-    /// Resolves when the entry with this number is gone. A notification may be lost, so the store
-    /// is asked again at least once in every `recheck`. It may resolve early: callers look again.
-    async fn gone(&self, entry: &EntryRef, seq: u64, recheck: Duration) -> Result<()>;
+    /// The queue's live entries and its value, as of one moment.
+    async fn read(&self, queue: &QueueKey) -> Result<Listing>;
+
+    /// Writes the queue's value and answers its version (of a removed value: the one it had); `None`: it,
+    /// or the queue, is not as expected, and nothing was done. A repeated call answers what the first
+    /// one did, unless the value was written again in between, or was removed: then it may answer `None`.
+    async fn write(&self, write: &Write) -> Result<Option<u64>>;
+
+    /// Resolves when [`read`](Self::read) would answer another revision than this; after `recheck` in
+    /// any case. It may resolve early: callers look again.
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;
+
+    /// The names of the queues of this kind that have a value, in order.
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>>;
 
     /// [`enter`](Self::enter), if it can be done here and now without waiting for anything.
     fn enter_now(&self, _entry: &NewEntry) -> Option<Result<Position>> {

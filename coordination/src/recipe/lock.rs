@@ -1,16 +1,14 @@
-//! The lock: one holder at a time, in the order of asking.
+//! The lock: one holder at a time, or several who share it, in the order of asking.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::queue::{self, Patience, Place};
-use crate::backend::EntryRef;
-use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
-use crate::key::QueueKey;
-use crate::session::Session;
-use crate::time::BootInstant;
+use super::grant::{Grant, guard};
+use super::queue::Queue;
+use super::turn::{Patience, Request};
+use crate::backend::{Data, EntryRef, Mode};
+use crate::error::Result;
 use crate::token::FencingToken;
 
 /// A named lock. Made by [`Coordinator::lock`](crate::Coordinator::lock), without I/O; cheap to clone.
@@ -33,19 +31,12 @@ use crate::token::FencingToken;
 /// ```
 #[derive(Clone)]
 pub struct Lock {
-    session: Arc<Session>,
-    queue: QueueKey,
-    // Keeps the session open as long as a lock can be acquired with it.
-    _coordinator: Arc<dyn Send + Sync>,
+    queue: Queue,
 }
 
 impl Lock {
-    pub(crate) fn new(
-        session: Arc<Session>,
-        queue: QueueKey,
-        coordinator: Arc<dyn Send + Sync>,
-    ) -> Self {
-        Self { session, queue, _coordinator: coordinator }
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self { queue }
     }
 
     /// The lock's name, with the coordinator's prefix.
@@ -57,18 +48,18 @@ impl Lock {
     ///
     /// `timeout` bounds the whole call; `None` waits for ever, also through an outage of the store;
     /// zero asks once, like [`try_acquire`](Self::try_acquire). On return the lock is held until
-    /// the guard is released, dropped or [lost](LockGuard::lost).
+    /// the guard is released, dropped or [lost](crate::Grant::lost).
     ///
     /// A caller whose session is lost while it waits queues again, at the end, under the next session.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`]: somebody else held it all the time.
-    /// * [`ErrorKind::Unavailable`]: the store did not answer within `timeout`.
-    /// * [`ErrorKind::Lost`]: granted, and the session was lost before the guard could be made.
-    /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
-    /// * [`ErrorKind::Permission`], [`ErrorKind::Quota`], [`ErrorKind::Storage`],
-    ///   [`ErrorKind::Auth`]: the store refused; nothing is held.
+    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): somebody else held it all the time.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer within `timeout`.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): granted, and the session was lost before the guard could be made.
+    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or this is a forked child.
+    /// * [`ErrorKind::Permission`](crate::ErrorKind::Permission), [`ErrorKind::Quota`](crate::ErrorKind::Quota), [`ErrorKind::Storage`](crate::ErrorKind::Storage),
+    ///   [`ErrorKind::Auth`](crate::ErrorKind::Auth): the store refused; nothing is held.
     ///
     /// # Cancel safety
     ///
@@ -79,17 +70,7 @@ impl Lock {
     ///
     /// First come, first served, by the order of arrival at the store. Nobody overtakes.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<LockGuard> {
-        let patience = match timeout {
-            None => Patience::Forever,
-            Some(Duration::ZERO) => Patience::Never,
-            Some(limit) => Patience::For(limit),
-        };
-        let place = self.named(queue::acquire(&self.session, &self.queue, patience).await)?;
-        place.map(|place| LockGuard::new(place, self)).ok_or_else(|| {
-            Error::new(ErrorKind::Timeout, "acquire", "somebody else holds it")
-                .on_key(self.name())
-                .on_backend(self.session.backend.scheme())
-        })
+        self.take(Mode::Exclusive, timeout).await
     }
 
     /// Takes the lock if nobody holds it or waits for it; `None` otherwise.
@@ -104,16 +85,78 @@ impl Lock {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        let place =
-            self.named(queue::acquire(&self.session, &self.queue, Patience::Never).await)?;
-        Ok(place.map(|place| LockGuard::new(place, self)))
+        self.try_take(Mode::Exclusive).await
+    }
+
+    /// Waits for a share of the lock: others may have one too, and nobody has the lock for himself.
+    ///
+    /// `timeout` and what is true on return are as for [`acquire`](Self::acquire). The token is larger than
+    /// that of every exclusive grant before, and smaller than that of every one after.
+    ///
+    /// A share cannot become the lock for oneself: two who hold one and wait for that would wait for each
+    /// other. Release it and acquire anew. The other way is [`LockGuard::downgrade`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Fairness
+    ///
+    /// First come, first served: who waits for the lock for himself blocks those who ask for a share later,
+    /// so that readers do not starve writers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("catalogue")?;
+    /// let (one, other) = (lock.acquire_shared(None).await?, lock.acquire_shared(None).await?);
+    /// assert!(lock.try_acquire().await?.is_none());
+    /// # drop((one, other));
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_shared(&self, timeout: Option<Duration>) -> Result<LockGuard> {
+        self.take(Mode::Shared, timeout).await
+    }
+
+    /// Takes a share of the lock if nobody has it for himself or waits for that; `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn try_acquire_shared(&self) -> Result<Option<LockGuard>> {
+        self.try_take(Mode::Shared).await
+    }
+
+    async fn take(&self, mode: Mode, timeout: Option<Duration>) -> Result<LockGuard> {
+        let grant = self.queue.acquire_within(&self.request(mode), timeout).await?;
+        Ok(LockGuard { grant, is_shared: mode == Mode::Shared })
+    }
+
+    async fn try_take(&self, mode: Mode) -> Result<Option<LockGuard>> {
+        let grant = self.queue.acquire(&self.request(mode), Patience::Never).await?;
+        Ok(grant.map(|grant| LockGuard { grant, is_shared: mode == Mode::Shared }))
+    }
+
+    fn request(&self, mode: Mode) -> Request {
+        let contents = super::place::Contents { mode, ..self.queue.contents() };
+        Request { contents, judge: None }
     }
 
     /// Who holds the lock and who waits for it, in order; empty when it is free.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and the other kinds of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -126,10 +169,11 @@ impl Lock {
     ///
     /// For operators, when a holder hangs. It learns of the loss through its guard, at once or within a
     /// heartbeat, and may go on writing until then: only fencing stops it. The next waiter is served.
+    /// Of several who share the lock, it is the first; the others keep their shares.
     ///
     /// # Errors
     ///
-    /// As for [`holders`](Self::holders); [`effect`](Error::effect) tells whether it may be broken.
+    /// As for [`holders`](Self::holders); [`effect`](crate::Error::effect) tells whether it may be broken.
     ///
     /// # Cancel safety
     ///
@@ -139,42 +183,33 @@ impl Lock {
             return Ok(None);
         };
         tracing::warn!(lock = ?self.name(), member = ?contender.member, token = %contender.token, "breaking a lock");
-        let session = Arc::clone(&self.session);
+        let session = Arc::clone(&self.queue.session);
         let seq = Some(contender.token.value());
-        self.in_session("break", async move { session.backend.leave(&entry, seq).await }).await?;
+        self.queue.call("break", async move { session.backend.leave(&entry, seq).await }).await?;
         Ok(Some(contender))
     }
 
     async fn contenders(&self) -> Result<Vec<(EntryRef, Contender)>> {
-        let (session, queue) = (Arc::clone(&self.session), self.queue.clone());
-        let entries =
-            self.in_session("list", async move { session.backend.entries(&queue).await }).await?;
-        let contenders = entries.into_iter().enumerate().filter_map(|(index, entry)| {
-            let place = EntryRef { queue: self.queue.clone(), id: entry.id };
-            let token = FencingToken::new(entry.seq)?;
-            Some((
-                place,
-                Contender { member: entry.member, since: entry.since, token, holding: index == 0 },
-            ))
+        let (session, key) = (Arc::clone(&self.queue.session), self.queue.key.clone());
+        let read = self.queue.call("list", async move { session.backend.read(&key).await });
+        let mut before = None;
+        let contenders = read.await?.entries.into_iter().filter_map(|entry| {
+            // Nothing before it, or nothing but shares.
+            let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
+            if entry.mode == Mode::Exclusive || before.is_none() {
+                before = Some(entry.mode);
+            }
+            let place = EntryRef { queue: self.queue.key.clone(), id: entry.id };
+            let contender = Contender {
+                member: entry.member.to_string(),
+                since: entry.since,
+                token: FencingToken::new(entry.seq)?,
+                holding,
+                shared: entry.mode == Mode::Shared,
+            };
+            Some((place, contender))
         });
         Ok(contenders.collect())
-    }
-
-    /// One bounded call to the store, on the session's runtime.
-    async fn in_session<T: Send + 'static>(
-        &self,
-        operation: &'static str,
-        call: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.session.check_process(operation)?;
-        let session = Arc::clone(&self.session);
-        let ttl = Some(session.settings.ttl);
-        let task = self.session.spawn(async move { session.attempt(ttl, operation, call).await });
-        self.named(task.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed))))
-    }
-
-    fn named<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|error| error.on_key(self.name()).on_backend(self.session.backend.scheme()))
     }
 }
 
@@ -194,128 +229,53 @@ pub struct Contender {
     pub since: Option<SystemTime>,
     /// The token it has, or will have.
     pub token: FencingToken,
-    /// Whether it holds the lock; it waits otherwise.
+    /// Whether it holds the lock, or a share of it; it waits otherwise.
     pub holding: bool,
+    /// Whether it asked for a share only.
+    pub shared: bool,
 }
 
-/// Holds a lock; releases it when dropped.
+/// Holds a lock, or a share of it; releases it when dropped.
 ///
-/// It can be lost: see [`lost`](Self::lost). The questions it answers are local and instant, and right
-/// even while the network, the store or the program's executor hangs.
+/// It can be lost: see [`Grant::lost`].
 ///
 /// Dropping it never blocks: the release goes on in the background, and if it cannot be sent, the lock
 /// ends with the session. In a forked child a guard is dead and dropping it does nothing.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
-    place: Place,
-    name: QueueKey,
-    token: FencingToken,
+    grant: Grant,
+    is_shared: bool,
 }
 
+guard!(LockGuard, "the lock");
+
 impl LockGuard {
-    fn new(place: Place, lock: &Lock) -> Self {
-        // Invariant: a granted place has been entered, and stores number their entries from 1 on.
-        let token = place.seq().and_then(FencingToken::new).expect("a granted place has a number");
-        Self { place, name: lock.queue.clone(), token }
+    pub(super) fn into_grant(self) -> Grant {
+        self.grant
     }
 
-    /// The lock's name, with the coordinator's prefix.
-    pub fn name(&self) -> &str {
-        self.name.name()
+    /// Whether others may hold a share of the lock at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
-    /// The fencing token of this grant: larger than that of every grant of this lock before.
-    pub fn token(&self) -> FencingToken {
-        self.token
-    }
-
-    /// Whether the lock is held at this very moment, by this machine's clock.
+    /// Lets others share the lock, without letting go of it in between. The token stays.
     ///
-    /// While it says true, nobody else has been granted the lock (contract S1), under the assumptions
-    /// of `docs/guarantees.md`: clocks that run at nearly the same rate, a store that keeps its word.
-    pub fn is_held(&self) -> bool {
-        self.place.lost().is_none()
-    }
-
-    /// Until when the lock is held if nothing more is heard from the store.
-    ///
-    /// Heartbeats move it. `None`: it lives as long as the process (memory, file).
-    pub fn deadline(&self) -> Option<BootInstant> {
-        Some(self.place.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
-    }
-
-    /// The time until [`deadline`](Self::deadline); zero when it has passed.
-    pub fn remaining(&self) -> Option<Duration> {
-        self.deadline().map(BootInstant::remaining)
-    }
-
-    /// Waits until the lock is lost, and tells why.
-    ///
-    /// Fires within 50 ms of the deadline, or of the store's word that the session or this entry
-    /// is gone. A loss is final.
-    ///
-    /// # Cancel safety
-    ///
-    /// Only listens.
-    pub async fn lost(&self) -> LossReason {
-        self.place.wait_lost().await
-    }
-
-    /// Runs `future` as long as the lock is held.
+    /// Those who wait for a share are served, up to the first who waits for the lock for himself.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] or [`ErrorKind::Closed`]: the lock was lost. The future was dropped at
-    /// the await where it stood; what it had done until then is done.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
+    ///   the lock was lost before.
+    /// * Those of a store that refuses; the lock is released then.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops `future`. The lock stays held.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
-    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
-    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
-    /// let sum = guard.protect(async { 1 + 1 }).await?;
-    /// assert_eq!(sum, 2);
-    /// # Ok(()) }
-    /// ```
-    pub async fn protect<F: Future>(&self, future: F) -> Result<F::Output> {
-        tokio::select! {
-            biased;
-            reason = self.lost() => Err(self.loss("protect", reason)),
-            output = future => Ok(output),
-        }
-    }
-
-    /// Releases the lock and waits for the store to confirm.
-    ///
-    /// In no case is the lock held afterwards as far as this process is concerned.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`]: it had been lost before, for the
-    ///   [reason](Error::loss_reason) given. What was done under it may have overlapped with another holder.
-    /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed; the
-    ///   library goes on trying until the session ends.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the release going on in the background.
-    pub async fn release(self) -> Result<()> {
-        let Self { place, name, .. } = self;
-        let scheme = place.session().backend.scheme();
-        place.give_up().await.map_err(|error| error.on_key(name.name()).on_backend(scheme))
-    }
-
-    pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
-        // It was acquired, and whatever ran under it may have run in part.
-        Error::lost(operation, reason)
-            .with_effect(Effect::Applied)
-            .on_key(self.name())
-            .on_backend(self.place.session().backend.scheme())
+    /// Dropping the future releases the lock.
+    pub async fn downgrade(self) -> Result<Self> {
+        let update = self.grant.place().update("downgrade", Mode::Shared, Data::default()).await;
+        self.grant.named(update)?;
+        Ok(Self { grant: self.grant, is_shared: true })
     }
 }
 
@@ -323,8 +283,9 @@ impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
             .field("name", &self.name())
-            .field("token", &self.token)
+            .field("token", &self.token())
             .field("is_held", &self.is_held())
+            .field("is_shared", &self.is_shared)
             .finish()
     }
 }

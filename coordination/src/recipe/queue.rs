@@ -1,326 +1,293 @@
-//! Take a place in an ordered queue, wait for the turn, give it up: what queued recipes are made of.
-//!
-//! [`take`] reads as the protocol: enter, await the predecessor's end, look again, confirm that the
-//! session still stands. It runs in the session's task; the caller listens ([`acquire`]). So the
-//! caller's future may be dropped at any await, and what it would have got is given up again.
+//! A named queue, as a recipe has it: its entries, its value, and who follows it.
 
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
-use crate::backend::{EntryId, EntryRef, LossDetection, NewEntry, Position};
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use super::acquire::acquire;
+use super::grant::Grant;
+use super::place::Contents;
+use super::turn::{Patience, Request};
+use crate::backend::{Data, Listing, Write};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
-use crate::session::{Hold, Lease, Session};
+use crate::retry::DecorrelatedJitter;
+use crate::session::{Session, Views, Written};
 
-/// How long a grant goes unwatched: shorter ones cost no watch at all.
-const UNWATCHED: Duration = Duration::from_millis(20);
-
-/// How long to wait for the turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Until it comes.
-    Forever,
-    /// At most this long.
-    For(Duration),
-    /// Not at all.
-    Never,
+/// A queue of one name and kind. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    pub(crate) session: Arc<Session>,
+    pub(crate) key: QueueKey,
+    // Keeps the session open as long as a recipe can be used with it.
+    _coordinator: Arc<dyn Send + Sync>,
 }
 
-/// A place in a queue, from before it is entered until it is given up. Dropping it gives it up.
-pub(crate) struct Place {
-    session: Arc<Session>,
-    lease: Arc<Lease>,
-    entry: NewEntry,
-    hold: Arc<Hold>,
-    /// Known once the store has answered that it was entered.
-    seq: Option<u64>,
+/// What a step of [`Queue::modify`] wants.
+pub(crate) enum Change<T> {
+    /// Make this the value, and answer that.
+    Write(Option<Data>, T),
+    /// Leave the value as it is, and answer that.
+    Keep(T),
 }
 
-impl Place {
-    fn new(session: &Arc<Session>, lease: Arc<Lease>, queue: &QueueKey) -> Self {
-        let entry = NewEntry {
-            place: EntryRef { queue: queue.clone(), id: EntryId::random(lease.id) },
-            session: lease.id,
-            member: Arc::clone(&session.settings.member),
-        };
-        Self { session: Arc::clone(session), lease, entry, hold: Arc::default(), seq: None }
+impl Queue {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        key: QueueKey,
+        coordinator: Arc<dyn Send + Sync>,
+    ) -> Self {
+        Self { session, key, _coordinator: coordinator }
     }
 
-    /// The number of the entry; `None` only before it was entered.
-    pub(crate) fn seq(&self) -> Option<u64> {
-        self.seq
+    pub(crate) fn name(&self) -> &str {
+        self.key.name()
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    pub(crate) fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// Why the place is not to be relied on, judged at this moment; `None` while it is.
-    pub(crate) fn lost(&self) -> Option<LossReason> {
-        if !self.session.is_own_process() {
-            return Some(LossReason::Closed);
-        }
-        self.hold.lost().or_else(|| self.lease.lost())
-    }
-
-    /// Resolves when [`lost`](Self::lost) would answer something.
-    pub(crate) async fn wait_lost(&self) -> LossReason {
-        match self.lost() {
-            Some(reason) => reason,
-            None => self.hold.wait_lost().await,
+    /// The contents of an entry of this process.
+    pub(crate) fn contents(&self) -> Contents {
+        Contents {
+            member: Arc::clone(&self.session.settings.member),
+            mode: Default::default(),
+            data: Data::default(),
         }
     }
 
-    /// Gives the place up and tells whether the store confirmed.
+    /// Takes the turn; `None` only for [`Patience::Never`].
     ///
-    /// Dropping the future leaves the release going on in the background.
-    pub(crate) async fn give_up(self) -> Result<()> {
-        if let Some(reason) = self.lost() {
-            return Err(Error::lost("release", reason));
-        }
-        self.hold.begin_release();
-        self.lease.deregister(&self.entry.place.id);
-        self.session.leave_confirmed(&self.lease, &self.entry.place, self.seq).await
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind.
+    pub(crate) async fn acquire(
+        &self,
+        request: &Request,
+        patience: Patience,
+    ) -> Result<Option<Grant>> {
+        let place = acquire(&self.session, &self.key, request, patience).await;
+        Ok(self.named(place)?.map(|place| Grant::new(place, self.key.clone())))
     }
 
-    /// It is our turn: stand in for it, if the session still can.
-    fn grant(&mut self) -> Result<()> {
-        let registered = self.lease.register(&self.entry.place, &self.hold);
-        registered.map_err(|reason| Error::lost("acquire", reason))
+    /// [`acquire`](Self::acquire), with a timeout that is an error.
+    pub(crate) async fn acquire_within(
+        &self,
+        request: &Request,
+        timeout: Option<Duration>,
+    ) -> Result<Grant> {
+        let grant = self.acquire(request, Patience::within(timeout)).await?;
+        grant.ok_or_else(|| self.error(ErrorKind::Timeout, "acquire", "somebody else holds it"))
     }
 
-    /// Watches the own entry, on stores that tell of its removal.
-    fn watch(&self) {
-        if self.session.backend.loss_detection() == LossDetection::Heartbeat {
-            return;
-        }
-        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
-        let Some(seq) = self.seq else { return };
-        let entry = self.entry.place.clone();
-        let monitor = self.session.spawn(async move {
-            tokio::time::sleep(UNWATCHED).await;
-            let mut delays = session.retry_delays(lease.ttl);
-            while session.backend.gone(&entry, seq, session.recheck_interval(&lease)).await.is_err()
-            {
-                tokio::time::sleep(delays.next_delay()).await;
-            }
-            lease.entry_lost(&entry.id);
-        });
-        self.hold.watched_by(monitor.abort_handle());
+    /// The queue as it is now.
+    pub(crate) async fn read(&self, operation: &'static str) -> Result<Listing> {
+        let (session, key) = (Arc::clone(&self.session), self.key.clone());
+        self.run(operation, async move { look(&session, operation, &key).await }).await
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.hold.begin_release() {
-            self.lease.deregister(&self.entry.place.id);
-            self.session.leave_in_background(&self.lease, self.entry.place.clone(), self.seq);
-        }
+    /// Changes the value by compare-and-set, as often as it takes until nobody came in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of `step`; those of the store, with [`Effect::Unknown`] where the value may have been written.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub(crate) async fn modify<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        step: impl FnMut(&Listing) -> Result<Change<T>> + Send + 'static,
+    ) -> Result<T> {
+        Ok(self.modify_versioned(operation, step).await?.0)
     }
-}
 
-/// Takes the turn in `queue`; `None` only for [`Patience::Never`].
-///
-/// # Cancel safety
-///
-/// Dropping the future at any point leaves nothing behind.
-pub(crate) async fn acquire(
-    session: &Arc<Session>,
-    queue: &QueueKey,
-    patience: Patience,
-) -> Result<Option<Place>> {
-    session.check_process("acquire")?;
-    let started = match start_now(session, queue) {
-        Some(Ok(Started { place, position: Position { predecessor: None, .. } })) => {
-            let mut place = place;
-            place.grant()?;
-            place.watch();
-            return Ok(Some(place));
-        }
-        Some(Ok(_)) if patience == Patience::Never => return Ok(None),
-        Some(Ok(started)) => Some(started),
-        Some(Err(error)) => return Err(error),
-        None => None,
-    };
-    let (answer, answered) = oneshot::channel();
-    let task = wait(Arc::clone(session), queue.clone(), patience, started, answer);
-    drop(session.spawn(task));
-    answered.await.unwrap_or_else(|_| Err(Error::lost("acquire", LossReason::Closed)))
-}
-
-/// A place that has been entered, and where it stood then.
-struct Started {
-    place: Place,
-    position: Position,
-}
-
-impl Started {
-    fn new(mut place: Place, position: Position) -> Self {
-        place.seq = Some(position.seq);
-        Self { place, position }
-    }
-}
-
-/// Enters at once, on stores that need no waiting for it.
-fn start_now(session: &Arc<Session>, queue: &QueueKey) -> Option<Result<Started>> {
-    let place = Place::new(session, session.lease_now()?, queue);
-    match session.backend.enter_now(&place.entry) {
-        Some(Ok(position)) => Some(Ok(Started::new(place, position))),
-        Some(Err(error)) => match error.loss_reason() {
-            // Nothing was granted, so all that is lost is the session: wait for the next one.
-            Some(reason) => {
-                place.lease.lose(reason);
-                None
-            }
-            None => Some(Err(error.on_backend(session.backend.scheme()))),
-        },
-        None => {
-            // Nothing was entered, so there is nothing to leave.
-            place.hold.begin_release();
-            None
-        }
-    }
-}
-
-/// Waits for the turn on the caller's behalf, answers, and clears up if the caller has gone.
-async fn wait(
-    session: Arc<Session>,
-    queue: QueueKey,
-    patience: Patience,
-    started: Option<Started>,
-    mut answer: oneshot::Sender<Result<Option<Place>>>,
-) {
-    let (cancel, cancelled) = watch::channel(());
-    let entered = AtomicBool::new(started.is_some());
-    let turn = take(&session, &queue, patience, started, &entered, cancelled);
-    tokio::pin!(turn);
-    let out_of_time = async {
-        match patience {
-            Patience::Forever => std::future::pending().await,
-            Patience::For(limit) => tokio::time::sleep(limit).await,
-            Patience::Never => {
-                tokio::time::sleep(session.attempt_timeout(Some(session.settings.ttl))).await
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        outcome = &mut turn => return drop(answer.send(outcome)),
-        () = answer.closed() => {}
-        () = out_of_time => {
-            let knows_the_queue = entered.load(Ordering::SeqCst) && session.is_connected();
-            drop(answer.send(Err(too_late(knows_the_queue))));
-        }
-    }
-    // An entry may be on its way to the store: its fate has to be known before it can be removed.
-    drop(cancel);
-    drop(turn.await);
-}
-
-fn too_late(knows_the_queue: bool) -> Error {
-    if knows_the_queue {
-        Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
-    } else {
-        Error::new(
-            ErrorKind::Unavailable,
-            "acquire",
-            "the store did not answer within the time given",
-        )
-    }
-}
-
-/// The protocol. Runs until the turn has come or `cancelled` closes.
-async fn take(
-    session: &Arc<Session>,
-    queue: &QueueKey,
-    patience: Patience,
-    mut started: Option<Started>,
-    entered: &AtomicBool,
-    mut cancelled: watch::Receiver<()>,
-) -> Result<Option<Place>> {
-    loop {
-        let Started { mut place, position } = match started.take() {
-            Some(started) => started,
-            None => {
-                let lease = tokio::select! {
-                    lease = session.lease("acquire") => lease?,
-                    _ = cancelled.changed() => return Ok(None),
+    /// [`modify`](Self::modify), which also tells the version of the value that it has written, if it has.
+    pub(crate) async fn modify_versioned<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&Listing) -> Result<Change<T>> + Send + 'static,
+    ) -> Result<(T, Option<u64>)> {
+        let (session, key) = (Arc::clone(&self.session), self.key.clone());
+        self.run(operation, async move {
+            let mut delays =
+                DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+            loop {
+                let listing = look(&session, operation, &key).await?;
+                let expected = listing.value.as_ref().map(|value| value.version);
+                let (data, answer) = match step(&listing)? {
+                    Change::Write(data, answer) => (data, answer),
+                    Change::Keep(answer) => return Ok((answer, None)),
                 };
-                let place = Place::new(session, lease, queue);
-                match session
-                    .persist(&place.lease, "acquire", || session.backend.enter(&place.entry))
-                    .await
-                {
-                    Ok(position) => Started::new(place, position),
-                    // Not granted yet, so nothing was lost but the place: queue again.
-                    Err(error) if error.kind() == ErrorKind::Lost => continue,
-                    Err(error) => return Err(error),
+                match session.write(operation, &Write::new(&key, expected, data)).await? {
+                    Written::Yes(version) => return Ok((answer, Some(version))),
+                    Written::No => tokio::time::sleep(delays.next_delay()).await,
+                    Written::Unknown => return Err(in_doubt(operation)),
                 }
             }
-        };
-        entered.store(true, Ordering::SeqCst);
-        let turn = tokio::select! {
-            biased;
-            turn = await_turn(session, &place, position, patience) => turn,
-            _ = cancelled.changed() => return Ok(None),
-        };
-        match turn {
-            Ok(Turn::Mine) => {
-                place.grant()?;
-                place.watch();
-                return Ok(Some(place));
+        })
+        .await
+    }
+
+    /// Writes the value if it is as expected.
+    pub(crate) async fn write(&self, operation: &'static str, write: Write) -> Result<Written> {
+        let session = Arc::clone(&self.session);
+        self.run(operation, async move { session.write(operation, &write).await }).await
+    }
+
+    /// Follows the queue; shared with all who do so in this process.
+    pub(crate) fn observe(&self) -> Views {
+        self.session.observe(&self.key)
+    }
+
+    /// Waits until `find` finds something in the queue, and answers it: it was so during the call.
+    ///
+    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    ///
+    /// # Errors
+    ///
+    /// Those of `find`; [`ErrorKind::Timeout`], or [`ErrorKind::Unavailable`] if the store did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub(crate) async fn until<T>(
+        &self,
+        operation: &'static str,
+        timeout: Option<Duration>,
+        mut find: impl FnMut(&Listing) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let limit = match timeout {
+            Some(Duration::ZERO) => {
+                Some(self.session.attempt_timeout(Some(self.session.settings.ttl)))
             }
-            Ok(Turn::NotNow) => return Ok(None),
-            // The session ended, or somebody removed the entry, while it was waiting.
-            Ok(Turn::PlaceLost) => {}
-            Err(error) if error.kind() == ErrorKind::Lost => {}
-            Err(error) => return Err(error),
+            limit => limit,
+        };
+        let mut has_looked = false;
+        let search = async {
+            let mut views = None;
+            loop {
+                // Read anew: what others follow may have been read before this call.
+                let listing = match self.read(operation).await {
+                    Ok(listing) => listing,
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {
+                        has_looked = false;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                has_looked = true;
+                match self.named(find(&listing))? {
+                    Some(found) => return Ok(Some(found)),
+                    None if timeout == Some(Duration::ZERO) => return Ok(None),
+                    None => {}
+                }
+                let views = views.get_or_insert_with(|| self.observe());
+                while matches!(find(&self.named(views.next().await)?.listing), Ok(None)) {}
+            }
+        };
+        let found = tokio::select! {
+            biased;
+            found = search => found?,
+            () = self.out_of_time(limit) => None,
+        };
+        match found {
+            Some(found) => Ok(found),
+            None if has_looked && self.session.is_connected() => Err(self.error(
+                ErrorKind::Timeout,
+                operation,
+                "it did not come within the time given",
+            )),
+            None => {
+                let message = "the store did not answer within the time given";
+                Err(self.error(ErrorKind::Unavailable, operation, message))
+            }
         }
+    }
+
+    /// Waits until this moment, on the session's runtime: a caller may have none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`]: that runtime has ended before.
+    pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
+        let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
+        let mut timer = Timer(sleeping);
+        let ended = (&mut timer.0).await;
+        self.named(ended.map_err(|_| Error::lost("wait", LossReason::Closed)))
+    }
+
+    /// Resolves when so much time has passed; never, if it has no limit.
+    pub(crate) async fn out_of_time(&self, limit: Option<Duration>) {
+        match limit.and_then(|limit| Instant::now().checked_add(limit)) {
+            Some(deadline) => drop(self.sleep_until(deadline).await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// One bounded call to the store, on the session's runtime.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let session = Arc::clone(&self.session);
+        let ttl = Some(session.settings.ttl);
+        self.run(operation, async move { session.attempt(ttl, operation, call).await }).await
+    }
+
+    /// Runs a task on the session's runtime, where nothing that the caller does can stop it.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.session.check_open(operation)?;
+        let done = self.session.spawn(task).await;
+        self.named(done.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed))))
+    }
+
+    /// An error about this queue.
+    pub(crate) fn error(
+        &self,
+        kind: ErrorKind,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> Error {
+        Error::new(kind, operation, message)
+            .on_key(self.name())
+            .on_backend(self.session.backend.scheme())
+    }
+
+    pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| error.on_key(self.name()).on_backend(self.session.backend.scheme()))
     }
 }
 
-enum Turn {
-    Mine,
-    NotNow,
-    PlaceLost,
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Queue").field(&self.key).finish()
+    }
 }
 
-/// Waits until nothing live is before the place (the grant rule of an exclusive lock).
-async fn await_turn(
-    session: &Session,
-    place: &Place,
-    mut position: Position,
-    patience: Patience,
-) -> Result<Turn> {
-    let lease = &place.lease;
-    loop {
-        let Some(predecessor) = position.predecessor else { return Ok(Turn::Mine) };
-        if patience == Patience::Never {
-            return Ok(Turn::NotNow);
-        }
-        let before = EntryRef { queue: place.entry.place.queue.clone(), id: predecessor.id };
-        let gone = session.backend.gone(&before, predecessor.seq, session.recheck_interval(lease));
-        tokio::select! {
-            biased;
-            _ = lease.ended() => return Ok(Turn::PlaceLost),
-            outcome = gone => if let Err(error) = outcome {
-                tracing::debug!(%error, "cannot watch the predecessor");
-                tokio::time::sleep(session.retry_delays(lease.ttl).next_delay()).await;
-            }
-        }
-        // Own-entry check (contract S6): the turn counts only if our entry still stands.
-        let look = session
-            .persist(lease, "acquire", || session.backend.position(&place.entry, position.seq));
-        match look.await? {
-            Some(now) => position = now,
-            None => return Ok(Turn::PlaceLost),
-        }
+/// Reads the queue, for as long as a caller may be kept waiting.
+async fn look(session: &Session, operation: &'static str, key: &QueueKey) -> Result<Listing> {
+    let read = session.insist(operation, || session.backend.read(key)).await;
+    // A read that was not answered has changed nothing either.
+    read.map(|(listing, _)| listing).map_err(|error| error.with_effect(Effect::None))
+}
+
+/// A write may have been carried out, and somebody else's came after it.
+pub(crate) fn in_doubt(operation: &'static str) -> Error {
+    let message = "the answer was lost, and the value was changed since";
+    Error::new(ErrorKind::Unavailable, operation, message).with_effect(Effect::Unknown)
+}
+
+/// A timer that nobody waits for is stopped.
+struct Timer(tokio::task::JoinHandle<()>);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

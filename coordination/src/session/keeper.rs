@@ -232,6 +232,7 @@ impl Keeper {
         // First here, then there: no guard may look held when another process gets the lock.
         lease.lose(LossReason::Closed);
         self.session.phase.send_replace(Phase::Closed);
+        self.session.end_observers();
         let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
         let closing = tokio::time::timeout(limit, async {
             let closed = self.close_with_retries(lease, lease.id).await;
@@ -295,6 +296,7 @@ impl Drop for Closing {
             lease.lose(LossReason::Closed);
             self.0.backend.close_now(lease.id);
         }
+        self.0.end_observers();
         self.0.states.tell(State::Closed);
     }
 }

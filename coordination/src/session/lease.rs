@@ -10,6 +10,7 @@ use tokio::task::AbortHandle;
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
+use crate::key::QueueKey;
 use crate::time::BootInstant;
 
 /// One session at the store, from its opening to its end.
@@ -34,7 +35,13 @@ const PASSED: u64 = 0;
 #[derive(Default)]
 struct Holds {
     ended: Option<LossReason>,
-    by_entry: HashMap<EntryId, (EntryRef, Arc<Hold>)>,
+    by_entry: HashMap<EntryId, Held>,
+}
+
+struct Held {
+    entry: EntryRef,
+    seq: Option<u64>,
+    hold: Arc<Hold>,
 }
 
 impl Lease {
@@ -108,8 +115,8 @@ impl Lease {
         }
         holds.ended = Some(reason);
         self.end.set(reason);
-        for (_, hold) in holds.by_entry.drain().map(|(_, held)| held) {
-            hold.lose(reason);
+        for (_, held) in holds.by_entry.drain() {
+            held.hold.lose(reason);
         }
     }
 
@@ -119,12 +126,18 @@ impl Lease {
     }
 
     /// Takes a new hold under this lease, unless it is over.
-    pub(crate) fn register(&self, entry: &EntryRef, hold: &Arc<Hold>) -> Result<(), LossReason> {
+    pub(crate) fn register(
+        &self,
+        entry: &EntryRef,
+        seq: Option<u64>,
+        hold: &Arc<Hold>,
+    ) -> Result<(), LossReason> {
         let mut holds = self.holds();
         match holds.ended.or_else(|| self.lost()) {
             Some(reason) => Err(reason),
             None => {
-                holds.by_entry.insert(entry.id.clone(), (entry.clone(), Arc::clone(hold)));
+                let held = Held { entry: entry.clone(), seq, hold: Arc::clone(hold) };
+                holds.by_entry.insert(entry.id.clone(), held);
                 Ok(())
             }
         }
@@ -137,14 +150,20 @@ impl Lease {
 
     /// What is held, for stores that look after each entry in the heartbeat.
     pub(crate) fn held(&self) -> Vec<EntryRef> {
-        self.holds().by_entry.values().map(|(entry, _)| entry.clone()).collect()
+        self.holds().by_entry.values().map(|held| held.entry.clone()).collect()
+    }
+
+    /// Whether the entry of this queue that has this number is held under this lease.
+    pub(crate) fn holds_number(&self, queue: &QueueKey, seq: u64) -> bool {
+        let is_it = |held: &Held| held.seq == Some(seq) && held.entry.queue == *queue;
+        self.holds().by_entry.values().any(is_it)
     }
 
     /// The store says that this entry is gone.
     pub(crate) fn entry_lost(&self, id: &EntryId) {
         let held = self.holds().by_entry.remove(id);
-        if let Some((_, hold)) = held {
-            hold.lose(LossReason::EntryDeleted);
+        if let Some(held) = held {
+            held.hold.lose(LossReason::EntryDeleted);
         }
     }
 
@@ -251,7 +270,6 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::QueueKey;
 
     fn lease(ttl: Duration, sent: BootInstant) -> Lease {
         Lease::new(SessionId::random(), Some(ttl), sent)
@@ -299,11 +317,12 @@ mod tests {
         let queue = QueueKey::new("lock", "a", 100).expect("a valid name");
         let entry = EntryRef { queue, id: EntryId::random(lease.id) };
         let hold = Arc::new(Hold::default());
-        lease.register(&entry, &hold).expect("a live lease");
+        lease.register(&entry, Some(7), &hold).expect("a live lease");
+        assert!(lease.holds_number(&entry.queue, 7) && !lease.holds_number(&entry.queue, 8));
         lease.lose(LossReason::ExpiredByServer);
         lease.lose(LossReason::Closed);
         assert_eq!(hold.lost(), Some(LossReason::ExpiredByServer));
-        assert_eq!(lease.register(&entry, &hold), Err(LossReason::ExpiredByServer));
+        assert_eq!(lease.register(&entry, None, &hold), Err(LossReason::ExpiredByServer));
     }
 
     #[test]

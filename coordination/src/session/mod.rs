@@ -7,6 +7,7 @@
 
 pub(crate) mod keeper;
 mod lease;
+mod observer;
 mod runtime;
 mod state;
 
@@ -17,12 +18,15 @@ use std::time::Duration;
 use backon::Retryable;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
-use crate::backend::{Backend, EntryRef};
+use crate::backend::{Backend, EntryRef, Write};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
 
+use self::observer::Observers;
+pub(crate) use self::observer::{View, Views};
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
@@ -43,12 +47,28 @@ enum Phase {
     Closed,
 }
 
+/// Whether a call that failed may have been carried out all the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt(bool);
+
+/// What became of a compare-and-set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The value has this version now, or was removed.
+    Yes(u64),
+    /// The value was another one; nothing was done.
+    No,
+    /// The value is another one; it may be ours that was written over.
+    Unknown,
+}
+
 /// The part of a coordinator that guards and tasks share with it.
 pub(crate) struct Session {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) settings: Settings,
     pub(crate) states: States,
     phase: watch::Sender<Phase>,
+    observers: Observers,
     handle: Handle,
     /// A forked child has the memory of its parent, and none of its threads or locks.
     pid: u32,
@@ -61,6 +81,7 @@ impl Session {
             settings,
             states: States::new(State::Connected),
             phase: watch::Sender::new(Phase::Open(lease)),
+            observers: Observers::default(),
             handle: Handle::current(),
             pid: std::process::id(),
         }
@@ -79,6 +100,15 @@ impl Session {
         let message =
             "this is a forked child; locks stay with the parent, connect anew after the fork";
         Err(Error::new(ErrorKind::Closed, operation, message))
+    }
+
+    /// [`check_process`](Self::check_process), and refuses to work when the coordinator was stopped.
+    pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
+        self.check_process(operation)?;
+        match &*self.phase.borrow() {
+            Phase::Closed => Err(Error::lost(operation, LossReason::Closed)),
+            Phase::Opening | Phase::Open(_) => Ok(()),
+        }
     }
 
     /// The open lease, if there is one that is good right now.
@@ -194,6 +224,65 @@ impl Session {
             lease.lose(reason);
         }
         outcome
+    }
+
+    /// Repeats a call that is about no entry of ours, for as long as a caller may be kept waiting.
+    ///
+    /// The last error is answered; its effect is `Unknown` if a try before may have been carried out.
+    pub(crate) async fn insist<T, C>(
+        &self,
+        operation: &'static str,
+        call: impl Fn() -> C,
+    ) -> Result<(T, Doubt)>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let ttl = Some(self.settings.ttl);
+        let limit = Instant::now() + self.settings.ttl.min(LONGEST_STOP);
+        let mut delays = self.retry_delays(ttl);
+        let mut doubt = Doubt(false);
+        loop {
+            let error = match self.attempt(ttl, operation, call()).await {
+                Ok(answer) => return Ok((answer, doubt)),
+                Err(error) => error,
+            };
+            doubt.0 |= error.kind() == ErrorKind::Unavailable;
+            let next = Instant::now() + delays.next_delay();
+            let may_pass = matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns
+            );
+            if !may_pass || next > limit {
+                let effect = if doubt.0 { Effect::Unknown } else { error.effect() };
+                return Err(error.with_effect(effect));
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    /// Writes a queue's value if it is as expected.
+    pub(crate) async fn write(&self, operation: &'static str, write: &Write) -> Result<Written> {
+        let (version, doubt) = self.insist(operation, || self.backend.write(write)).await?;
+        Ok(match version {
+            Some(version) => Written::Yes(version),
+            None if doubt.0 => Written::Unknown,
+            None => Written::No,
+        })
+    }
+
+    /// The names of the queues of this kind that have a value.
+    pub(crate) async fn names(
+        self: &Arc<Self>,
+        operation: &'static str,
+        kind: &'static str,
+    ) -> Result<Vec<String>> {
+        self.check_open(operation)?;
+        let session = Arc::clone(self);
+        let listing = self.spawn(async move {
+            let names = session.insist(operation, || session.backend.names(kind)).await?;
+            Ok(names.0)
+        });
+        listing.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
     }
 
     /// Removes one entry for certain, unless its session ends first and removes it anyway.

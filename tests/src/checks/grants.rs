@@ -14,6 +14,8 @@ use crate::faults::identity::odd_names;
 use crate::harness::{Direction, Unit, eventually_async};
 
 /// S5: whatever is done with the guard of a grant that ended, a later grant stays.
+///
+/// Tooz: test_get_lock_release_broken.
 pub async fn s5_an_old_guard_frees_nothing(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     for (told, of_same_session) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -55,6 +57,31 @@ pub async fn s5_a_cancelled_release_frees_its_own_grant_only(stage: &Stage) -> R
         new.release().await?;
     }
     Ok(())
+}
+
+/// S5: releasing or losing one lock leaves another of the same session alone.
+///
+/// Tooz: test_get_lock_concurrency_locking2, test_get_multiple_locks_with_same_coord.
+pub async fn s5_releasing_one_lock_keeps_another(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let kept = acquire(&one).await?;
+    for round in 0..3 {
+        let second = one.lock("another")?.acquire(Some(PATIENCE)).await?;
+        match round {
+            0 => second.release().await?,
+            1 => drop(second),
+            _ => {
+                other.lock("another")?.break_lock().await?;
+                assert_eq!(second.lost().await, LossReason::EntryDeleted);
+            }
+        }
+        assert!(kept.is_held());
+        assert!(lock(&other).try_acquire().await?.is_none());
+    }
+    sleep(2 * stage.heartbeat()).await;
+    assert!(kept.is_held());
+    kept.release().await?;
+    super::tools::take_turn(&other).await.map(drop)
 }
 
 /// S6: an operator breaks the lock while it changes hands: the next holder has an entry, or learns at once
@@ -138,6 +165,9 @@ pub async fn s6_session_removed_while_waiting(stage: &Stage) -> Result<()> {
 }
 
 /// S7: whoever asks twice contends with itself.
+///
+/// Tooz: test_get_lock_locked_twice, test_acquire_twice_no_deadlock_releasing,
+/// test_get_lock_twice_locked_twice, test_get_lock_twice_locked_one_released_two.
 pub async fn s7_not_reentrant(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let held = acquire(&coordinator).await?;
@@ -177,7 +207,7 @@ pub async fn s8_names_are_injective(stage: &Stage) -> Result<()> {
         until_contenders_of(&other.lock(guard.name())?, 1).await;
     }
     sleep(2 * stage.heartbeat()).await;
-    assert!(held.iter().all(LockGuard::is_held));
+    assert!(held.iter().all(|guard| guard.is_held()));
     Ok(())
 }
 

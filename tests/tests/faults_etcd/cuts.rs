@@ -201,3 +201,74 @@ async fn f14_every_cut_held_for_a_while() {
 async fn f14_every_cut_contended() {
     every_cut("contended", async |talk| talk.contended().await).await;
 }
+
+impl Conversation {
+    /// Downgrades, and another who waits for a shared lock gets it.
+    async fn downgrades(&mut self) {
+        let guard = match self.cut.acquire(Some(SOON)).await {
+            Ok(guard) => guard,
+            Err(error) => {
+                assert!(error.is_transient(), "{error:?}");
+                self.errors += 1;
+                return;
+            }
+        };
+        self.granted(guard.token().value());
+        let waiting = self.other.acquire_shared(Some(2 * SOON));
+        let downgrading = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            let shared = guard.downgrade().await;
+            let shared = shared.expect("a cut connection is not a lost session");
+            assert!(shared.is_held() && shared.is_shared());
+            (shared, Instant::now())
+        };
+        let (outcome, (shared, done)) = tokio::join!(waiting, downgrading);
+        let outcome = outcome.expect("it is shared now");
+        assert!(done.elapsed() < SOON);
+        self.granted(outcome.token().value());
+        self.errors += u32::from(shared.release().await.is_err());
+        outcome.release().await.expect("its connection is good");
+    }
+
+    /// Waits for a shared lock until the other one downgrades.
+    async fn waits_for_downgrade(&mut self) {
+        let held = self.other.acquire(Some(SOON)).await.expect("it is free");
+        let token = held.token().value();
+        self.granted(token);
+        let waiting = self.cut.acquire_shared(Some(2 * SOON));
+        let downgrading = async {
+            let began = Instant::now();
+            while began.elapsed() < SOON / 2
+                && self.other.holders().await.is_ok_and(|all| all.len() < 2)
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            (held.downgrade().await.expect("its connection is good"), Instant::now())
+        };
+        let (outcome, (held, done)) = tokio::join!(waiting, downgrading);
+        match outcome {
+            Ok(guard) => {
+                assert!(done.elapsed() <= SOON, "served only after {:?}", done.elapsed());
+                assert!(guard.is_held() && held.is_held());
+                self.granted(guard.token().value());
+                self.errors += u32::from(guard.release().await.is_err());
+            }
+            Err(error) => {
+                assert!(error.is_transient(), "{error:?}");
+                self.errors += 1;
+            }
+        }
+        held.release().await.expect("its connection is good");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f14_every_cut_downgrading() {
+    every_cut("downgrading", async |talk| talk.downgrades().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f14_every_cut_waiting_for_a_downgrade() {
+    every_cut("waiting for a downgrade", async |talk| talk.waits_for_downgrade().await).await;
+}

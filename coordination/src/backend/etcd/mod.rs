@@ -5,14 +5,21 @@
 //! A session is an etcd lease, with a key for its member id. An entry is a key under the session's lease,
 //! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing
 //! token. One transaction puts it and reads the newest key before it, so an uncontended lock costs one
-//! request, and one more to release. A waiter watches its predecessor from now on, then reads it once:
-//! a watch that starts at an older revision is served by a loop that runs every 100 ms only
+//! request, and one more to release. A waiter watches the entry that blocks it from now on, then reads
+//! it once: a watch that starts at an older revision is served by a loop that runs every 100 ms only
 //! (`syncWatchersLoop` in etcd's `mvcc`), which is why etcd's own lock hands over slowly. All watches
-//! share one stream, and stay for a moment: where the predecessor's key is watched already from before
+//! share one stream, and stay for a moment: where the blocker's key is watched already from before
 //! it was put, nothing can have been missed, and the read is spared.
+//!
+//! The key of a shared entry has an `r` before the lease, so that it finds the newest exclusive entry in
+//! a range of its own. What an entry says beyond that is in its value, which an update puts anew: one
+//! that was downgraded keeps its key and says `"shared":true`. A queue's value is the key
+//! `<prefix>/!`, under no lease, written on condition of its modification revision, which is its version.
+//! Observers of a queue share a watch on its prefix, and read it once for each message.
 //!
 //! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude us and
 //! are excluded: they put `<prefix>/<lease>` and wait for older keys under the prefix, whatever follows.
+//! So a queue that they share must have no value: they would wait for its key.
 //!
 //! # Guarantees
 //!
@@ -37,38 +44,45 @@
 
 mod client;
 mod config;
+mod entry;
 mod error;
+mod keys;
 mod session;
 mod slots;
+mod value;
+mod wait;
 mod watch;
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, Compare, CompareOp, Error as EtcdError, GetOptions, KeyValue, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, Error as EtcdError, GetOptions, GetResponse, KeyValue, PutOptions,
+    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use serde::{Deserialize, Serialize};
 
 use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
+use self::entry::{blocker_of, check_name, entry_of, number, revision_of, seq_of};
+use self::keys::{Keys, Range};
 use self::session::{Sessions, lease_of};
 use self::slots::Slots;
+use self::wait::Reads;
 use self::watch::Watches;
 use super::{
-    Backend, Entry, EntryId, EntryRef, LossDetection, NewEntry, NewSession, Position, Predecessor,
-    SessionId,
+    Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
+    Position, SessionId, Write,
 };
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::Settings;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
-use crate::time::unix_micros;
 
 /// After so many times the longest call, one that was given up has arrived or never will.
 const DOUBT: u32 = 4;
+/// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
+const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
 /// The backend: a namespace of a cluster.
 pub(crate) struct Etcd {
@@ -76,20 +90,11 @@ pub(crate) struct Etcd {
     sessions: Sessions,
     watches: Watches,
     slots: Arc<Slots>,
+    reads: Reads,
     namespace: String,
     early_expiry: Option<&'static str>,
     /// How long one read may take within a wait.
     patience: Duration,
-}
-
-/// What an entry's value says, for people and for the check of hashed names.
-#[derive(Serialize, Deserialize)]
-struct Value {
-    member: String,
-    since_ms: u64,
-    /// The name in full, where the key has its hash only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
 }
 
 impl Etcd {
@@ -104,59 +109,95 @@ impl Etcd {
             connections,
             sessions: Sessions::default(),
             slots: Arc::default(),
+            reads: Reads::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
             patience,
         })
     }
 
-    fn queue(&self, queue: &QueueKey) -> String {
-        format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded())
+    fn keys(&self, queue: &QueueKey) -> Keys {
+        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
     }
 
     fn key(&self, entry: &EntryRef) -> String {
-        format!("{}{}", self.queue(&entry.queue), self.slots.name(entry))
+        self.keys(&entry.queue).entry(&self.slots.name(entry))
     }
 
-    /// The number of the entry that has this key, if one has, as of the revision answered.
-    async fn created(&self, operation: &'static str, key: &str) -> Result<(Option<u64>, i64)> {
-        let options = GetOptions::new().with_keys_only();
+    async fn get(
+        &self,
+        operation: &'static str,
+        key: &str,
+        options: GetOptions,
+    ) -> Result<GetResponse> {
         let reading = self.connections.call(operation, |client| {
             let options = options.clone();
-            async move { client.kv_client().get(key, Some(options)).await }
+            let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
+            async move { kv.get(key, Some(options)).await }
         });
-        let found = reading.await?;
-        let revision = found.header().map_or(0, etcd_client::ResponseHeader::revision);
-        Ok((found.kvs().first().map(seq_of), revision))
+        reading.await
     }
 
-    fn entry_of(&self, kv: &KeyValue, prefix: &str) -> Option<Entry> {
-        let id = std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)?;
-        // Other libraries write values of their own, or none.
-        let value: Option<Value> = serde_json::from_slice(kv.value()).ok();
-        let since_ms = value.as_ref().map(|value| value.since_ms);
-        Some(Entry {
-            id: EntryId::from_store(id),
-            seq: seq_of(kv),
-            member: value.map(|value| value.member).unwrap_or_default(),
-            since: since_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
-        })
+    async fn transact(&self, operation: &'static str, transaction: Txn) -> Result<TxnResponse> {
+        let done = self.connections.call(operation, |client| {
+            let transaction = transaction.clone();
+            let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
+            async move { kv.txn(transaction).await }
+        });
+        done.await
     }
 
-    /// The entry before one's own, among the newest keys of the queue.
-    fn predecessor(
+    /// Where an entry that may block this one is looked for: the newest first.
+    ///
+    /// Any blocks an exclusive one, so keys are enough, except where a name has to be compared. What a
+    /// shared one minds may have been downgraded, which its value tells.
+    fn before(&self, entry: &NewEntry) -> (Range, GetOptions) {
+        let queue = &entry.place.queue;
+        let newest = GetOptions::new().with_sort(SortTarget::Create, SortOrder::Descend);
+        match entry.mode {
+            Mode::Exclusive if queue.is_hashed() => (self.keys(queue).entries(), newest),
+            Mode::Exclusive => (self.keys(queue).entries(), newest.with_keys_only()),
+            Mode::Shared => (self.keys(queue).exclusive(), newest),
+        }
+    }
+
+    /// What blocks the entry, by the newest keys that may, of which at most `limit` were read.
+    async fn blocker(
         &self,
-        queue: &QueueKey,
-        before: u64,
-        kvs: &[KeyValue],
-    ) -> Result<Option<Predecessor>> {
-        let prefix = self.queue(queue);
-        let Some(kv) = kvs.iter().find(|kv| seq_of(kv) < before) else { return Ok(None) };
-        check_name(queue, kv)?;
-        let entry = self.entry_of(kv, &prefix).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, "read", format!("a key under {prefix} is not text"))
-        })?;
-        Ok(Some(Predecessor { id: entry.id, seq: entry.seq }))
+        entry: &NewEntry,
+        seq: u64,
+        newest: &[KeyValue],
+        limit: i64,
+    ) -> Result<Option<Blocker>> {
+        let before: Vec<_> = newest.iter().filter(|kv| seq_of(kv) < seq).collect();
+        let found = self.first_blocker(entry, before.iter().copied())?;
+        match before.last() {
+            Some(last) if found.is_none() && newest.len() as i64 >= limit => {
+                // All were downgraded, and there may be more. They held at that moment, so that nothing
+                // else that is exclusive was before them: what is read here is short.
+                let (range, options) = self.before(entry);
+                let options = options.with_max_create_revision(last.create_revision() - 1);
+                let older = self.get("position", &range.from, options.with_range(range.to)).await?;
+                self.first_blocker(entry, older.kvs())
+            }
+            _ => Ok(found),
+        }
+    }
+
+    fn first_blocker<'a>(
+        &self,
+        entry: &NewEntry,
+        kvs: impl IntoIterator<Item = &'a KeyValue>,
+    ) -> Result<Option<Blocker>> {
+        let queue = &entry.place.queue;
+        let keys = self.keys(queue);
+        for kv in kvs {
+            check_name(queue, kv)?;
+            if let Some(blocker) = blocker_of(kv, &keys, entry.mode)? {
+                return Ok(Some(blocker));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -201,14 +242,16 @@ impl Backend for Etcd {
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let queue = &entry.place.queue;
-        let key = format!("{}{}", self.queue(queue), self.slots.take(entry));
+        let key = self.keys(&entry.place.queue).entry(&self.slots.take(entry));
         let put = PutOptions::new().with_lease(lease_of(entry.session));
+        let value = entry::to_value(entry, self.slots.since_ms(&entry.place))?;
+        let (range, options) = self.before(entry);
         let enter = Txn::new()
             .when([Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
             .and_then([
-                TxnOp::put(key.as_str(), value_of(entry)?, Some(put)),
-                TxnOp::get(self.queue(queue), Some(newest(queue).with_limit(2))),
+                TxnOp::put(key.as_str(), value, Some(put)),
+                // An exclusive one is the newest of them itself.
+                range.get(options.with_limit(2)),
             ])
             // Nothing else: that keeps the request within one frame.
             .or_else([]);
@@ -221,18 +264,51 @@ impl Backend for Etcd {
             })
             .await?;
         if answer.succeeded() {
-            let kvs = found(&answer, 0);
-            let own = kvs.iter().find(|kv| kv.key() == key.as_bytes());
-            let seq = own.map(seq_of).ok_or_else(|| {
-                Error::new(ErrorKind::Corrupt, "enter", "the entry is not in its own answer")
-            })?;
-            return Ok(Position { seq, predecessor: self.predecessor(queue, seq, &kvs)? });
+            let seq = number(revision_in(answer.header()));
+            let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
+            return Ok(Position { seq, blocker });
         }
         // An earlier call got through, and its answer was lost.
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        let (seq, _) = self.created("enter", &key).await?;
-        let seq = seq.ok_or_else(removed)?;
+        let own = self.get("enter", &key, GetOptions::new().with_keys_only()).await?;
+        let seq = own.kvs().first().map(seq_of).ok_or_else(removed)?;
         self.position(entry, seq).await?.ok_or_else(removed)
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let place = &entry.place;
+        if self.slots.mode(place) == Some(Mode::Shared) && entry.mode == Mode::Exclusive {
+            // Its key is where shared entries do not look; and others may hold beside it.
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        let key = self.key(place);
+        let value = entry::to_value(entry, self.slots.since_ms(place))?;
+        // An update before may have had its effect without our knowledge: once more, then.
+        for _ in 0..2 {
+            let known = self.slots.updated(place).unwrap_or(revision_of(seq));
+            let put = PutOptions::new().with_lease(lease_of(entry.session));
+            let update = Txn::new()
+                // No other entry has it, and neither has this one when another update was later.
+                .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, known)])
+                .and_then([TxnOp::put(key.as_str(), value.as_slice(), Some(put))])
+                .or_else([TxnOp::get(key.as_str(), None)]);
+            let answer = self.transact("update", update).await?;
+            if answer.succeeded() {
+                self.slots.note_update(place, revision_in(answer.header()));
+                return Ok(true);
+            }
+            let current = found(&answer, 0);
+            let Some(own) = current.iter().find(|kv| is_own(kv, entry, seq)) else {
+                return Ok(false);
+            };
+            self.slots.note_update(place, own.mod_revision());
+            if own.value() == value {
+                return Ok(true);
+            }
+        }
+        let error = Error::new(ErrorKind::Unavailable, "update", "it was updated by somebody else");
+        Err(error.with_effect(Effect::None))
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
@@ -263,86 +339,70 @@ impl Backend for Etcd {
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let queue = &entry.place.queue;
-        let before = newest(queue)
-            .with_limit(1)
-            .with_max_create_revision(revision_of(seq).saturating_sub(1));
+        let (range, options) = self.before(entry);
+        let last = revision_of(seq).saturating_sub(1);
+        // Where the newest was downgraded, the next one tells whether there are more.
+        let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
             TxnOp::get(self.key(&entry.place), Some(GetOptions::new().with_keys_only())),
-            TxnOp::get(self.queue(queue), Some(before)),
+            range.get(options.with_limit(limit).with_max_create_revision(last)),
         ]);
-        let answer = self
-            .connections
-            .call("position", |client| {
-                let look = look.clone();
-                async move { client.kv_client().txn(look).await }
-            })
-            .await?;
-        let own = found(&answer, 0);
-        let is_ours = |kv: &&KeyValue| seq_of(kv) == seq && kv.lease() == lease_of(entry.session);
-        if own.iter().find(is_ours).is_none() {
+        let answer = self.transact("position", look).await?;
+        if !found(&answer, 0).iter().any(|kv| is_own(kv, entry, seq)) {
             return Ok(None);
         }
-        let predecessor = self.predecessor(queue, seq, &found(&answer, 1))?;
-        Ok(Some(Position { seq, predecessor }))
+        let blocker = self.blocker(entry, seq, &found(&answer, 1), limit).await?;
+        Ok(Some(Position { seq, blocker }))
     }
 
-    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>> {
-        let prefix = self.queue(queue);
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        self.wait_gone(entry, seq, waiter, recheck).await
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let keys = self.keys(queue);
         let all = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-        let answer = self
-            .connections
-            .call("list", |client| {
-                let (prefix, all) = (prefix.clone(), all.clone());
-                async move { client.kv_client().get(prefix, Some(all)).await }
-            })
-            .await?;
+        let answer = self.get("list", keys.prefix(), all).await?;
+        let mut listing = Listing::default();
         for kv in answer.kvs() {
             check_name(queue, kv)?;
+            if keys.is_value(kv.key()) {
+                listing.value = Some(value::value_of(kv)?);
+            } else {
+                listing.entries.extend(entry_of(kv, &keys));
+            }
         }
-        Ok(answer.kvs().iter().filter_map(|kv| self.entry_of(kv, &prefix)).collect())
+        listing.revision = self.reads.note(queue, answer.kvs(), revision_in(answer.header()));
+        Ok(listing)
     }
 
-    async fn gone(&self, entry: &EntryRef, seq: u64, recheck: Duration) -> Result<()> {
-        let key = self.key(entry);
-        let created = revision_of(seq);
-        let mut broke = false;
-        loop {
-            let Some(mut watch) = self.watches.watch(&key).await else {
-                return Err(Error::new(ErrorKind::Unavailable, "watch", "the backend is closing"));
-            };
-            // While there is no stream the hub paces the next try.
-            let Some(since) = watch.since().await else { continue };
-            // A watch that is older than the entry has missed nothing of it.
-            let mut known = created;
-            if broke || since >= created {
-                let look = tokio::time::timeout(self.patience, self.created("watch", &key));
-                let (now, revision) = look.await.unwrap_or_else(|_| {
-                    Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
-                })?;
-                if now != Some(seq) {
-                    return Ok(());
-                }
-                known = revision;
-            }
-            broke = true;
-            loop {
-                match tokio::time::timeout(recheck, watch.deleted_after(created)).await {
-                    Ok(Some(())) => return Ok(()),
-                    Ok(None) => break,
-                    // Tells what was missed since we knew, if anything was.
-                    Err(_) => match self.watches.replay(&key, known + 1).await {
-                        Some(replay) => watch = replay,
-                        None => break,
-                    },
-                }
-            }
-        }
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        self.write_value(write).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        self.wait_changed(queue, revision, recheck).await
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.names_of_values(kind).await
     }
 }
 
-fn revision_of(seq: u64) -> i64 {
-    i64::try_from(seq).unwrap_or(i64::MAX)
+/// Whether the key is this entry's own, under its session's lease.
+fn is_own(kv: &KeyValue, entry: &NewEntry, seq: u64) -> bool {
+    seq_of(kv) == seq && kv.lease() == lease_of(entry.session)
+}
+
+/// The revision of the store as of an answer; for a change, the one that it made.
+fn revision_in(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, ResponseHeader::revision)
 }
 
 /// Removes a key: only the one with this create revision, if one is given.
@@ -353,16 +413,6 @@ async fn delete(client: Arc<Client>, key: String, only: Option<u64>) -> Result<(
     client.kv_client().txn(delete).await.map(drop)
 }
 
-/// The newest entries first; with their values where a name has to be compared.
-fn newest(queue: &QueueKey) -> GetOptions {
-    let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
-    if queue.is_hashed() { options } else { options.with_keys_only() }
-}
-
-fn seq_of(kv: &KeyValue) -> u64 {
-    u64::try_from(kv.create_revision()).unwrap_or_default()
-}
-
 /// What the `nth` read of a transaction found.
 fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
     let mut reads = answer.op_responses().into_iter().filter_map(|response| match response {
@@ -370,31 +420,6 @@ fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
         _ => None,
     });
     reads.nth(nth).unwrap_or_default()
-}
-
-fn value_of(entry: &NewEntry) -> Result<Vec<u8>> {
-    let queue = &entry.place.queue;
-    let value = Value {
-        member: entry.member.to_string(),
-        since_ms: unix_micros() / 1000,
-        name: queue.is_hashed().then(|| queue.name().to_owned()),
-    };
-    serde_json::to_vec(&value).map_err(|error| {
-        Error::new(ErrorKind::Corrupt, "enter", "cannot write the entry").with_source(error)
-    })
-}
-
-/// Two names with one hash must not share a lock (contract S8).
-fn check_name(queue: &QueueKey, kv: &KeyValue) -> Result<()> {
-    if !queue.is_hashed() {
-        return Ok(());
-    }
-    match serde_json::from_slice(kv.value()) {
-        Ok(Value { name: Some(name), .. }) if name != queue.name() => {
-            Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Versions in which a leader that was paused ends leases before their time.

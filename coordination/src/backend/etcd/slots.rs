@@ -3,15 +3,19 @@
 //! A key of its own for every acquire would be simplest, and slow: etcd keeps every key that ever was
 //! in its index until the next compaction, and a read of the queue's prefix walks over them. So
 //! the entries of a session in a queue use few keys again and again, `<lease>`, `<lease>-1`, …: a new
-//! one only while all others are in use. A key belongs to one entry until it is known to be deleted,
-//! and to nobody for a while if a call about it had to be repeated: so a delete needs no condition, and
-//! one that comes late finds nothing.
+//! one only while all others are in use. Those of shared entries begin with an `r`, see
+//! [`keys`](super::keys). A key belongs to one entry until it is known to be deleted, and to nobody for
+//! a while if a call about it had to be repeated: so a delete needs no condition, and one that comes
+//! late finds nothing. An update has a condition, the revision of the one before it: so none that
+//! comes late does anything.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::backend::{EntryId, EntryRef, NewEntry, SessionId};
+use super::keys::SHARED;
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
+use crate::time::unix_micros;
 
 /// The keys in use.
 #[derive(Default)]
@@ -28,8 +32,13 @@ struct State {
 struct Slot {
     session: SessionId,
     number: usize,
-    /// How often a call about it was sent: once to put it and once to delete it, if all goes well.
+    /// How often a call that puts or deletes it was sent: once for each, if all goes well.
     calls: u32,
+    /// The mode it was entered with, which its key tells.
+    mode: Mode,
+    since_ms: u64,
+    /// The revision of its last update.
+    updated: Option<i64>,
 }
 
 impl Slots {
@@ -45,7 +54,14 @@ impl Slots {
             Some(free) => *free = true,
             None => taken.push(true),
         }
-        let slot = Slot { session: entry.session, number, calls: 0 };
+        let slot = Slot {
+            session: entry.session,
+            number,
+            calls: 0,
+            mode: entry.mode,
+            since_ms: unix_micros() / 1000,
+            updated: None,
+        };
         state.by_entry.insert(entry.place.id.clone(), slot);
         slot.name()
     }
@@ -64,7 +80,31 @@ impl Slots {
         self.state().by_entry.contains_key(&entry.id)
     }
 
-    /// A call about the entry is being sent.
+    /// The mode that the entry was entered with; `None`: it is not one that was put here.
+    pub(super) fn mode(&self, entry: &EntryRef) -> Option<Mode> {
+        self.state().by_entry.get(&entry.id).map(|slot| slot.mode)
+    }
+
+    /// When the entry was first to be put, in milliseconds of the wall clock.
+    pub(super) fn since_ms(&self, entry: &EntryRef) -> u64 {
+        self.state()
+            .by_entry
+            .get(&entry.id)
+            .map_or_else(|| unix_micros() / 1000, |slot| slot.since_ms)
+    }
+
+    /// The revision of the entry's last update, as far as is known.
+    pub(super) fn updated(&self, entry: &EntryRef) -> Option<i64> {
+        self.state().by_entry.get(&entry.id)?.updated
+    }
+
+    pub(super) fn note_update(&self, entry: &EntryRef, revision: i64) {
+        if let Some(slot) = self.state().by_entry.get_mut(&entry.id) {
+            slot.updated = Some(revision);
+        }
+    }
+
+    /// A call that puts or deletes the entry is being sent.
     pub(super) fn count(&self, entry: &EntryRef) {
         if let Some(slot) = self.state().by_entry.get_mut(&entry.id) {
             slot.calls += 1;
@@ -104,9 +144,10 @@ impl Slots {
 
 impl Slot {
     fn name(self) -> String {
+        let prefix = if self.mode == Mode::Shared { SHARED } else { "" };
         match self.number {
-            0 => self.session.to_string(),
-            number => format!("{}-{number}", self.session),
+            0 => format!("{prefix}{}", self.session),
+            number => format!("{prefix}{}-{number}", self.session),
         }
     }
 }
@@ -118,7 +159,7 @@ mod tests {
     fn entry(session: SessionId) -> NewEntry {
         let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
         let place = EntryRef { queue, id: EntryId::random(session) };
-        NewEntry { place, session, member: "m".into() }
+        NewEntry { place, session, member: "m".into(), mode: Mode::Exclusive, data: "".into() }
     }
 
     #[test]
@@ -137,6 +178,17 @@ mod tests {
         slots.free(&first.place);
         assert_eq!(slots.take(&third), session.to_string());
         assert_eq!(slots.name(&second.place), format!("{session}-1"));
+    }
+
+    #[test]
+    fn the_key_of_a_shared_entry_says_so_until_it_is_gone() {
+        let (slots, session) = (Slots::default(), SessionId::random());
+        let shared = NewEntry { mode: Mode::Shared, ..entry(session) };
+        assert_eq!(slots.take(&shared), format!("r{session}"));
+        assert_eq!(slots.take(&entry(session)), format!("{session}-1"));
+        let updated = NewEntry { mode: Mode::Exclusive, ..shared };
+        assert_eq!(slots.take(&updated), format!("r{session}"));
+        assert_eq!(slots.name(&updated.place), format!("r{session}"));
     }
 
     #[test]

@@ -16,12 +16,24 @@ use etcd_client::{
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::LONGEST_ANSWER;
 use super::client::Connections;
 
 /// How long a stream that failed is left alone.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// How long a watch stays without a waiter, at least; twice that at most.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// What a watch tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Deletions of a key: no message for a put, which is most that happens to a key.
+    Deletion,
+    /// Whatever happens to a key.
+    Key,
+    /// Whatever happens to the keys that begin with it.
+    Prefix,
+}
 
 /// All watches of this backend.
 pub(super) struct Watches {
@@ -33,6 +45,7 @@ pub(super) struct Watches {
 /// Somebody wants to watch a key.
 struct Request {
     key: String,
+    scope: Scope,
     /// A revision to replay from; such a watch is shared with nobody.
     from: Option<i64>,
     answer: oneshot::Sender<watch::Receiver<Seen>>,
@@ -45,6 +58,8 @@ struct Seen {
     since: Option<i64>,
     /// The revision of the last deletion told.
     deleted: i64,
+    /// The revision of the last change told, whatever it was.
+    changed: i64,
 }
 
 /// One waiter's view of a key.
@@ -55,22 +70,22 @@ impl Watches {
         Self { connections, requests: OnceCell::new() }
     }
 
-    /// Watches `key` for its deletion: from now on, or earlier if it is watched already.
+    /// Watches `key`: from now on, or earlier if it is watched already.
     ///
-    /// `None`: there is no stream at the moment.
-    pub(super) async fn watch(&self, key: &str) -> Option<Watch> {
-        self.ask(key, None).await
+    /// `None`: there is no stream any more.
+    pub(super) async fn watch(&self, key: &str, scope: Scope) -> Option<Watch> {
+        self.ask(key, scope, None).await
     }
 
-    /// Tells of deletions from a revision of the past on.
+    /// Tells what happened from a revision of the past on.
     ///
     /// That costs the server a scan, which it does every 100 ms only: so it is for re-checks, and a
     /// waiter in a hurry watches from now on, and then reads.
-    pub(super) async fn replay(&self, key: &str, from: i64) -> Option<Watch> {
-        self.ask(key, Some(from)).await
+    pub(super) async fn replay(&self, key: &str, scope: Scope, from: i64) -> Option<Watch> {
+        self.ask(key, scope, Some(from)).await
     }
 
-    async fn ask(&self, key: &str, from: Option<i64>) -> Option<Watch> {
+    async fn ask(&self, key: &str, scope: Scope, from: Option<i64>) -> Option<Watch> {
         let requests = self.requests.get_or_init(async || {
             let (requests, asked) = mpsc::unbounded_channel();
             let connections = Arc::clone(&self.connections);
@@ -78,7 +93,7 @@ impl Watches {
             requests
         });
         let (answer, answered) = oneshot::channel();
-        requests.await.send(Request { key: key.to_owned(), from, answer }).ok()?;
+        requests.await.send(Request { key: key.to_owned(), scope, from, answer }).ok()?;
         answered.await.ok().map(Watch)
     }
 }
@@ -94,6 +109,16 @@ impl Watch {
     pub(super) async fn deleted_after(&mut self, revision: i64) -> Option<()> {
         self.0.wait_for(|seen| seen.deleted > revision).await.ok().map(drop)
     }
+
+    /// The revision of the last change told; 0: of none yet.
+    pub(super) fn changed(&self) -> i64 {
+        self.0.borrow().changed
+    }
+
+    /// Resolves when something was told that happened after this revision; `None`: the watch broke.
+    pub(super) async fn changed_after(&mut self, revision: i64) -> Option<()> {
+        self.0.wait_for(|seen| seen.changed > revision).await.ok().map(drop)
+    }
 }
 
 /// The task that owns the stream.
@@ -107,6 +132,7 @@ struct Hub {
 struct Watched {
     /// Empty where it is not to be shared.
     key: String,
+    scope: Scope,
     seen: watch::Sender<Seen>,
     /// Had no waiter when it was last looked after.
     is_idle: bool,
@@ -143,7 +169,9 @@ impl Hub {
         let epoch = *epochs.borrow_and_update();
         let opening = async {
             let (client, _) = self.connections.client().await?;
-            client.watch_client().watch(key, Some(options)).await
+            // Several changes of a large value may come in one message.
+            let mut watch = client.watch_client().max_decoding_message_size(LONGEST_ANSWER);
+            watch.watch(key, Some(options)).await
         };
         let (mut sender, mut answers) = tokio::select! {
             opened = opening => match opened {
@@ -184,9 +212,9 @@ impl Hub {
 
     /// Takes a waiter in; answers what to ask of the server, if its key is not watched yet.
     fn add(&mut self, request: Request) -> Option<(String, WatchOptions)> {
-        let Request { key, from, answer } = request;
-        let shared = self.watches.values_mut().find(|watched| from.is_none() && watched.key == key);
-        if let Some(watched) = shared {
+        let Request { key, scope, from, answer } = request;
+        let is_same = |watched: &&mut Watched| watched.key == key && watched.scope == scope;
+        if let Some(watched) = self.watches.values_mut().find(is_same).filter(|_| from.is_none()) {
             watched.is_idle = false;
             // A waiter that is gone needs no answer.
             let _ = answer.send(watched.seen.subscribe());
@@ -196,9 +224,13 @@ impl Hub {
         let (seen, receiver) = watch::channel(Seen::default());
         let _ = answer.send(receiver);
         let name = if from.is_none() { key.clone() } else { String::new() };
-        self.watches.insert(self.last_id, Watched { key: name, seen, is_idle: false });
-        let options =
-            WatchOptions::new().with_watch_id(self.last_id).with_filters([WatchFilterType::NoPut]);
+        self.watches.insert(self.last_id, Watched { key: name, scope, seen, is_idle: false });
+        let options = WatchOptions::new().with_watch_id(self.last_id);
+        let options = match scope {
+            Scope::Deletion => options.with_filters([WatchFilterType::NoPut]),
+            Scope::Key => options,
+            Scope::Prefix => options.with_prefix(),
+        };
         Some((key, from.map_or(options.clone(), |from| options.with_start_revision(from))))
     }
 
@@ -222,16 +254,22 @@ impl Hub {
     fn tell(&mut self, answer: &WatchResponse) {
         let id = answer.watch_id();
         let Some(watched) = self.watches.get(&id) else { return };
-        let deleted =
-            answer.events().iter().filter(|event| event.event_type() == EventType::Delete);
-        let deleted = deleted.filter_map(|event| event.kv()).map(KeyValue::mod_revision).max();
+        let (mut deleted, mut changed) = (0, 0);
+        for event in answer.events() {
+            let revision = event.kv().map_or(0, KeyValue::mod_revision);
+            changed = changed.max(revision);
+            if event.event_type() == EventType::Delete {
+                deleted = deleted.max(revision);
+            }
+        }
         let now = answer.header().map_or(0, ResponseHeader::revision);
         watched.seen.send_if_modified(|seen| {
             let before = *seen;
             if answer.created() {
                 seen.since = Some(now);
             }
-            seen.deleted = seen.deleted.max(deleted.unwrap_or_default());
+            seen.deleted = seen.deleted.max(deleted);
+            seen.changed = seen.changed.max(changed);
             *seen != before
         });
         if answer.canceled() {

@@ -13,7 +13,8 @@ pub(crate) const OPTIONS: &[&str] = &["durable", "network_filesystem"];
 pub(crate) struct Config {
     /// Absolute.
     pub(super) directory: PathBuf,
-    /// Tokens survive loss of power: every grant waits for the disk. Default: false.
+    /// Tokens and values survive loss of power: every grant and every write waits for the disk.
+    /// Default: false.
     pub(super) durable: bool,
     /// Take a network file system in spite of all. Default: false, as `flock` does not reach
     /// other hosts on some of them and notifications do on none.

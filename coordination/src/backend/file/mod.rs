@@ -2,8 +2,9 @@
 //!
 //! # How it works
 //!
-//! A queue is a file, `queues/lock.<name>`: a log of entries, read and appended to under a `flock` that
-//! is held for microseconds through a cached descriptor. A session is a file too,
+//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value where there is one, read and
+//! appended to under a `flock` that is held for microseconds through a cached descriptor. What is history
+//! goes when the log has become long. Its clock is the host's, since boot. A session is a file too,
 //! `sessions/<id>`, which its process holds locked for as long as it lives. An entry counts while its
 //! session's file is locked; so when a process dies the kernel frees its locks at once, and a process that
 //! is paused keeps them. Waiters are woken by inotify: a change to the queue's file, or the
@@ -17,7 +18,7 @@
 //! Exclusion between all processes of the host, in the order of asking, without any clock: there is no
 //! lease that could run out. A crash frees within 50 ms; a removed or replaced file is
 //! noticed with the next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's
-//! file; they survive loss of power with `durable=true` only.
+//! file; they survive loss of power with `durable=true` only. So do the versions of values.
 //!
 //! A process that is stopped in the few microseconds in which it holds a queue's `flock` holds up that
 //! queue until it goes on or dies. A child forked without exec keeps its parent's session alive
@@ -30,16 +31,20 @@
 //!
 //! # URL options
 //!
-//! * `durable=true`: a grant waits until its token is on the disk. Default: false.
+//! * `durable=true`: a grant waits until its token is on the disk, and a write until the value is. Default:
+//!   false.
 //! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
 
 mod config;
 mod directory;
 mod error;
+mod header;
 mod log;
 mod queue;
 mod session;
 mod store;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::sync::{Arc, Mutex};
@@ -51,7 +56,9 @@ pub(crate) use self::config::{Config, OPTIONS};
 use self::session::Opened;
 use self::store::Store;
 use self::watch::Woken;
-use super::{Backend, Entry, EntryId, EntryRef, NewEntry, NewSession, Position, SessionId};
+use super::{
+    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
+};
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -100,6 +107,28 @@ impl FileStore {
         }
         Ok(Arc::clone(&store))
     }
+
+    /// Runs a step that writes what has to last.
+    async fn change<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        step: impl Fn(&Store) -> Option<Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let store = self.store();
+        if !self.config.durable {
+            return when_free(|| step(&store)).await;
+        }
+        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
+        let written = tokio::task::spawn_blocking(move || {
+            loop {
+                match step(&store) {
+                    Some(outcome) => return outcome,
+                    None => std::thread::sleep(BUSY),
+                }
+            }
+        });
+        written.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
+    }
 }
 
 /// Repeats a step until the queue's short lock was to be had.
@@ -110,6 +139,56 @@ async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> 
             None => tokio::time::sleep(BUSY).await,
         }
     }
+}
+
+/// Waits until `is_so`, which is asked when the queue has changed, when a session has ended, and at least
+/// once in every `recheck`.
+async fn until(
+    store: &Store,
+    queue: &QueueKey,
+    recheck: Duration,
+    is_so: impl Fn() -> Option<Result<bool>>,
+) -> Result<()> {
+    loop {
+        // Listening starts anew each time: the queue's file may have been replaced.
+        let Some(waiting) = store.listen(queue)? else {
+            if when_free(&is_so).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL.min(recheck)).await;
+            continue;
+        };
+        // Whoever has the queue's short lock may only be reading, which is not told as a change: so
+        // the answer is waited for.
+        let woken = waiting.unless(when_free(&is_so));
+        match tokio::time::timeout(recheck, woken).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(Woken::SessionEnded))) => {
+                // The kernel tells of the close a moment before it drops the lock.
+                if soon(&is_so, UNLOCKING).await? {
+                    return Ok(());
+                }
+            }
+            Ok(Ok(Some(Woken::QueueChanged))) | Err(_) => {}
+            Ok(Err(error)) => return Err(error),
+        }
+    }
+}
+
+/// Whether `is_so` within this time, asking ever less often.
+async fn soon(is_so: impl Fn() -> Option<Result<bool>>, limit: Duration) -> Result<bool> {
+    let mut pause = Duration::from_millis(1);
+    let mut waited = Duration::ZERO;
+    // It may also come by a change of the queue meanwhile: nobody listens for that here.
+    while is_so().transpose()? != Some(true) {
+        if waited >= limit {
+            return Ok(false);
+        }
+        tokio::time::sleep(pause).await;
+        waited += pause;
+        pause *= 2;
+    }
+    Ok(true)
 }
 
 #[async_trait]
@@ -166,70 +245,69 @@ impl Backend for FileStore {
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let store = self.store();
-        if !self.config.durable {
-            return when_free(|| store.enter(entry)).await;
-        }
         let entry = entry.clone();
-        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
-        let written = tokio::task::spawn_blocking(move || {
-            loop {
-                match store.enter_durably(&entry) {
-                    Some(outcome) => return outcome,
-                    None => std::thread::sleep(BUSY),
-                }
-            }
-        });
-        written.await.unwrap_or_else(|_| Err(Error::lost("enter", LossReason::Closed)))
+        self.change("enter", move |store| store.enter(&entry)).await
     }
 
-    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let entry = entry.clone();
+        self.change("update", move |store| store.update(&entry, seq)).await
+    }
+
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let store = self.store();
-        when_free(|| store.leave(entry)).await
+        when_free(|| store.leave(entry, seq)).await
     }
 
-    async fn position(&self, entry: &NewEntry, _seq: u64) -> Result<Option<Position>> {
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let store = self.store();
         // Others take an entry for dead when its session's file is gone (contract S6).
         if !store.sessions.is_in_place(entry.session)? {
             return Err(Error::lost("position", LossReason::Revoked));
         }
-        when_free(|| store.position(entry)).await
+        when_free(|| store.position(entry, seq)).await
     }
 
-    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>> {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
         let store = self.store();
-        when_free(|| store.entries(queue)).await
+        let is_gone = || Some(store.blocks(entry, seq, waiter)?.map(|blocks| !blocks));
+        until(&store, &entry.queue, recheck, is_gone).await
     }
 
-    async fn gone(&self, entry: &EntryRef, _seq: u64, recheck: Duration) -> Result<()> {
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let store = self.store();
-        loop {
-            // Listening starts anew each time: the queue's file may have been replaced.
-            let Some(waiting) = store.listen(&entry.queue)? else {
-                if !when_free(|| store.is_present(entry)).await? {
-                    return Ok(());
-                }
-                tokio::time::sleep(POLL).await;
-                continue;
-            };
-            // Whoever has the queue's short lock may only be reading, which is not told as a change: so
-            // the answer is waited for.
-            let woken = waiting.unless(async {
-                when_free(|| store.is_present(entry)).await.map(|present| !present)
-            });
-            match tokio::time::timeout(recheck, woken).await {
-                Ok(Ok(None)) => return Ok(()),
-                Ok(Ok(Some(Woken::SessionEnded))) => {
-                    // The kernel tells of the close a moment before it drops the lock.
-                    if store.dies_within(entry, UNLOCKING).await? {
-                        return Ok(());
-                    }
-                }
-                Ok(Ok(Some(Woken::QueueChanged))) | Err(_) => {}
-                Ok(Err(error)) => return Err(error),
+        when_free(|| store.read(queue)).await
+    }
+
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let write = write.clone();
+        self.change("write", move |store| store.write(&write)).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let store = self.store();
+        let is_another = || Some(store.revision(queue)?.map(|now| now != revision));
+        let changed = until(&store, queue, recheck, is_another);
+        tokio::time::timeout(recheck, changed).await.unwrap_or(Ok(()))
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        let store = self.store();
+        let mut names = Vec::new();
+        for key in store.keys(kind)? {
+            if when_free(|| store.has_value(&key)).await? {
+                names.push(key.name().to_owned());
             }
+            // There may be thousands, and heartbeats run on this thread.
+            tokio::task::yield_now().await;
         }
+        Ok(names)
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
@@ -239,8 +317,8 @@ impl Backend for FileStore {
         self.store().enter(entry)
     }
 
-    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
-        self.store().leave(entry)
+    fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
+        self.store().leave(entry, seq)
     }
 
     fn close_now(&self, session: SessionId) {

@@ -1,15 +1,19 @@
 //! One queue: a file whose log is read and appended to under a short `flock`.
 
+mod compact;
+
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{self, FlockOperation};
+use rustix::fs::{self, AtFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
 use super::directory::{Directory, Inode, inode};
 use super::error::storage;
-use super::log::{self, HEADER, Header, Log, Record};
+use super::header::{self, HEADER, Header};
+use super::log::{self, Log, Record, Removed, Written};
+use crate::backend::{Data, Mode};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::unix_micros;
@@ -18,8 +22,8 @@ use crate::time::unix_micros;
 /// less than growing it does. A part of a memory page, so that a write of it is seen whole or not
 /// at all.
 const PAGE: usize = 1024;
-/// A log longer than this gives back the room before its first live entry.
-const LONG: u64 = 1024 * 1024;
+/// The room for text that a queue's file keeps while it is open.
+const KEPT: usize = 16 * PAGE;
 /// Tries for the short lock before its holder is taken to need longer: it has it for microseconds,
 /// unless it was stopped in between.
 const SPINS: usize = 20;
@@ -41,6 +45,10 @@ pub(super) struct QueueFile {
     read_to: u64,
     /// Where the log begins now.
     start: u64,
+    /// How long the file may get before a shorter one is thought of.
+    long_at: u64,
+    /// What has to survive loss of power is on the disk before what it replaces goes.
+    durable: bool,
     buffer: Vec<u8>,
     line: String,
 }
@@ -52,15 +60,28 @@ pub(super) struct Locked<'a> {
 
 impl QueueFile {
     /// Opens the queue's file, making it if it is missing.
-    pub(super) fn open(directory: &Directory, key: &QueueKey) -> Result<Self> {
-        let name = file_name(key);
-        let path = directory.path().join(&name);
+    pub(super) fn open(directory: &Directory, key: &QueueKey, durable: bool) -> Result<Self> {
         // It is made if it is missing; so the directory is missing, and the session's own file with it.
         let missing = || Error::lost("open", LossReason::Revoked);
-        let file = directory.file(&name, true)?.ok_or_else(missing)?;
+        Self::open_if(directory, key, durable, true)?.ok_or_else(missing)
+    }
+
+    /// Opens the queue's file if it is there.
+    pub(super) fn open_existing(directory: &Directory, key: &QueueKey) -> Result<Option<Self>> {
+        Self::open_if(directory, key, false, false)
+    }
+
+    fn open_if(
+        directory: &Directory,
+        key: &QueueKey,
+        durable: bool,
+        create: bool,
+    ) -> Result<Option<Self>> {
+        let name = file_name(key);
+        let path = directory.path().join(&name);
+        let Some(file) = directory.file(&name, create)? else { return Ok(None) };
         let inode = inode(&file).map_err(|errno| storage("open", &path, errno))?;
-        let name_line = log::name_line(key.name());
-        Ok(Self {
+        Ok(Some(Self {
             file,
             inode,
             name: CString::new(name).unwrap_or_default(),
@@ -68,12 +89,14 @@ impl QueueFile {
             header: String::new(),
             generation: 0,
             log: Log::default(),
-            name_line,
+            name_line: header::name_line(key.name()),
             read_to: 0,
             start: 0,
+            long_at: 0,
+            durable,
             buffer: vec![0; PAGE],
             line: String::new(),
-        })
+        }))
     }
 
     /// Takes the short lock and reads what is new; `None`: somebody has it and does not let go.
@@ -112,17 +135,32 @@ impl Locked<'_> {
         Ok(directory.inode(self.queue.name.as_c_str())? == Some(self.queue.inode))
     }
 
-    /// Entries that have not left; those of dead sessions are among them.
+    /// Entries that have not left, those of dead sessions among them, and the value.
     pub(super) fn log(&self) -> &Log {
         &self.queue.log
     }
 
+    /// Tells what the log is now from what it was at any other time, sessions that died apart.
+    pub(super) fn moment(&self) -> (Inode, u64, u64) {
+        (self.queue.inode, self.queue.generation, self.queue.read_to)
+    }
+
     /// Appends an entry; it has the number `seq` once this returns.
-    pub(super) fn enter(&mut self, seq: u64, mut record: Record) -> Result<()> {
-        record.at = self.queue.read_to;
+    pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
+        self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
         self.append()?;
         self.queue.log.enter(seq, record);
+        Ok(())
+    }
+
+    /// Changes an entry.
+    pub(super) fn update(&mut self, seq: u64, mode: Mode, data: &Data) -> Result<()> {
+        self.queue.line.clear();
+        log::format_update(&mut self.queue.line, seq, mode, data);
+        self.append()?;
+        self.queue.log.update(seq, mode, Data::clone(data));
+        self.trim();
         Ok(())
     }
 
@@ -131,21 +169,51 @@ impl Locked<'_> {
         if !self.queue.log.leave(seq) {
             return Ok(());
         }
+        self.queue.line.clear();
         log::format_leave(&mut self.queue.line, seq);
-        let is_empty = self.queue.log.live().is_empty();
-        if is_empty && self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 {
-            return self.empty();
+        if self.is_better_cut_back() {
+            return self.cut_back();
         }
-        match self.append() {
+        if let Err(error) = self.append() {
             // A full disk must not keep anybody from leaving: cutting back needs no room.
-            Err(_) if is_empty => self.empty(),
-            Err(error) => {
-                // The next read finds the entry again, and whoever leaves tries again.
-                self.forget();
-                Err(error)
+            if self.can_be_cut_back() {
+                return self.cut_back();
             }
-            Ok(()) => self.trim(),
+            // The next read finds the entry again, and whoever leaves tries again.
+            self.forget();
+            return Err(error);
         }
+        self.trim();
+        Ok(())
+    }
+
+    /// Writes the value.
+    pub(super) fn write(&mut self, value: Written) -> Result<()> {
+        self.queue.line.clear();
+        log::format_value(&mut self.queue.line, &value);
+        self.set(|log| log.write(value))
+    }
+
+    /// Removes the value, which takes this number.
+    pub(super) fn remove(&mut self, number: u64, removed: Removed) -> Result<()> {
+        self.queue.line.clear();
+        log::format_removal(&mut self.queue.line, number, removed);
+        self.set(|log| log.remove(number, removed))
+    }
+
+    /// Does to the value what the line says.
+    fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
+        change(&mut self.queue.log);
+        if self.is_better_cut_back() {
+            return self.cut_back();
+        }
+        // The next read finds what was there before.
+        if let Err(error) = self.append() {
+            self.forget();
+            return Err(error);
+        }
+        self.trim();
+        Ok(())
     }
 
     /// Waits until what was written has reached the disk.
@@ -158,6 +226,7 @@ impl Locked<'_> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
         let outcome = self.read_into(&mut buffer);
         buffer.resize(PAGE, 0);
+        buffer.shrink_to(KEPT);
         self.queue.buffer = buffer;
         if outcome.is_err() {
             self.forget();
@@ -170,6 +239,7 @@ impl Locked<'_> {
         let Some(header) = buffer.get(..HEADER).filter(|_| length >= HEADER) else {
             return self.initialise();
         };
+        let mut is_new = false;
         if header != self.queue.header.as_bytes() {
             if header.iter().all(|byte| *byte == 0) {
                 return self.initialise();
@@ -180,11 +250,15 @@ impl Locked<'_> {
             if is_first {
                 self.check_name()?;
             }
-            if is_first || parsed.generation != self.queue.generation {
+            // What lies before the start is not there to be read any more.
+            is_new = is_first
+                || parsed.generation != self.queue.generation
+                || parsed.start > self.queue.read_to;
+            if is_new {
                 self.queue.log = Log::after(parsed.last);
                 self.queue.read_to = parsed.start;
             }
-            self.queue.start = parsed.start;
+            self.begin_at(parsed.start);
             self.queue.generation = parsed.generation;
             self.queue.header = text.to_owned();
         }
@@ -198,7 +272,8 @@ impl Locked<'_> {
             Some(end) => self.replay(new.get(..end).unwrap_or_default()),
             None if length < buffer.len() && from <= length => self.replay(new),
             None => self.read_rest(buffer),
-        }
+        }?;
+        if is_new { self.cut_off_history() } else { Ok(()) }
     }
 
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
@@ -224,7 +299,7 @@ impl Locked<'_> {
     }
 
     fn replay(&mut self, text: &[u8]) -> Result<()> {
-        let replayed = self.queue.log.replay(text, self.queue.read_to);
+        let replayed = self.queue.log.replay(text);
         let good =
             replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
         self.queue.read_to += good as u64;
@@ -265,8 +340,9 @@ impl Locked<'_> {
     }
 
     fn length(&self) -> Result<u64> {
-        let stat = fs::fstat(&self.queue.file).map_err(|errno| self.failed("stat", errno))?;
-        Ok(u64::try_from(stat.st_size).unwrap_or_default())
+        // Nothing but the size: see `Directory::inode`.
+        let stat = fs::statx(&self.queue.file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
+        Ok(stat.map_err(|errno| self.failed("stat", errno))?.stx_size)
     }
 
     /// Two names with one hash must not share a lock (contract S8).
@@ -279,50 +355,6 @@ impl Locked<'_> {
         }
         let message = format!("{} belongs to another name", self.queue.path.display());
         Err(Error::new(ErrorKind::Collision, "open", message))
-    }
-
-    /// Cuts an empty queue back to its header, in which the last number survives.
-    fn empty(&mut self) -> Result<()> {
-        let start = self.log_start();
-        let used = self.queue.read_to;
-        self.queue.generation += 1;
-        let header = self.header(start);
-        if used <= PAGE as u64 {
-            // Header and log in one write within one page: nobody sees half of it.
-            let mut page = [header.as_bytes(), self.queue.name_line.as_bytes()].concat();
-            page.resize(PAGE, 0);
-            self.pwrite(&page, 0)?;
-        } else {
-            self.pwrite(header.as_bytes(), 0)?;
-            // Killed before this, the file keeps lines that cancel each other out.
-            fs::ftruncate(&self.queue.file, start)
-                .map_err(|errno| self.failed("compact", errno))?;
-            self.reserve()?;
-        }
-        self.queue.header = header;
-        self.queue.start = start;
-        self.queue.read_to = start;
-        Ok(())
-    }
-
-    /// Lets a long log begin at its first live entry and gives back the room before it. No entry is
-    /// moved.
-    fn trim(&mut self) -> Result<()> {
-        if self.queue.read_to.saturating_sub(self.queue.start) <= LONG {
-            return Ok(());
-        }
-        let first = self.queue.log.live().first().map(|(_, record)| record.at);
-        let Some(start) = first.filter(|first| first.saturating_sub(self.queue.start) > LONG)
-        else {
-            return Ok(());
-        };
-        // Same generation: what others have read stays as it is.
-        self.write_header(start)?;
-        // Room only: a file system that cannot do it just keeps it.
-        let hole = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
-        let from = self.log_start();
-        let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
-        Ok(())
     }
 
     /// Where the log begins in a file that was never trimmed: after header and name.
@@ -338,8 +370,13 @@ impl Locked<'_> {
         let header = self.header(start);
         self.pwrite(header.as_bytes(), 0)?;
         self.queue.header = header;
-        self.queue.start = start;
+        self.begin_at(start);
         Ok(())
+    }
+
+    fn begin_at(&mut self, start: u64) {
+        self.queue.start = start;
+        self.queue.long_at = start.saturating_add(compact::LONG);
     }
 
     /// Gives a short file its page in advance. Without room for it, it grows line by line.
@@ -353,8 +390,15 @@ impl Locked<'_> {
 
     /// Writes the line at the end of the log.
     fn append(&mut self) -> Result<()> {
-        self.pwrite(self.queue.line.as_bytes(), self.queue.read_to)?;
+        let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
+        if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
+            if written > 0 {
+                let _ = fs::ftruncate(&self.queue.file, end);
+            }
+            return Err(self.failed("write", errno));
+        }
         self.queue.read_to += self.queue.line.len() as u64;
+        self.queue.line.shrink_to(KEPT);
         Ok(())
     }
 
@@ -367,20 +411,19 @@ impl Locked<'_> {
         }
     }
 
-    /// Writes all or nothing: what was written in part is cut off again.
     fn pwrite(&self, text: &[u8], at: u64) -> Result<()> {
+        self.pwrite_until_it_fails(text, at).map_err(|(_, errno)| self.failed("write", errno))
+    }
+
+    /// On failure answers how much was written as well.
+    fn pwrite_until_it_fails(&self, text: &[u8], at: u64) -> Result<(), (usize, Errno)> {
         let mut written = 0;
         while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pwrite(&self.queue.file, rest, at + written as u64) {
-                Ok(0) => return Err(self.failed("write", Errno::NOSPC)),
+                Ok(0) => return Err((written, Errno::NOSPC)),
                 Ok(bytes) => written += bytes,
                 Err(Errno::INTR) => {}
-                Err(errno) => {
-                    if written > 0 {
-                        let _ = fs::ftruncate(&self.queue.file, at);
-                    }
-                    return Err(self.failed("write", errno));
-                }
+                Err(errno) => return Err((written, errno)),
             }
         }
         Ok(())
@@ -407,4 +450,15 @@ impl Locked<'_> {
 /// A name that no other queue has: at most 200 bytes and the kind.
 pub(super) fn file_name(key: &QueueKey) -> String {
     format!("{}.{}", key.kind(), key.encoded())
+}
+
+/// The name of the queue in a file of this name, as the file has it in full; `None`: the file is gone, or
+/// is about to be made.
+pub(super) fn stored_name(directory: &Directory, file_name: &str) -> Result<Option<String>> {
+    let path = directory.path().join(file_name);
+    let Some(file) = directory.file(file_name, false)? else { return Ok(None) };
+    let mut text = vec![0; header::LONGEST_NAME_LINE];
+    let read = rustix::io::pread(&file, &mut text[..], HEADER as u64);
+    text.truncate(read.map_err(|errno| storage("read", &path, errno))?);
+    Ok(header::parse_name_line(&text))
 }

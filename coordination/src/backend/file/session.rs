@@ -30,6 +30,7 @@ struct Own {
     session: OwnedFd,
     _member: OwnedFd,
     member_name: String,
+    member: Arc<str>,
     /// The member id as it stands in queue files.
     escaped: Arc<str>,
 }
@@ -68,7 +69,13 @@ impl Sessions {
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
-        let own = Own { session, _member: member, member_name, escaped: escaped.into() };
+        let own = Own {
+            session,
+            _member: member,
+            member_name,
+            member: Arc::clone(&new.member),
+            escaped: escaped.into(),
+        };
         self.own().insert(new.id, own);
         self.sweep();
         Ok(Opened::Yes)
@@ -86,9 +93,13 @@ impl Sessions {
         Ok(())
     }
 
-    /// The member id of an open session of ours, escaped.
-    pub(super) fn member(&self, id: SessionId) -> Option<Arc<str>> {
-        self.own().get(&id).map(|own| Arc::clone(&own.escaped))
+    /// The member that an entry of this session of ours shows, escaped; `None`: it is not open.
+    pub(super) fn escaped(&self, id: SessionId, member: &Arc<str>) -> Option<Arc<str>> {
+        let own = self.own();
+        let own = own.get(&id)?;
+        // Most often it is the session's own: this is on the path of every file lock.
+        let is_own = Arc::ptr_eq(&own.member, member) || own.member == *member;
+        Some(if is_own { Arc::clone(&own.escaped) } else { key::escape(member).into() })
     }
 
     pub(super) fn is_own(&self, id: SessionId) -> bool {

@@ -1,19 +1,23 @@
 //! The directory's contents: queues, and what entries amount to given who lives.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::config::Config;
 use super::directory::Directory;
-use super::log::Record;
-use super::queue::{Locked, QueueFile};
+use super::log::{Record, Removed, Written};
+use super::queue::{self, Locked, QueueFile};
 use super::session::{Sessions, session_of};
 use super::watch::{Waiting, Watcher};
-use crate::backend::{Entry, EntryId, EntryRef, NewEntry, Position, Predecessor};
+use crate::backend::{
+    Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, SessionId,
+    Value, Write,
+};
 use crate::error::{Error, LossReason, Result};
 use crate::key::{self, QueueKey};
-use crate::time::unix_micros;
+use crate::time::{BootInstant, number_after, unix_micros};
 
 /// How many queue files are kept open while nobody uses them.
 const OPEN_FILES: usize = 256;
@@ -27,6 +31,10 @@ pub(super) struct Store {
     pub(super) sessions: Sessions,
     open: Mutex<HashMap<QueueKey, Arc<Mutex<QueueFile>>>>,
     watcher: Watcher,
+    /// What is answered is on the disk.
+    durable: bool,
+    /// Of the clock since boot; `None`: the system does not tell.
+    epoch: Option<u64>,
     /// On a file system that was taken in spite of all.
     pub(super) is_on_network: bool,
 }
@@ -41,6 +49,8 @@ impl Store {
             root,
             open: Mutex::default(),
             watcher: Watcher::new(),
+            durable: config.durable,
+            epoch: boot_id(),
         })
     }
 
@@ -52,66 +62,166 @@ impl Store {
     }
 
     pub(super) fn enter(&self, new: &NewEntry) -> Option<Result<Position>> {
-        self.with_queue(&new.place.queue, |queue| self.enter_locked(queue, new))
-    }
-
-    /// [`enter`](Self::enter), returning when the entry is on the disk.
-    pub(super) fn enter_durably(&self, new: &NewEntry) -> Option<Result<Position>> {
         self.with_queue(&new.place.queue, |queue| {
             let position = self.enter_locked(queue, new)?;
-            queue.sync()?;
-            Ok(position)
+            self.persist(queue, position)
         })
     }
 
     fn enter_locked(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
-        let id = new.place.id.as_str();
-        if let Some(seq) = queue.log().find(id) {
-            return self.position_of(queue, seq);
+        if let Some(seq) = queue.log().find(new.place.id.as_str()) {
+            return self.position_of(queue, seq, new.mode);
         }
-        let Some(member) = self.sessions.member(new.session) else {
+        let Some(member) = self.sessions.escaped(new.session, &new.member) else {
             return Err(Error::lost("enter", LossReason::ExpiredByServer));
         };
         let now = unix_micros();
-        let seq = queue.log().last.saturating_add(1).max(now);
-        let since_ms = now / 1000;
-        queue.enter(seq, Record { id: new.place.id.shared(), since_ms, member, at: 0 })?;
-        self.position_of(queue, seq)
+        let seq = next(queue, now);
+        let record = Record {
+            id: new.place.id.shared(),
+            since_ms: now / 1000,
+            member,
+            mode: new.mode,
+            data: Data::clone(&new.data),
+        };
+        queue.enter(seq, record)?;
+        self.position_of(queue, seq, new.mode)
     }
 
-    pub(super) fn leave(&self, entry: &EntryRef) -> Option<Result<()>> {
+    pub(super) fn update(&self, new: &NewEntry, seq: u64) -> Option<Result<bool>> {
+        self.with_queue(&new.place.queue, |queue| {
+            let Some(record) = self.own(queue, new, seq) else { return Ok(false) };
+            if (record.mode, &record.data) != (new.mode, &new.data) {
+                queue.update(seq, new.mode, &new.data)?;
+            }
+            self.persist(queue, true)
+        })
+    }
+
+    pub(super) fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
+        let id = entry.id.as_str();
         // An entry in a file that was replaced meanwhile is gone already.
         self.with_open_queue(&entry.queue, false, |queue| {
-            match queue.log().find(entry.id.as_str()) {
-                Some(seq) => queue.leave(seq),
-                None => Ok(()),
+            let found = match seq {
+                Some(seq) => queue.log().get(seq, id).map(|_| seq),
+                None => queue.log().find(id),
+            };
+            found.map_or(Ok(()), |seq| queue.leave(seq))
+        })
+    }
+
+    pub(super) fn position(&self, new: &NewEntry, seq: u64) -> Option<Result<Option<Position>>> {
+        self.with_queue(&new.place.queue, |queue| {
+            if self.own(queue, new, seq).is_none() {
+                return Ok(None);
             }
+            self.position_of(queue, seq, new.mode).map(Some)
         })
     }
 
-    pub(super) fn position(&self, entry: &NewEntry) -> Option<Result<Option<Position>>> {
-        self.with_queue(&entry.place.queue, |queue| {
-            let own = queue
-                .log()
-                .find(entry.place.id.as_str())
-                .filter(|_| self.sessions.is_own(entry.session));
-            own.map(|seq| self.position_of(queue, seq)).transpose()
-        })
+    /// An entry of an open session of ours.
+    fn own<'a>(&self, queue: &'a Locked<'_>, new: &NewEntry, seq: u64) -> Option<&'a Record> {
+        let id = new.place.id.as_str();
+        let is_own = SessionId::parse(session_of(id)) == Some(new.session)
+            && self.sessions.is_own(new.session);
+        queue.log().get(seq, id).filter(|_| is_own)
     }
 
-    pub(super) fn entries(&self, key: &QueueKey) -> Option<Result<Vec<Entry>>> {
+    pub(super) fn read(&self, key: &QueueKey) -> Option<Result<Listing>> {
         self.with_queue(key, |queue| {
-            let mut entries = Vec::new();
-            for (seq, record) in queue.log().live() {
-                if self.sessions.is_alive(&record.id)? {
-                    let since = UNIX_EPOCH.checked_add(Duration::from_millis(record.since_ms));
-                    let id = EntryId::from_store(Arc::clone(&record.id));
-                    let member = key::unescape(&record.member).unwrap_or_default();
-                    entries.push(Entry { id, seq: *seq, member, since });
-                }
-            }
-            Ok(entries)
+            self.remove_dead(queue)?;
+            let log = queue.log();
+            Ok(Listing {
+                revision: revision(queue, &[]),
+                entries: log.live().iter().map(|(seq, record)| listed(*seq, record)).collect(),
+                value: log.value().map(|Written { version, data, .. }| Value {
+                    version: *version,
+                    data: Data::clone(data),
+                }),
+                clock: self.clock(),
+            })
         })
+    }
+
+    /// The revision that [`read`](Self::read) would answer.
+    pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
+        // Writes nothing, or who waits for changes would be woken by it.
+        self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
+    }
+
+    pub(super) fn write(&self, write: &Write) -> Option<Result<Option<u64>>> {
+        self.with_queue(&write.queue, |queue| {
+            let version = self.write_locked(queue, write)?;
+            if version.is_some() { self.persist(queue, version) } else { Ok(None) }
+        })
+    }
+
+    fn write_locked(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
+        let by = write.id;
+        let version = queue.log().value().map(|value| value.version);
+        if queue.log().value().is_some_and(|value| value.by == by) {
+            return Ok(version);
+        }
+        if let Some(removed) = queue.log().removed().filter(|removed| removed.by == by) {
+            return Ok(Some(removed.version));
+        }
+        if version != write.expected {
+            return Ok(None);
+        }
+        if write.if_empty {
+            self.remove_dead(queue)?;
+            if !queue.log().live().is_empty() {
+                return Ok(None);
+            }
+        }
+        let number = next(queue, unix_micros());
+        match (&write.data, version) {
+            (Some(data), _) => {
+                queue.write(Written { version: number, by, data: Data::clone(data) })?;
+                Ok(Some(number))
+            }
+            (None, Some(version)) => {
+                queue.remove(number, Removed { by, version })?;
+                Ok(Some(version))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The queues of this kind that have a file.
+    pub(super) fn keys(&self, kind: &'static str) -> Result<Vec<QueueKey>> {
+        let mut keys = Vec::new();
+        for file in self.queues.names()? {
+            let Some(encoded) = file.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'))
+            else {
+                continue;
+            };
+            let name = match key::unescape(encoded) {
+                // A name too long to be one is in the file.
+                None => None,
+                Some(_) if encoded.contains('~') => queue::stored_name(&self.queues, &file)?,
+                name => name,
+            };
+            let key = name.and_then(|name| QueueKey::new(kind, &name, usize::MAX).ok());
+            // What else may be there is none of our business.
+            keys.extend(key.filter(|key| queue::file_name(key) == file));
+        }
+        keys.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        Ok(keys)
+    }
+
+    /// Whether the queue has a value; its file does not stay open for that.
+    pub(super) fn has_value(&self, key: &QueueKey) -> Option<Result<bool>> {
+        if self.open_files().contains_key(key) {
+            return self.with_queue(key, |queue| Ok(queue.log().value().is_some()));
+        }
+        let look = || {
+            let Some(mut file) = QueueFile::open_existing(&self.queues, key)? else {
+                return Ok(Some(false));
+            };
+            Ok(file.lock()?.map(|queue| queue.log().value().is_some()))
+        };
+        look().transpose()
     }
 
     /// Whether the entry stands in its queue, and its session lives.
@@ -122,20 +232,13 @@ impl Store {
         })
     }
 
-    /// Whether the entry goes within this time, asking ever less often.
-    pub(super) async fn dies_within(&self, entry: &EntryRef, limit: Duration) -> Result<bool> {
-        let mut pause = Duration::from_millis(1);
-        let mut waited = Duration::ZERO;
-        // It may also leave meanwhile: nobody listens for that here.
-        while self.is_present(entry).transpose()? != Some(false) {
-            if waited >= limit {
-                return Ok(false);
-            }
-            tokio::time::sleep(pause).await;
-            waited += pause;
-            pause *= 2;
-        }
-        Ok(true)
+    /// Whether the entry is there, and keeps one of this mode waiting.
+    pub(super) fn blocks(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Option<Result<bool>> {
+        let id = entry.id.as_str();
+        self.with_queue(&entry.queue, |queue| match queue.log().get(seq, id) {
+            Some(record) if record.mode.blocks(waiter) => self.sessions.is_alive(id),
+            _ => Ok(false),
+        })
     }
 
     /// Starts to listen for changes; `None`: the system grants no more watches.
@@ -146,22 +249,63 @@ impl Store {
     }
 
     /// Where the entry with this number stands; entries of dead sessions before it are removed.
-    fn position_of(&self, queue: &mut Locked<'_>, seq: u64) -> Result<Position> {
+    fn position_of(&self, queue: &mut Locked<'_>, seq: u64, mode: Mode) -> Result<Position> {
         loop {
-            let before = queue.log().before(seq);
-            let Some((before, id)) = before.map(|(seq, record)| (seq, Arc::clone(&record.id)))
+            let blocker = queue.log().blocker(seq, mode);
+            let Some((before, id)) = blocker.map(|(seq, record)| (seq, Arc::clone(&record.id)))
             else {
-                return Ok(Position { seq, predecessor: None });
+                return Ok(Position { seq, blocker: None });
             };
             if self.sessions.is_alive(&id)? {
-                return Ok(Position {
-                    seq,
-                    predecessor: Some(Predecessor { id: EntryId::from_store(id), seq: before }),
-                });
+                let blocker = Blocker { id: EntryId::from_store(id), seq: before };
+                return Ok(Position { seq, blocker: Some(blocker) });
             }
             tracing::debug!(session = session_of(&id), "removing an entry of a dead session");
             queue.leave(before)?;
         }
+    }
+
+    /// Removes the entries of dead sessions.
+    fn remove_dead(&self, queue: &mut Locked<'_>) -> Result<()> {
+        for seq in self.dead(queue)? {
+            if let Err(error) = queue.leave(seq) {
+                // It is not in the log any more as far as this step is concerned.
+                tracing::debug!(%error, "cannot remove an entry of a dead session");
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of dead sessions, in order; each session is asked for once.
+    fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
+        let mut sessions = HashMap::new();
+        let mut dead = Vec::new();
+        for (seq, record) in queue.log().live() {
+            let session = session_of(&record.id);
+            let is_alive = match sessions.get(session) {
+                Some(known) => *known,
+                None => self.sessions.is_alive(&record.id)?,
+            };
+            sessions.insert(session, is_alive);
+            if !is_alive {
+                dead.push(*seq);
+            }
+        }
+        Ok(dead)
+    }
+
+    /// Answers this when what was written is on the disk, where that is asked for.
+    fn persist<T>(&self, queue: &Locked<'_>, answer: T) -> Result<T> {
+        if self.durable {
+            queue.sync()?;
+        }
+        Ok(answer)
+    }
+
+    /// The time since boot: the same for all processes of this host.
+    fn clock(&self) -> Option<Clock> {
+        let now = Duration::from_nanos(BootInstant::now().as_nanos());
+        self.epoch.map(|epoch| Clock { epoch, now })
     }
 
     /// Runs one step under the queue's short lock, on the file that has the queue's name now.
@@ -212,9 +356,15 @@ impl Store {
         if open.len() >= OPEN_FILES {
             open.retain(|_, queue| Arc::strong_count(queue) > 1);
         }
-        let queue = Arc::new(Mutex::new(QueueFile::open(&self.queues, key)?));
+        let queue = Arc::new(Mutex::new(QueueFile::open(&self.queues, key, self.durable)?));
         open.insert(key.clone(), Arc::clone(&queue));
         Ok(queue)
+    }
+
+    /// What a new process knows of the queues.
+    #[cfg(test)]
+    pub(super) fn close_files(&self) {
+        self.open_files().clear();
     }
 
     fn open_files(&self) -> MutexGuard<'_, HashMap<QueueKey, Arc<Mutex<QueueFile>>>> {
@@ -225,4 +375,38 @@ impl Store {
 fn lock(queue: &Mutex<QueueFile>) -> MutexGuard<'_, QueueFile> {
     // A panic within a step leaves the file's lock dropped and its next read a fresh one.
     queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The number of what comes next in the queue.
+fn next(queue: &Locked<'_>, now_us: u64) -> u64 {
+    number_after(queue.log().last, now_us)
+}
+
+/// Tells what is in the queue now from what was there at any other time.
+///
+/// A session that died has left no trace in the log; so what is live counts as well.
+fn revision(queue: &Locked<'_>, dead: &[u64]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    queue.moment().hash(&mut hasher);
+    let numbers = queue.log().live().iter().map(|(seq, _)| seq);
+    numbers.filter(|seq| dead.binary_search(seq).is_err()).for_each(|seq| seq.hash(&mut hasher));
+    hasher.finish()
+}
+
+fn listed(seq: u64, record: &Record) -> Entry {
+    Entry {
+        id: EntryId::from_store(Arc::clone(&record.id)),
+        seq,
+        member: key::unescape(&record.member).unwrap_or_default().into(),
+        since: UNIX_EPOCH.checked_add(Duration::from_millis(record.since_ms)),
+        mode: record.mode,
+        data: Data::clone(&record.data),
+    }
+}
+
+/// What the system calls this boot, as a number.
+fn boot_id() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).ok()
 }

@@ -27,9 +27,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use self::store::Store;
-use super::{Backend, Entry, EntryId, EntryRef, NewEntry, NewSession, Position, SessionId};
+use super::{
+    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
+};
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -57,6 +60,20 @@ impl Config {
         }
         let name = url.hosts.first().map(|host| host.name.clone()).unwrap_or_default();
         Ok(Self { name })
+    }
+}
+
+/// Somebody who listens to a queue, which may be empty; then nothing else keeps it.
+struct Listening<'a> {
+    store: &'a Store,
+    queue: &'a QueueKey,
+    channel: Option<watch::Receiver<u64>>,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.channel = None;
+        self.store.tidy(self.queue);
     }
 }
 
@@ -110,6 +127,10 @@ impl Backend for Memory {
         self.store.enter(entry)
     }
 
+    async fn update(&self, entry: &NewEntry, _seq: u64) -> Result<bool> {
+        Ok(self.store.update(entry))
+    }
+
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         self.store.leave(entry);
         Ok(())
@@ -119,17 +140,40 @@ impl Backend for Memory {
         Ok(self.store.position(entry))
     }
 
-    async fn entries(&self, queue: &QueueKey) -> Result<Vec<Entry>> {
-        Ok(self.store.entries(queue))
-    }
-
-    async fn gone(&self, entry: &EntryRef, _seq: u64, _recheck: Duration) -> Result<()> {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        _seq: u64,
+        waiter: Mode,
+        _recheck: Duration,
+    ) -> Result<()> {
         // No notification is ever lost here: the entry itself is what is listened to.
-        if let Some(mut alive) = self.store.listen(entry) {
-            // The sender is never used, only dropped, with the entry.
+        if let Some(mut alive) = self.store.listen(entry, waiter) {
+            // Updated, or dropped with the entry: callers look again.
             let _ = alive.changed().await;
         }
         Ok(())
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        Ok(self.store.read(queue))
+    }
+
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        Ok(self.store.write(write))
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let mut listening = Listening { store: &self.store, queue, channel: None };
+        let channel = listening.channel.insert(self.store.listen_to_queue(queue));
+        // The sender goes with the store, which is held here.
+        let moved = channel.wait_for(|now| *now != revision);
+        let _ = tokio::time::timeout(recheck, moved).await;
+        Ok(())
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        Ok(self.store.names(kind))
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {

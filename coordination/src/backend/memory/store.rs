@@ -5,27 +5,32 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::backend::{
-    Entry, EntryId, EntryRef, NewEntry, NewSession, Position, Predecessor, SessionId,
+    Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
+    SessionId, Value, Write,
 };
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
-use crate::time::unix_micros;
+use crate::time::{number_after, unix_micros};
 
 /// The stores of this process that somebody is connected to.
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
 
 /// One named store.
-#[derive(Default)]
-pub(super) struct Store(Mutex<State>);
+pub(super) struct Store {
+    state: Mutex<State>,
+    /// Where its clock starts: tokio's, so that a test can pause it.
+    start: Instant,
+}
 
 #[derive(Default)]
 struct State {
     sessions: HashMap<SessionId, Arc<str>>,
     queues: HashMap<QueueKey, Queue>,
-    /// The largest sequence number given in any queue: one counter for all keeps a queue's numbers
-    /// rising after the queue itself was dropped for being empty.
+    /// The largest number given in any queue, to an entry, a value or a revision: one counter for all
+    /// keeps a queue's numbers rising after the queue itself was dropped for being empty.
     last: u64,
 }
 
@@ -33,6 +38,10 @@ struct State {
 struct Queue {
     entries: BTreeMap<u64, Stored>,
     by_id: HashMap<EntryId, u64>,
+    value: Option<Value>,
+    /// The last write, and what it answered.
+    written: Option<(u64, u64)>,
+    revision: watch::Sender<u64>,
 }
 
 struct Stored {
@@ -40,7 +49,9 @@ struct Stored {
     session: SessionId,
     member: Arc<str>,
     since: SystemTime,
-    /// Dropped with the entry: that is how listeners learn that it is gone.
+    mode: Mode,
+    data: Data,
+    /// Told of updates, and dropped with the entry: that is how listeners learn that it is gone.
     alive: watch::Sender<()>,
 }
 
@@ -52,7 +63,7 @@ impl Store {
         if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
             return store;
         }
-        let store = Arc::new(Self::default());
+        let store = Arc::new(Self { state: Mutex::default(), start: Instant::now() });
         stores.insert(name.to_owned(), Arc::downgrade(&store));
         store
     }
@@ -80,80 +91,143 @@ impl Store {
 
     pub(super) fn close(&self, session: SessionId) {
         let mut state = self.state();
+        let state = &mut *state;
         state.sessions.remove(&session);
         for queue in state.queues.values_mut() {
+            let before = queue.entries.len();
             queue.entries.retain(|_, entry| entry.session != session);
-            let entries = &queue.entries;
-            queue.by_id.retain(|_, seq| entries.contains_key(seq));
+            if queue.entries.len() < before {
+                let entries = &queue.entries;
+                queue.by_id.retain(|_, seq| entries.contains_key(seq));
+                queue.moved(&mut state.last);
+            }
         }
-        state.queues.retain(|_, queue| !queue.entries.is_empty());
+        state.queues.retain(|_, queue| queue.is_used());
     }
 
     pub(super) fn enter(&self, new: &NewEntry) -> Result<Position> {
         let mut state = self.state();
         state.check(new.session, "enter")?;
-        let next = state.last.saturating_add(1).max(unix_micros());
+        let state = &mut *state;
         let queue = state.queues.entry(new.place.queue.clone()).or_default();
         if let Some(seq) = queue.by_id.get(&new.place.id) {
-            return Ok(queue.position(*seq));
+            return Ok(queue.position(*seq, new.mode));
         }
-        queue.by_id.insert(new.place.id.clone(), next);
+        let seq = queue.moved(&mut state.last);
+        queue.by_id.insert(new.place.id.clone(), seq);
         let entry = Stored {
             id: new.place.id.clone(),
             session: new.session,
             member: Arc::clone(&new.member),
             since: SystemTime::now(),
+            mode: new.mode,
+            data: Arc::clone(&new.data),
             alive: watch::Sender::new(()),
         };
-        queue.entries.insert(next, entry);
-        let position = queue.position(next);
-        state.last = next;
-        Ok(position)
+        queue.entries.insert(seq, entry);
+        Ok(queue.position(seq, new.mode))
+    }
+
+    pub(super) fn update(&self, new: &NewEntry) -> bool {
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(queue) = state.queues.get_mut(&new.place.queue) else { return false };
+        let Some(entry) = queue.own(new) else { return false };
+        (entry.mode, entry.data) = (new.mode, Arc::clone(&new.data));
+        entry.alive.send_replace(());
+        queue.moved(&mut state.last);
+        true
     }
 
     pub(super) fn leave(&self, entry: &EntryRef) {
         let mut state = self.state();
+        let state = &mut *state;
         let Some(queue) = state.queues.get_mut(&entry.queue) else { return };
         let Some(seq) = queue.by_id.remove(&entry.id) else { return };
         queue.entries.remove(&seq);
-        if queue.entries.is_empty() {
+        queue.moved(&mut state.last);
+        if !queue.is_used() {
             state.queues.remove(&entry.queue);
         }
     }
 
     pub(super) fn position(&self, entry: &NewEntry) -> Option<Position> {
-        let state = self.state();
-        let queue = state.queues.get(&entry.place.queue)?;
+        let mut state = self.state();
+        let queue = state.queues.get_mut(&entry.place.queue)?;
+        queue.own(entry)?;
         let seq = *queue.by_id.get(&entry.place.id)?;
-        (queue.entries.get(&seq)?.session == entry.session).then(|| queue.position(seq))
+        Some(queue.position(seq, entry.mode))
     }
 
-    pub(super) fn entries(&self, queue: &QueueKey) -> Vec<Entry> {
+    pub(super) fn read(&self, queue: &QueueKey) -> Listing {
         let state = self.state();
+        let now = self.start.elapsed();
+        let clock = Some(Clock { epoch: 0, now });
+        let Some(queue) = state.queues.get(queue) else {
+            return Listing { clock, ..Listing::default() };
+        };
         let listed = |(seq, entry): (&u64, &Stored)| Entry {
             id: entry.id.clone(),
             seq: *seq,
-            member: entry.member.to_string(),
+            member: Arc::clone(&entry.member),
             since: Some(entry.since),
+            mode: entry.mode,
+            data: Arc::clone(&entry.data),
         };
-        state
-            .queues
-            .get(queue)
-            .map(|queue| queue.entries.iter().map(listed).collect())
-            .unwrap_or_default()
+        Listing {
+            revision: *queue.revision.borrow(),
+            entries: queue.entries.iter().map(listed).collect(),
+            value: queue.value.clone(),
+            clock,
+        }
     }
 
-    /// A channel that closes when the entry goes; `None`: it is gone.
-    pub(super) fn listen(&self, entry: &EntryRef) -> Option<watch::Receiver<()>> {
+    pub(super) fn write(&self, write: &Write) -> Option<u64> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let queue = state.queues.entry(write.queue.clone()).or_default();
+        let version = queue.write(write, &mut state.last);
+        if !queue.is_used() {
+            state.queues.remove(&write.queue);
+        }
+        version
+    }
+
+    /// A channel that tells the queue's revision.
+    pub(super) fn listen_to_queue(&self, queue: &QueueKey) -> watch::Receiver<u64> {
+        self.state().queues.entry(queue.clone()).or_default().revision.subscribe()
+    }
+
+    /// Nobody listens to the queue any more.
+    pub(super) fn tidy(&self, queue: &QueueKey) {
+        let mut state = self.state();
+        if state.queues.get(queue).is_some_and(|queue| !queue.is_used()) {
+            state.queues.remove(queue);
+        }
+    }
+
+    pub(super) fn names(&self, kind: &'static str) -> Vec<String> {
+        let state = self.state();
+        let of_kind = |(key, queue): (&QueueKey, &Queue)| {
+            (key.kind() == kind && queue.value.is_some()).then(|| key.name().to_owned())
+        };
+        let mut names: Vec<_> = state.queues.iter().filter_map(of_kind).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A channel that tells of updates of the entry and closes when it goes; `None`: it is gone, or does
+    /// not block a waiter of this mode.
+    pub(super) fn listen(&self, entry: &EntryRef, waiter: Mode) -> Option<watch::Receiver<()>> {
         let state = self.state();
         let queue = state.queues.get(&entry.queue)?;
-        let seq = queue.by_id.get(&entry.id)?;
-        Some(queue.entries.get(seq)?.alive.subscribe())
+        let stored = queue.entries.get(queue.by_id.get(&entry.id)?)?;
+        stored.mode.blocks(waiter).then(|| stored.alive.subscribe())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No user code runs under this mutex, so a poisoned one is still consistent.
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -167,11 +241,45 @@ impl State {
 }
 
 impl Queue {
-    fn position(&self, seq: u64) -> Position {
-        let before = self.entries.range(..seq).next_back();
+    /// Counts a change and tells of it; answers its number.
+    fn moved(&mut self, last: &mut u64) -> u64 {
+        *last = number_after(*last, unix_micros());
+        self.revision.send_replace(*last);
+        *last
+    }
+
+    /// Whether there is a reason to keep it.
+    fn is_used(&self) -> bool {
+        !self.entries.is_empty() || self.value.is_some() || self.revision.receiver_count() > 0
+    }
+
+    fn write(&mut self, write: &Write, last: &mut u64) -> Option<u64> {
+        if let Some((_, version)) = self.written.filter(|(by, _)| *by == write.id) {
+            return Some(version);
+        }
+        let current = self.value.as_ref().map(|value| value.version);
+        if current != write.expected || write.if_empty && !self.entries.is_empty() {
+            return None;
+        }
+        let moved = self.moved(last);
+        self.value = write.data.clone().map(|data| Value { version: moved, data });
+        // A removal answers the version that was removed.
+        let version = self.value.as_ref().map(|value| value.version).or(current)?;
+        self.written = Some((write.id, version));
+        Some(version)
+    }
+
+    fn own(&mut self, new: &NewEntry) -> Option<&mut Stored> {
+        let seq = self.by_id.get(&new.place.id)?;
+        self.entries.get_mut(seq).filter(|entry| entry.session == new.session)
+    }
+
+    fn position(&self, seq: u64, mode: Mode) -> Position {
+        let mut before = self.entries.range(..seq).rev();
+        let blocker = before.find(|(_, entry)| entry.mode.blocks(mode));
         Position {
             seq,
-            predecessor: before.map(|(seq, entry)| Predecessor { id: entry.id.clone(), seq: *seq }),
+            blocker: blocker.map(|(seq, entry)| Blocker { id: entry.id.clone(), seq: *seq }),
         }
     }
 }

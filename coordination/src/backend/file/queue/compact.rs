@@ -1,0 +1,157 @@
+//! How a queue's file is kept short: what is live in it moves, and what is history goes.
+//!
+//! Whoever is killed at any moment here leaves a file whose header leads to the same live things. What a
+//! header does not lead to may be anything; [`Locked::cut_off_history`] removes what is left of it after
+//! the log, before that can grow into it.
+
+use rustix::fs::{self, FallocateFlags};
+
+use super::{Locked, PAGE};
+use crate::backend::file::log;
+use crate::error::Result;
+
+/// A log is not worth shortening before it is this long.
+pub(super) const LONG: u64 = 256 * 1024;
+/// Nor before it is this many times as long as what is live in it, which has to be written again.
+const TIMES: u64 = 4;
+/// A value takes no more of the first page, so that there is room for entries.
+const FOR_VALUE: usize = PAGE * 3 / 4;
+
+impl Locked<'_> {
+    /// Whether no entry is live, and the value, if there is one, fits into the first page.
+    pub(super) fn can_be_cut_back(&self) -> bool {
+        if !self.queue.log.live().is_empty() {
+            return false;
+        }
+        match self.queue.log.value() {
+            None => true,
+            // Loss of power may leave half of a page.
+            Some(_) if self.queue.durable => false,
+            Some(value) => self.log_start() as usize + log::longest_value_line(value) <= FOR_VALUE,
+        }
+    }
+
+    /// Whether the file is to be cut back instead of getting the line that comes next.
+    pub(super) fn is_better_cut_back(&self) -> bool {
+        self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 && self.can_be_cut_back()
+    }
+
+    /// Cuts a queue without entries back to its header, in which the last number survives, and its value.
+    pub(super) fn cut_back(&mut self) -> Result<()> {
+        let generation = self.queue.generation;
+        let done = self.try_to_cut_back();
+        if done.is_err() {
+            // The next read finds what there is, and no change where nothing was done.
+            self.queue.generation = generation;
+            self.forget();
+        }
+        done
+    }
+
+    fn try_to_cut_back(&mut self) -> Result<()> {
+        let text = self.queue.log.format();
+        let (first, before) = (self.log_start(), self.queue.read_to);
+        if first as usize + text.len() > PAGE {
+            return self.cut_back_in_steps();
+        }
+        self.queue.generation += 1;
+        // All in one write within one page: nobody sees half of it.
+        let header = self.header(first);
+        let mut page =
+            [header.as_bytes(), self.queue.name_line.as_bytes(), text.as_bytes()].concat();
+        page.resize(PAGE, 0);
+        self.pwrite(&page, 0)?;
+        self.queue.header = header;
+        self.begin_at(first);
+        self.queue.read_to = first + text.len() as u64;
+        if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
+    }
+
+    /// For a name that fills the page; nothing is live.
+    fn cut_back_in_steps(&mut self) -> Result<()> {
+        self.queue.generation += 1;
+        // Killed after this, the log is empty, and ends with the file.
+        self.write_header(self.queue.read_to)?;
+        self.queue.read_to = self.log_start();
+        // Killed after this, the file is shorter than its header says, as if somebody had cut it.
+        self.truncate(self.queue.read_to)?;
+        self.write_header(self.queue.read_to)
+    }
+
+    /// Shortens a log that has become long. What was asked for is done already, so failure is no error.
+    pub(super) fn trim(&mut self) {
+        // What could not be done before is to be read again first.
+        if self.queue.read_to < self.queue.long_at || self.queue.header.is_empty() {
+            return;
+        }
+        let text = self.queue.log.format();
+        let worth = LONG.max(TIMES.saturating_mul(text.len() as u64));
+        self.queue.long_at = self.queue.start.saturating_add(worth);
+        if self.queue.read_to < self.queue.long_at {
+            return;
+        }
+        let room = self.queue.start - self.log_start();
+        let generation = self.queue.generation;
+        let fits = (text.len() as u64) < room;
+        let done = if fits { self.move_to_front(text) } else { self.move_to_end(text) };
+        if let Err(error) = done {
+            tracing::debug!(%error, "cannot shorten a queue's log");
+            self.queue.generation = generation;
+            self.forget();
+        }
+    }
+
+    /// Writes what is live into the room before the log, and drops the log.
+    fn move_to_front(&mut self, mut text: String) -> Result<()> {
+        let first = self.log_start();
+        let end = first + text.len() as u64;
+        // The log ends where zeros begin.
+        text.push('\0');
+        self.pwrite(text.as_bytes(), first)?;
+        self.sync_if_durable()?;
+        self.queue.generation += 1;
+        self.write_header(first)?;
+        self.queue.read_to = end;
+        self.sync_if_durable()?;
+        self.truncate(end)
+    }
+
+    /// Writes what is live once more to the end of the log, and lets the log begin there.
+    ///
+    /// Same generation: to whoever has read it all nothing has changed.
+    fn move_to_end(&mut self, text: String) -> Result<()> {
+        let start = self.queue.read_to;
+        self.queue.line = text;
+        let appended = self.append();
+        self.queue.line = String::new();
+        appended?;
+        self.sync_if_durable()?;
+        self.write_header(start)?;
+        self.sync_if_durable()?;
+        // Room only: a file system that cannot do it just keeps it.
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let from = self.log_start();
+        let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
+        Ok(())
+    }
+
+    /// Removes what a process that was killed left after the log, whose end zeros tell.
+    ///
+    /// Called with every generation that is new to this process, so before anything is written to it by
+    /// anybody who did not make it.
+    pub(super) fn cut_off_history(&mut self) -> Result<()> {
+        if self.length()? <= self.queue.read_to.max(PAGE as u64) {
+            return Ok(());
+        }
+        self.truncate(self.queue.read_to)
+    }
+
+    fn truncate(&self, length: u64) -> Result<()> {
+        fs::ftruncate(&self.queue.file, length).map_err(|errno| self.failed("compact", errno))?;
+        if length < PAGE as u64 { self.reserve() } else { Ok(()) }
+    }
+
+    fn sync_if_durable(&self) -> Result<()> {
+        if self.queue.durable { self.sync() } else { Ok(()) }
+    }
+}

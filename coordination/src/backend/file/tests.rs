@@ -1,0 +1,443 @@
+//! What a directory says after all kinds of steps, to whoever has followed them and to whoever comes new.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
+
+use super::config::Config;
+use super::store::Store;
+use crate::backend::registry::Target;
+use crate::backend::{
+    Backend, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write,
+};
+use crate::error::Result;
+use crate::key::QueueKey;
+
+/// Where the child of [`a_killed_writer_leaves_a_whole_value`] works.
+const CHILD: &str = "COORDINATION_TEST_CHILD";
+
+/// No file of a queue gets longer than this, in which what is live takes 64 KiB at most.
+const LONGEST: u64 = 2 * 1024 * 1024;
+
+fn store(directory: &Path) -> Store {
+    store_if(directory, false)
+}
+
+fn store_if(directory: &Path, durable: bool) -> Store {
+    let config = Config { directory: directory.to_owned(), durable, network_allowed: true };
+    Store::open(&config, "test").expect("the directory is ours")
+}
+
+fn open(store: &Store) -> SessionId {
+    let id = SessionId::random();
+    let member = id.to_string().into();
+    store.sessions.open(&NewSession { id, member, ttl: Duration::ZERO }).expect("a new session");
+    id
+}
+
+fn key(name: &str) -> QueueKey {
+    QueueKey::new("test", name, usize::MAX).expect("a good name")
+}
+
+/// Repeats a step until the queue's short lock was to be had.
+fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
+    loop {
+        if let Some(outcome) = step() {
+            return outcome.expect("the disk works");
+        }
+    }
+}
+
+fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
+    NewEntry {
+        place: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
+        session,
+        member: "somebody else's".into(),
+        mode: Mode::Exclusive,
+        data: Data::default(),
+    }
+}
+
+fn enter(store: &Store, entry: &NewEntry) -> u64 {
+    done(|| store.enter(entry)).seq
+}
+
+fn read(store: &Store, queue: &QueueKey) -> Listing {
+    done(|| store.read(queue))
+}
+
+fn write(
+    store: &Store,
+    queue: &QueueKey,
+    expected: Option<u64>,
+    data: Option<&str>,
+) -> Option<u64> {
+    let write = Write::new(queue, expected, data.map(Data::from));
+    done(|| store.write(&write))
+}
+
+fn value(listing: &Listing) -> Option<(u64, &str)> {
+    listing.value.as_ref().map(|value| (value.version, &*value.data))
+}
+
+fn file(directory: &TempDir, queue: &QueueKey) -> PathBuf {
+    directory.path().join("test/queues").join(super::queue::file_name(queue))
+}
+
+#[test]
+fn a_value_is_compared_and_set() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
+    let first = Write::new(&queue, None, Some("one".into()));
+    let version = done(|| store.write(&first)).expect("there is none");
+    assert_eq!(done(|| other.write(&first)), Some(version), "repeated");
+    assert_eq!(write(&other, &queue, None, Some("two")), None);
+    assert_eq!(write(&other, &queue, Some(version - 1), Some("two")), None);
+    let second = write(&other, &queue, Some(version), Some("")).expect("it is as expected");
+    assert!(second > version);
+    assert_eq!(value(&read(&store, &queue)), Some((second, "")));
+    assert_eq!(done(|| store.write(&first)), None, "written over");
+    let removal = Write::new(&queue, Some(second), None);
+    assert_eq!(done(|| store.write(&removal)), Some(second));
+    assert_eq!(done(|| store.write(&removal)), Some(second), "repeated");
+    assert_eq!(value(&read(&other, &queue)), None);
+    assert!(write(&other, &queue, None, Some("three")) > Some(second));
+}
+
+#[test]
+fn if_empty_counts_the_living() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
+    let session = open(&other);
+    enter(&other, &new_entry(session, &queue));
+    let write = Write { if_empty: true, ..Write::new(&queue, None, Some("one".into())) };
+    assert_eq!(done(|| store.write(&write)), None);
+    let before = read(&store, &queue);
+    drop(other);
+    assert_ne!(done(|| store.revision(&queue)), before.revision, "a session died");
+    assert!(done(|| store.write(&write)).is_some());
+    assert_eq!(read(&store, &queue).entries, []);
+}
+
+#[test]
+fn an_update_is_seen_and_only_the_owner_makes_it() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
+    let entry = new_entry(open(&store), &queue);
+    let seq = enter(&store, &entry);
+    let blocks = |waiter| done(|| other.blocks(&entry.place, seq, waiter));
+    assert!(blocks(Mode::Shared) && blocks(Mode::Exclusive));
+    let before = done(|| other.revision(&queue));
+    let shared = NewEntry { mode: Mode::Shared, data: "é".into(), ..entry.clone() };
+    assert!(!done(|| other.update(&shared, seq)));
+    assert!(done(|| store.update(&shared, seq)) && done(|| store.update(&shared, seq)));
+    assert!(!blocks(Mode::Shared) && blocks(Mode::Exclusive));
+    let listing = read(&other, &queue);
+    assert_ne!(listing.revision, before);
+    let [Entry { mode: Mode::Shared, data, member, .. }] = &*listing.entries else {
+        panic!("{listing:?}");
+    };
+    assert_eq!((&**data, &**member), ("é", "somebody else's"));
+    assert!(!done(|| store.update(&shared, seq + 1)));
+    done(|| store.leave(&entry.place, Some(seq)));
+    assert!(!done(|| store.update(&shared, seq)));
+}
+
+#[test]
+fn names_are_those_of_queues_with_a_value() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, long) = (store(directory.path()), "é.".repeat(300));
+    for name in ["b/c", "a", &long, "removed"] {
+        write(&store, &key(name), None, Some("one"));
+    }
+    let version = read(&store, &key("removed")).value.map(|value| value.version);
+    write(&store, &key("removed"), version, None);
+    read(&store, &key("never"));
+    let other = QueueKey::new("tes", "other", usize::MAX).expect("a good name");
+    write(&store, &other, None, Some("one"));
+    fs::write(directory.path().join("test/queues/test.a~"), "an editor's").expect("it is ours");
+    let names = |store: &Store| {
+        let keys = store.keys("test").expect("it can be listed");
+        let named = keys.iter().filter(|key| done(|| store.has_value(key)));
+        named.map(|key| key.name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&store), ["a", "b/c", &*long]);
+    assert_eq!(names(&super::tests::store(directory.path())), ["a", "b/c", &*long]);
+}
+
+/// A short one.
+#[test]
+fn a_small_value_costs_a_queue_no_more_than_its_page() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, queue) = (store(directory.path()), key("a"));
+    let session = open(&store);
+    let mut version = write(&store, &queue, None, Some("value"));
+    for _ in 0..100 {
+        let entry = new_entry(session, &queue);
+        let seq = enter(&store, &entry);
+        version = write(&store, &queue, version, Some("value")).or(version);
+        done(|| store.leave(&entry.place, Some(seq)));
+    }
+    assert_eq!(
+        value(&read(&super::tests::store(directory.path()), &queue)).map(|value| value.1),
+        Some("value")
+    );
+    assert!(fs::metadata(file(&directory, &queue)).expect("it is there").len() <= 1024);
+}
+
+/// Entries and value as they ought to be.
+#[derive(Default)]
+struct Model {
+    entries: Vec<(u64, NewEntry)>,
+    value: Option<(u64, String)>,
+    last: u64,
+}
+
+impl Model {
+    fn assert_is(&self, listing: &Listing) {
+        let value = self.value.as_ref().map(|(version, data)| (*version, &**data));
+        assert!(self::value(listing) == value, "another value");
+        let listed = listing.entries.iter().map(|entry| (entry.seq, entry.mode, &*entry.data));
+        let expected = self.entries.iter().map(|(seq, entry)| (*seq, entry.mode, &*entry.data));
+        assert!(listed.eq(expected), "other entries");
+    }
+
+    fn counts(&mut self, number: u64) {
+        assert!(number > self.last);
+        self.last = number;
+    }
+
+    fn step(&mut self, random: &mut StdRng, store: &Store, session: SessionId, queue: &QueueKey) {
+        let longest = [1, 100, 20_000][random.random_range(0..3)];
+        let data = "x".repeat(random.random_range(0..longest));
+        // No two are the same, so that every step is a change.
+        let data = format!("{} {data}", random.random::<u64>());
+        let own = |(_, (_, entry)): &(usize, &(u64, NewEntry))| entry.session == session;
+        let found = self.entries.iter().enumerate().find(own).map(|(index, _)| index);
+        match (random.random_range(0..10), found) {
+            (0..2, _) if self.entries.len() < 3 => {
+                let entry = NewEntry { data: data.into(), ..new_entry(session, queue) };
+                let seq = enter(store, &entry);
+                self.counts(seq);
+                self.entries.push((seq, entry));
+            }
+            (0..2, Some(index)) => {
+                let (seq, entry) = &mut self.entries[index];
+                (entry.mode, entry.data) = (Mode::Shared, data.into());
+                assert!(done(|| store.update(entry, *seq)));
+            }
+            (2..4, Some(index)) => {
+                let (seq, entry) = self.entries.remove(index);
+                done(|| store.leave(&entry.place, Some(seq)));
+            }
+            (4, _) if self.value.is_some() => {
+                let version = self.value.take().map(|value| value.0);
+                assert_eq!(write(store, queue, version, None), version);
+            }
+            _ => {
+                let expected = self.value.as_ref().map(|value| value.0);
+                let version = write(store, queue, expected, Some(&data)).expect("as expected");
+                self.counts(version);
+                self.value = Some((version, data));
+            }
+        }
+    }
+}
+
+fn random_steps(seed: u64, name: &str, durable: bool) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let directory = TempDir::new().expect("a directory");
+    let queue = key(name);
+    let path = file(&directory, &queue);
+    let stores = [(); 2].map(|()| store_if(directory.path(), durable));
+    let sessions = [open(&stores[0]), open(&stores[1])];
+    let mut model = Model::default();
+    let mut last_seen = 0;
+    for _ in 0..400 {
+        let before = fs::read(&path).unwrap_or_default();
+        let who = random.random_range(0..2);
+        model.step(random, &stores[who], sessions[who], &queue);
+        let after = fs::read(&path).expect("it is there");
+        assert!((after.len() as u64) < LONGEST);
+        if after.len() < before.len() && random.random() {
+            // Killed before it could cut the file, and all others come new.
+            let mut text = [&after, &before[after.len()..]].concat();
+            if after.len() > 1024 {
+                text[after.len()] = 0;
+            }
+            fs::write(&path, text).expect("it is ours");
+            stores.iter().for_each(Store::close_files);
+        }
+        if random.random_range(0..20) == 0 {
+            stores[who].close_files();
+        }
+        let revision = done(|| stores[who].revision(&queue));
+        assert_ne!(revision, last_seen, "a step is not seen");
+        last_seen = revision;
+        if random.random() {
+            let listing = read(&stores[random.random_range(0..2)], &queue);
+            model.assert_is(&listing);
+            assert_eq!(listing.revision, revision);
+        }
+    }
+    model.assert_is(&read(&store(directory.path()), &queue));
+}
+
+#[test]
+fn random_steps_come_to_what_they_should() {
+    (0..4).for_each(|seed| random_steps(seed, "a", seed == 3));
+}
+
+#[test]
+fn random_steps_come_to_what_they_should_under_a_name_longer_than_a_page() {
+    (0..2).for_each(|seed| random_steps(seed, &"é".repeat(300), false));
+}
+
+#[test]
+fn a_value_that_is_written_for_months_takes_no_more_room() {
+    let directory = TempDir::new().expect("a directory");
+    let queue = key("a");
+    let (store, other) = (store(directory.path()), super::tests::store(directory.path()));
+    let entry = new_entry(open(&store), &queue);
+    let seq = enter(&store, &entry);
+    let mut version = None;
+    for round in 0..400 {
+        let data = format!("{round} {}", "x".repeat(40_000));
+        version = write(&store, &queue, version, Some(&data));
+        if round % 100 == 0 {
+            assert_eq!(value(&read(&other, &queue)), version.map(|version| (version, &*data)));
+        }
+        let stat = fs::metadata(file(&directory, &queue)).expect("it is there");
+        assert!(stat.len() < LONGEST && stat.blocks() * 512 < LONGEST, "{stat:?}");
+    }
+    assert_eq!(read(&other, &queue).entries.len(), 1);
+    assert_eq!(done(|| store.position(&entry, seq)).map(|position| position.seq), Some(seq));
+}
+
+/// Not a test: what the next one starts and kills.
+#[test]
+fn killed_writer() {
+    let Some(directory) = std::env::var_os(CHILD) else { return };
+    let (store, queue) = (store(Path::new(&directory)), key("a"));
+    let (session, mut random) = (open(&store), StdRng::from_rng(&mut rand::rng()));
+    loop {
+        let entry = NewEntry { data: "x".repeat(3_000).into(), ..new_entry(session, &queue) };
+        let seq = enter(&store, &entry);
+        let size = [10, 200, 100_000][random.random_range(0..3)];
+        let version = read(&store, &queue).value.map(|value| value.version);
+        let text = "x".repeat(random.random_range(0..size));
+        write(&store, &queue, version, Some(&format!("{} {text}", text.len())));
+        done(|| store.update(&NewEntry { data: "y".repeat(3_000).into(), ..entry.clone() }, seq));
+        if random.random() {
+            done(|| store.leave(&entry.place, Some(seq)));
+        }
+    }
+}
+
+#[test]
+fn a_killed_writer_leaves_a_whole_value() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, queue) = (store(directory.path()), key("a"));
+    let kept = NewEntry { data: "kept".into(), ..new_entry(open(&store), &queue) };
+    let seq = enter(&store, &kept);
+    let mut last = 0;
+    for _ in 0..25 {
+        let exe = std::env::current_exe().expect("it runs");
+        let mut child = Command::new(exe)
+            .args(["--exact", "backend::file::tests::killed_writer"])
+            .env(CHILD, directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it can be started");
+        std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
+        child.kill().expect("it is ours");
+        child.wait().expect("it was killed");
+        // As a process sees it that has followed, or one that comes new.
+        if rand::random() {
+            store.close_files();
+        }
+        let listing = read(&store, &queue);
+        let [own] = &*listing.entries else { panic!("{} entries", listing.entries.len()) };
+        assert_eq!((own.seq, &*own.data), (seq, "kept"));
+        let Some((version, data)) = value(&listing) else {
+            assert_eq!(last, 0, "the value is lost");
+            continue;
+        };
+        let (length, text) = data.split_once(' ').expect("it is whole");
+        assert_eq!(length.parse(), Ok(text.len()));
+        assert!(version >= last);
+        last = version;
+    }
+    assert!(last > 0);
+}
+
+async fn backend(directory: &TempDir) -> Arc<dyn Backend> {
+    let url =
+        format!("file://{}?namespace=test&network_filesystem=allow", directory.path().display());
+    let (target, settings) = Target::parse(&url, Default::default()).expect("a good URL");
+    target.connect(&settings).await.expect("the directory is ours")
+}
+
+const LONG: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_change_is_told_be_it_of_the_value_or_a_death() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
+    enter(&other, &new_entry(open(&other), &queue));
+    let revision = || async { backend.read(&queue).await.expect("the disk works").revision };
+    let told = |before| tokio::time::timeout(SOON, backend.changed(&queue, before, LONG));
+    let before = revision().await;
+    let (told_of_value, _) = tokio::join!(told(before), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        write(&other, &queue, None, Some("one"))
+    });
+    told_of_value.expect("in time").expect("the disk works");
+    let before = revision().await;
+    let (told_of_death, ()) = tokio::join!(told(before), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(other);
+    });
+    told_of_death.expect("in time").expect("the disk works");
+    assert_ne!(revision().await, before);
+}
+
+#[tokio::test]
+async fn no_change_is_told_when_it_is_time_to_look_again() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, queue) = (backend(&directory).await, key("a"));
+    let before = backend.read(&queue).await.expect("the disk works").revision;
+    let start = Instant::now();
+    backend.changed(&queue, before, Duration::from_millis(200)).await.expect("the disk works");
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
+}
+
+#[tokio::test]
+async fn an_entry_that_becomes_shared_is_gone_to_who_shares() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
+    let entry = new_entry(open(&other), &queue);
+    let seq = enter(&other, &entry);
+    let gone = |waiter, limit| {
+        let gone = backend.gone(&entry.place, seq, waiter, LONG);
+        async move { tokio::time::timeout(limit, gone).await.is_ok() }
+    };
+    let (shared, exclusive, _) = tokio::join!(
+        gone(Mode::Shared, SOON),
+        gone(Mode::Exclusive, Duration::from_millis(300)),
+        async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            done(|| other.update(&NewEntry { mode: Mode::Shared, ..entry.clone() }, seq))
+        }
+    );
+    assert!(shared && !exclusive);
+}

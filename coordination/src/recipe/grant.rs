@@ -1,0 +1,262 @@
+//! What every guard has: a token, a deadline, a signal when it is lost.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::place::Place;
+use crate::error::{Effect, Error, LossReason, Result};
+use crate::key::QueueKey;
+use crate::time::BootInstant;
+use crate::token::FencingToken;
+
+/// Something that was granted: what all guards have in common, which dereference to it.
+///
+/// The questions it answers are local and instant, and right even while the network, the store or
+/// the program's executor hangs.
+pub struct Grant {
+    place: Box<Place>,
+    key: QueueKey,
+    token: FencingToken,
+    /// When it was granted, as seen here.
+    since: Instant,
+}
+
+impl Grant {
+    pub(crate) fn new(place: Box<Place>, key: QueueKey) -> Self {
+        // Invariant: a granted place has been entered, and stores number their entries from 1 on.
+        let token = place.seq().and_then(FencingToken::new).expect("a granted place has a number");
+        Self { place, key, token, since: Instant::now() }
+    }
+
+    /// The name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.key.name()
+    }
+
+    /// The fencing token of this grant: larger than that of every grant before that excludes it.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Whether it is held at this very moment, by this machine's clock.
+    ///
+    /// While it says true, nobody has been granted what this excludes (contract S1), under the
+    /// assumptions of `docs/guarantees.md`: clocks that run at nearly the same rate, a store that
+    /// keeps its word.
+    pub fn is_held(&self) -> bool {
+        self.place.lost().is_none() && !self.place.is_given_up()
+    }
+
+    /// Until when it is held if nothing more is heard from the store.
+    ///
+    /// Heartbeats move it. `None`: there is no lease, it lives as long as the process.
+    pub fn deadline(&self) -> Option<BootInstant> {
+        Some(self.place.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
+    }
+
+    /// The time until [`deadline`](Self::deadline); zero when it has passed.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline().map(BootInstant::remaining)
+    }
+
+    /// Waits until it is lost, and tells why.
+    ///
+    /// Fires within 50 ms of the deadline, or of the store's word that the session or this entry
+    /// is gone. A loss is final.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only listens.
+    pub async fn lost(&self) -> LossReason {
+        self.place.wait_lost().await
+    }
+
+    /// Runs `future` as long as it is held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) or [`ErrorKind::Closed`](crate::ErrorKind::Closed):
+    /// it was lost. The future was dropped at the await where it stood; what it had done until then is
+    /// done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops `future`. What is held stays held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// let sum = guard.protect(async { 1 + 1 }).await?;
+    /// assert_eq!(sum, 2);
+    /// # Ok(()) }
+    /// ```
+    pub async fn protect<F: Future>(&self, future: F) -> Result<F::Output> {
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.loss("protect", reason)),
+            output = future => Ok(output),
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) async fn release(&self) -> Result<()> {
+        self.named(self.place.give_up().await)
+    }
+
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Lets go of it this long after it was granted, whatever happens to the answer.
+    pub(crate) fn release_after(self, held_for: Duration) -> TimedRelease {
+        let end = self.since.checked_add(held_for);
+        self.release_at(end)
+    }
+
+    /// Lets go of it at that moment; `None` is later than the clock will ever show.
+    pub(crate) fn release_at(self, end: Option<Instant>) -> TimedRelease {
+        let grant = Arc::new(self);
+        let kept = Arc::clone(&grant);
+        let session = grant.place.session();
+        // A forked child has none of its parent's threads, and nothing to release.
+        if session.is_own_process() {
+            session.spawn(async move {
+                let end = async {
+                    match end {
+                        Some(end) => tokio::time::sleep_until(end).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = end => kept.place.let_go(),
+                    // Nothing is left to release.
+                    _ = kept.lost() => {}
+                }
+            });
+        }
+        TimedRelease(grant)
+    }
+
+    pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
+        // It was acquired, and whatever ran under it may have run in part.
+        Error::lost(operation, reason)
+            .with_effect(Effect::Applied)
+            .on_key(self.name())
+            .on_backend(self.place.session().backend.scheme())
+    }
+
+    pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {
+        let scheme = self.place.session().backend.scheme();
+        outcome.map_err(|error| error.on_key(self.name()).on_backend(scheme))
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("name", &self.name())
+            .field("token", &self.token)
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}
+
+/// What is left of a guard that lets go by itself, as `release_after` gives it.
+///
+/// Dropping it changes nothing: the release comes when it was ordered, and until then the coordinator
+/// must live. It dereferences to [`Grant`], to ask whether it is still held.
+///
+/// [`lost`](Grant::lost) and [`protect`](Grant::protect) tell of a loss, and not of the release that was
+/// ordered: what they guard may go on after it.
+#[derive(Clone, Debug)]
+pub struct TimedRelease(Arc<Grant>);
+
+impl std::ops::Deref for TimedRelease {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.0
+    }
+}
+
+/// Makes a guard of a struct with a field `grant`: what is the same for all of them.
+macro_rules! guard {
+    ($guard:ident, $what:literal) => {
+        impl $guard {
+            #[doc = concat!("Releases ", $what, " and waits for the store to confirm.")]
+            ///
+            /// In no case is it held afterwards as far as this process is concerned.
+            ///
+            /// # Errors
+            ///
+            /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
+            ///   it had been lost before, for the [reason](crate::Error::loss_reason) given. What was done
+            ///   under it may have overlapped with another holder.
+            /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed; the
+            ///   library goes on trying until the session ends.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future leaves the release going on in the background.
+            pub async fn release(self) -> crate::Result<()> {
+                self.grant.release().await
+            }
+
+            #[doc = concat!("Lets go of ", $what, " by itself, `held_for` after it was granted.")]
+            ///
+            /// Never earlier while the coordinator lives, not even when the answer is dropped; later by as
+            /// much as the release takes. Counted from the grant as this process saw it. If that time
+            /// has passed already it is released at once.
+            pub fn release_after(self, held_for: std::time::Duration) -> crate::TimedRelease {
+                self.grant.release_after(held_for)
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = crate::Grant;
+
+            fn deref(&self) -> &crate::Grant {
+                &self.grant
+            }
+        }
+    };
+}
+
+pub(crate) use guard;
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::Coordinator;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_lets_go_when_the_time_since_the_grant_has_passed() -> Result<()> {
+        let ms = Duration::from_millis;
+        let coordinator = Coordinator::connect("memory://timed").await?;
+        let lock = coordinator.lock("vol-7")?;
+        let guard = lock.acquire(None).await?;
+        tokio::time::sleep(ms(100)).await;
+        // It counts from the grant, not from the order.
+        let timed = guard.release_after(ms(300));
+        tokio::time::sleep(ms(199)).await;
+        assert!(timed.is_held() && lock.try_acquire().await?.is_none());
+        tokio::time::sleep(ms(3)).await;
+        assert!(!timed.is_held());
+        let guard = lock.try_acquire().await?.expect("it is free");
+        // Later than any clock can tell, or a day.
+        drop(guard.release_after(Duration::MAX));
+        tokio::time::sleep(ms(86_400_000)).await;
+        assert!(lock.try_acquire().await?.is_none());
+        coordinator.stop().await
+    }
+}

@@ -1,0 +1,218 @@
+//! A place in a queue: an entry from before it is entered until it is given up.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::backend::{Data, EntryId, EntryRef, LossDetection, Mode, NewEntry};
+use crate::error::{Error, LossReason, Result};
+use crate::key::QueueKey;
+use crate::session::{Hold, Lease, Session};
+
+/// How long a grant goes unwatched: shorter ones cost no watch at all.
+const UNWATCHED: Duration = Duration::from_millis(20);
+
+/// What an entry is to be.
+#[derive(Clone)]
+pub(crate) struct Contents {
+    pub(crate) member: Arc<str>,
+    pub(crate) mode: Mode,
+    pub(crate) data: Data,
+}
+
+/// A place in a queue, from before it is entered until it is given up. Dropping it gives it up.
+pub(crate) struct Place {
+    session: Arc<Session>,
+    lease: Arc<Lease>,
+    entry: NewEntry,
+    hold: Arc<Hold>,
+    /// Known once the store has answered that it was entered.
+    seq: Option<u64>,
+    /// Held by the update that is under way: a later one must not be overtaken by it. Made when it is
+    /// needed: a plain lock never is.
+    updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
+}
+
+impl Place {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        lease: Arc<Lease>,
+        queue: &QueueKey,
+        contents: &Contents,
+    ) -> Self {
+        let entry = NewEntry {
+            place: EntryRef { queue: queue.clone(), id: EntryId::random(lease.id) },
+            session: lease.id,
+            member: Arc::clone(&contents.member),
+            mode: contents.mode,
+            data: Arc::clone(&contents.data),
+        };
+        Self {
+            session: Arc::clone(session),
+            lease,
+            entry,
+            hold: Arc::default(),
+            seq: None,
+            updating: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn entry(&self) -> &NewEntry {
+        &self.entry
+    }
+
+    pub(super) fn entered(&mut self, seq: u64) {
+        self.seq = Some(seq);
+    }
+
+    /// Knows what the entry has now.
+    pub(super) fn keeps(&mut self, data: Option<Data>) {
+        if let Some(data) = data {
+            self.entry.data = data;
+        }
+    }
+
+    /// What the entry had when the turn came.
+    pub(super) fn data(&self) -> &Data {
+        &self.entry.data
+    }
+
+    /// Nothing was entered, so there is nothing to leave.
+    pub(super) fn forget(self) {
+        self.hold.begin_release();
+    }
+
+    /// The number of the entry; `None` only before it was entered.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        self.seq
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Why the place is not to be relied on, judged at this moment; `None` while it is.
+    pub(crate) fn lost(&self) -> Option<LossReason> {
+        if !self.session.is_own_process() {
+            return Some(LossReason::Closed);
+        }
+        self.hold.lost().or_else(|| self.lease.lost())
+    }
+
+    /// Resolves when [`lost`](Self::lost) would answer something.
+    pub(crate) async fn wait_lost(&self) -> LossReason {
+        match self.lost() {
+            Some(reason) => reason,
+            None => self.hold.wait_lost().await,
+        }
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.hold.is_released()
+    }
+
+    /// Gives it up and tells whether the store confirmed; of several calls the first one counts.
+    ///
+    /// Dropping the future leaves the release going on in the background.
+    pub(crate) async fn give_up(&self) -> Result<()> {
+        if let Some(reason) = self.lost() {
+            return Err(Error::lost("release", reason));
+        }
+        if !self.hold.begin_release() {
+            return Ok(());
+        }
+        self.lease.deregister(&self.entry.place.id);
+        self.session.leave_confirmed(&self.lease, &self.entry.place, self.seq).await
+    }
+
+    /// Gives it up in the background.
+    pub(crate) fn let_go(&self) {
+        if self.hold.begin_release() {
+            self.lease.deregister(&self.entry.place.id);
+            self.session.leave_in_background(&self.lease, self.entry.place.clone(), self.seq);
+        }
+    }
+
+    /// Gives the entry this mode and data.
+    ///
+    /// Dropping the future leaves the update going on, or undone if another one was under way.
+    pub(crate) async fn update(
+        &self,
+        operation: &'static str,
+        mode: Mode,
+        data: Data,
+    ) -> Result<()> {
+        if let Some(reason) = self.lost() {
+            return Err(Error::lost(operation, reason));
+        }
+        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
+        let (entry, seq) = (NewEntry { mode, data, ..self.entry.clone() }, self.seq);
+        // Before the task: tasks may begin in another order than they were made.
+        let updating = Arc::clone(self.updating.get_or_init(Arc::default));
+        let turn = updating.lock_owned().await;
+        let task = self.session.spawn(async move {
+            let _turn = turn;
+            let seq = seq.unwrap_or_default();
+            session.persist(&lease, operation, || session.backend.update(&entry, seq)).await
+        });
+        match task.await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => {
+                self.lease.entry_lost(&self.entry.place.id);
+                Err(Error::lost(operation, LossReason::EntryDeleted))
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::lost(operation, LossReason::Closed)),
+        }
+    }
+
+    /// It is our turn: stand in for it, if the session still can.
+    pub(super) fn grant(&mut self) -> Result<()> {
+        let registered = self.lease.register(&self.entry.place, self.seq, &self.hold);
+        registered.map_err(|reason| Error::lost("acquire", reason))?;
+        self.watch();
+        Ok(())
+    }
+
+    /// Watches the own entry, on stores that tell of its removal.
+    fn watch(&self) {
+        if self.session.backend.loss_detection() == LossDetection::Heartbeat {
+            return;
+        }
+        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
+        let Some(seq) = self.seq else { return };
+        let entry = self.entry.clone();
+        let monitor = self.session.spawn(async move {
+            tokio::time::sleep(UNWATCHED).await;
+            let mut delays = session.retry_delays(lease.ttl);
+            loop {
+                let recheck = session.recheck_interval(&lease);
+                let gone = session.backend.gone(&entry.place, seq, Mode::Exclusive, recheck).await;
+                // It may resolve early, as for an update, and that is no loss.
+                let look = async { session.backend.position(&entry, seq).await };
+                let outcome = match gone {
+                    Ok(()) => session.attempt(lease.ttl, "watch", look).await,
+                    Err(error) => Err(error),
+                };
+                match outcome {
+                    Ok(None) => break,
+                    Ok(Some(_)) => {}
+                    Err(error) if error.loss_reason().is_some() => break,
+                    Err(_) => tokio::time::sleep(delays.next_delay()).await,
+                }
+            }
+            lease.entry_lost(&entry.place.id);
+        });
+        self.hold.watched_by(monitor.abort_handle());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
