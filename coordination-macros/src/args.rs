@@ -15,10 +15,14 @@ use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token};
 
 use crate::errors::Errors;
 
-const KEYS: [&str; 5] = ["coordinator", "crate", "guard", "on_lost", "timeout"];
+const KEYS: [&str; 7] =
+    ["coordinator", "crate", "guard", "on_lost", "permits", "shared", "timeout"];
 
 const NO_TEMPLATE: &str =
     "a name template is missing: write the name of the lock, as in `#[synchronized(\"vol-<id>\")]`";
+
+const SHARED_OR_PERMITS: &str = "`shared` and `permits` exclude each other: a share of a lock goes to any number of \
+                                 callers, a permit to as many as `permits` says";
 
 const DURATION: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, `s`, `m` and \
                         `h`, as in `0.5`, `500ms` or `2m`";
@@ -31,12 +35,25 @@ pub(crate) struct Args {
     pub(crate) timeout: Option<TokenStream>,
     /// `None`: the global one.
     pub(crate) coordinator: Option<Expr>,
+    pub(crate) manner: Manner,
     /// The name that the guard has inside the body.
     pub(crate) guard: Option<Ident>,
     pub(crate) on_lost: Option<OnLost>,
     /// Where the library is; `None`: `::coordination`.
     pub(crate) library: Option<Path>,
     seen: Vec<String>,
+}
+
+/// In which manner the names are taken.
+#[derive(Default)]
+pub(crate) enum Manner {
+    /// As locks, each for oneself.
+    #[default]
+    Exclusive,
+    /// As shares of locks.
+    Shared,
+    /// As permits of semaphores that have this many.
+    Permits(Expr),
 }
 
 /// What becomes of the body when the lock is lost.
@@ -89,6 +106,9 @@ impl Args {
         }
         let key = input.call(Ident::parse_any)?;
         self.check_key(&key)?;
+        if key == "shared" {
+            return self.shared(input);
+        }
         if !input.peek(Token![=]) {
             return Err(Error::new(key.span(), format!("`{key}` needs a value: `{key} = ..`")));
         }
@@ -105,7 +125,23 @@ impl Args {
         if self.seen.contains(&text) {
             return Err(Error::new(key.span(), format!("`{text}` is given twice")));
         }
+        let other = match text.as_str() {
+            "shared" => "permits",
+            "permits" => "shared",
+            _ => "",
+        };
+        if self.seen.iter().any(|seen| seen == other) {
+            return Err(Error::new(key.span(), SHARED_OR_PERMITS));
+        }
         self.seen.push(text);
+        Ok(())
+    }
+
+    fn shared(&mut self, input: ParseStream) -> Result<()> {
+        if input.peek(Token![=]) {
+            return Err(input.error("`shared` takes no value: its name alone asks for a share"));
+        }
+        self.manner = Manner::Shared;
         Ok(())
     }
 
@@ -115,6 +151,7 @@ impl Args {
             "crate" => self.library = Some(input.call(Path::parse_mod_style)?),
             "guard" => self.guard = Some(input.parse()?),
             "on_lost" => self.on_lost = Some(on_lost(&input.parse()?)?),
+            "permits" => self.manner = Manner::Permits(input.parse()?),
             _ => self.timeout = Some(timeout(input.parse()?)?),
         }
         Ok(())

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! async fn resize(id: Uuid) -> Result<(), StorageError> {
-//!     let locks = __private::global([format!("vol-{0}", id)]);
-//!     let outcome = match __private::acquire(locks, timeout, OnLost::Cancel).await {
+//!     let wanted = match __private::global() {
+//!         Ok(coordinator) => __private::in_order([coordinator.lock(format!("vol-{0}", id))]),
+//!         Err(error) => Err(error),
+//!     };
+//!     let outcome = match __private::acquire(wanted, timeout, OnLost::Cancel).await {
 //!         Ok(held) => {
 //!             let guard = held.guard();                       // only with `guard = guard`
 //!             let ran = held.run(async move { <body> }).await;
@@ -14,6 +17,9 @@
 //!     __private::outcome(outcome)
 //! }
 //! ```
+//!
+//! With `shared` it is `__private::shared(coordinator.lock(..))`, and with `permits = n` it is
+//! `coordinator.semaphore(.., n)`; the rest stays as it is.
 //!
 //! What happens at run time is in the library's module `__private`, so that the code in the user's
 //! function stays this small. A plain `fn` gets the same from `__private::blocking`, without the
@@ -35,7 +41,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
 
-use crate::args::{Args, OnLost};
+use crate::args::{Args, Manner, OnLost};
 use crate::errors::Errors;
 use crate::function::{Body, Function, Kind};
 use crate::template;
@@ -96,7 +102,7 @@ impl<'a> Expansion<'a> {
 
     fn statements(&self, names: &[TokenStream]) -> TokenStream {
         let helpers = &self.helpers;
-        let locks = self.locks(names);
+        let wanted = self.wanted(names);
         let timeout = self.timeout();
         let on_lost = self.on_lost();
         let guard = self.guard();
@@ -107,8 +113,8 @@ impl<'a> Expansion<'a> {
             Kind::Blocking => (quote!(#helpers::blocking), TokenStream::new()),
         };
         quote_spanned! {Span::mixed_site()=>
-            let locks = #locks;
-            let outcome = match #module::acquire(locks, #timeout, #on_lost) #wait {
+            let wanted = #wanted;
+            let outcome = match #module::acquire(wanted, #timeout, #on_lost) #wait {
                 ::core::result::Result::Ok(held) => {
                     #guard
                     let ran = held.run(#body) #wait;
@@ -120,21 +126,48 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    fn locks(&self, names: &[TokenStream]) -> TokenStream {
+    fn wanted(&self, names: &[TokenStream]) -> TokenStream {
         let helpers = &self.helpers;
-        match &self.arguments.coordinator {
-            Some(coordinator) => {
-                let span = coordinator.span().resolved_at(Span::mixed_site());
-                let locks = names.iter().map(|name| quote_spanned!(span=> coordinator.lock(#name)));
-                let coordinator = self.as_in_body(coordinator.to_token_stream());
-                // The `match` keeps temporaries of the expression for this statement and no longer.
-                quote_spanned! {Span::mixed_site()=>
-                    match &(#coordinator) {
-                        coordinator => #helpers::in_order([#(#locks),*]),
-                    }
+        let permits = self.permits();
+        let wanted = names.iter().map(|name| self.one(name));
+        let Some(coordinator) = &self.arguments.coordinator else {
+            return quote_spanned! {Span::mixed_site()=> {
+                #permits
+                match #helpers::global() {
+                    ::core::result::Result::Ok(coordinator) => #helpers::in_order([#(#wanted),*]),
+                    ::core::result::Result::Err(error) => ::core::result::Result::Err(error),
                 }
+            }};
+        };
+        let coordinator = self.as_in_body(coordinator.to_token_stream());
+        // The `match` keeps temporaries of the expression for this statement and no longer.
+        quote_spanned! {Span::mixed_site()=> {
+            #permits
+            match &(#coordinator) {
+                coordinator => #helpers::in_order([#(#wanted),*]),
             }
-            None => quote_spanned!(Span::mixed_site()=> #helpers::global([#(#names),*])),
+        }}
+    }
+
+    /// How many permits there are, asked once for all names.
+    fn permits(&self) -> Option<TokenStream> {
+        let Manner::Permits(permits) = &self.arguments.manner else { return None };
+        let permits = self.as_in_body(permits.to_token_stream());
+        Some(quote_spanned!(Span::mixed_site()=> let permits: ::core::primitive::u32 = #permits;))
+    }
+
+    /// What is taken under this name, in the manner asked for.
+    fn one(&self, name: &TokenStream) -> TokenStream {
+        let helpers = &self.helpers;
+        let named = self.arguments.coordinator.as_ref().map(Spanned::span);
+        let span = named.unwrap_or_else(Span::mixed_site).resolved_at(Span::mixed_site());
+        match &self.arguments.manner {
+            Manner::Exclusive => quote_spanned!(span=> coordinator.lock(#name)),
+            Manner::Shared => quote_spanned!(span=> #helpers::shared(coordinator.lock(#name))),
+            Manner::Permits(permits) => {
+                let permits = quote_spanned!(permits.span().resolved_at(span)=> permits);
+                quote_spanned!(span=> coordinator.semaphore(#name, #permits))
+            }
         }
     }
 

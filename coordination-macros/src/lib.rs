@@ -36,7 +36,7 @@ mod template;
 
 use proc_macro::TokenStream;
 
-/// Runs a function under a lock, or several.
+/// Runs a function under a lock, or several, or under shares of locks or permits of semaphores.
 ///
 /// The lock is taken before the body and released after it. Its name is made from the arguments of
 /// the call, so calls about different things do not wait for each other.
@@ -112,6 +112,8 @@ use proc_macro::TokenStream;
 /// | argument | | default |
 /// | --- | --- | --- |
 /// | `timeout = "5s"` | how long to wait for all locks together | for ever |
+/// | `shared` | a share of each lock, beside others who have one | each for oneself |
+/// | `permits = 3` | a permit of a semaphore with so many, instead of a lock | a lock |
 /// | `coordinator = self.coordinator` | whose locks they are | the global one |
 /// | `guard = guard` | a name for the guard inside the body | none |
 /// | `on_lost = "finish"` | what becomes of the body when a lock is lost | `"cancel"` |
@@ -119,11 +121,17 @@ use proc_macro::TokenStream;
 ///
 /// * **`timeout`** is `500ms`, `5s`, `2m`, `1h` or a number of seconds, or any expression of type
 ///   [`Duration`](std::time::Duration), which may use the parameters. Zero means to try once.
-/// * **`coordinator`** is any expression with a method `lock(name)` as `coordination::Coordinator` has
-///   it, or in a plain `fn` `coordination::blocking::Coordinator`. It is borrowed. It may use the
-///   parameters, `?` and, in an `async fn`, `await`.
-/// * **`guard`** binds `&LockGuard`; with several templates `&[LockGuard]`, sorted by name, where equal
-///   names count once. It has the fencing token that writes should carry.
+/// * **`shared`** lets any number of such calls run at once, and none beside a call that has the lock for
+///   itself: readers and writers. Whoever waits for a lock for himself goes before those who ask for a share
+///   later.
+/// * **`permits`** lets at most so many calls run at once: an expression of type `u32`, which may use the
+///   parameters, `?` and, in an `async fn`, `await`. Every caller must say the same number, which is stored
+///   with the semaphore's first use. A semaphore and a lock of one name are apart. Not with `shared`.
+/// * **`coordinator`** is any expression with a method `lock(name)`, for permits `semaphore(name, permits)`, as
+///   `coordination::Coordinator` has them, or in a plain `fn` `coordination::blocking::Coordinator`. It is
+///   borrowed. It may use the parameters, `?` and, in an `async fn`, `await`.
+/// * **`guard`** binds `&LockGuard`, for permits `&Permit`; with several templates a slice of them, sorted by
+///   name, where equal names count once. It has the fencing token that writes should carry.
 /// * **`on_lost`**: see below.
 ///
 /// ```
@@ -142,7 +150,33 @@ use proc_macro::TokenStream;
 /// # }
 /// ```
 ///
+/// Several readers or one writer, and at most four uploads at once:
+///
+/// ```
+/// # use coordination::synchronized;
+/// # type StorageError = coordination::Error;
+/// #[synchronized("catalogue", shared)]
+/// async fn search(word: &str) -> Result<Vec<String>, StorageError> {
+///     # let _ = word;
+///     # Ok(Vec::new())
+/// }
+///
+/// #[synchronized("catalogue")]
+/// async fn rebuild() -> Result<(), StorageError> {
+///     # Ok(())
+/// }
+///
+/// #[synchronized("uploads", permits = 4, guard = permit)]
+/// async fn upload(path: &str) -> Result<u32, StorageError> {
+///     # let _ = path;
+///     // Nobody else has this slot, one of four.
+///     Ok(permit.slot())
+/// }
+/// ```
+///
 /// # When a lock is lost
+///
+/// What follows is about shares and permits, too.
 ///
 /// A lock is lost when its session is: the store could not be reached for too long, says so, or an
 /// operator broke the lock. Somebody else may then hold it.
@@ -162,6 +196,7 @@ use proc_macro::TokenStream;
 ///
 /// * `Global`: there is no `coordinator` argument and no global coordinator. Install one at boot.
 /// * `Name`: the rendered name is empty or too long.
+/// * `Mismatch`, `Input`: the semaphore was made with another number of permits, or the number is none.
 /// * `Timeout`: not all locks were free in time. The body did not run; what was taken is released.
 /// * `Lost`, `Closed`: a lock was lost, or the coordinator stopped, after the body began. It may have
 ///   run in part or, in the cases above, to its end.

@@ -1,5 +1,8 @@
 //! The same for programs without async code: each call blocks its thread until it is done.
 //!
+//! What programs need most has types here. [`wait`] does the same for everything else: take the async
+//! recipe from [`Coordinator::as_async`] and wait for its calls.
+//!
 //! The session runs on a thread of its own, so no runtime is needed. Within one, a blocking call holds
 //! up a worker thread like any other; with `memory://` on a single-threaded runtime it would wait for
 //! itself, as that store runs on the caller's runtime.
@@ -18,11 +21,36 @@
 //! }
 //! ```
 
+use std::future::Future;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Config, Contender, LockGuard, Result};
+use crate::recipe::multi::{Shared, Take};
+use crate::{Config, Contender, LockGuard, Permit, Result};
+
+/// Waits on this thread for a call of an async recipe.
+///
+/// Only for futures of this library, or made of such: one that needs a runtime of its own panics or waits
+/// for ever. What is said above about calls within a runtime holds for it.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::blocking::{self, wait};
+///
+/// fn main() -> coordination::Result<()> {
+///     let coordinator = blocking::Coordinator::connect("memory://")?;
+///     let locks = coordinator.as_async().locks(["account-2", "account-1"])?;
+///     let guard = wait(locks.acquire(None))?;
+///     println!("holding {} locks", guard.guards().len());
+///     wait(guard.release())?;
+///     coordinator.stop()
+/// }
+/// ```
+pub fn wait<F: Future>(future: F) -> F::Output {
+    pollster::block_on(future)
+}
 
 /// [`crate::Coordinator`] with blocking calls.
 #[derive(Clone, Debug)]
@@ -35,7 +63,7 @@ impl Coordinator {
     ///
     /// Those of [`crate::Coordinator::connect`].
     pub fn connect(url: &str) -> Result<Self> {
-        pollster::block_on(crate::Coordinator::connect(url)).map(Self)
+        wait(crate::Coordinator::connect(url)).map(Self)
     }
 
     /// [`Config::connect`], blocking.
@@ -44,7 +72,7 @@ impl Coordinator {
     ///
     /// Those of [`Config::connect`].
     pub fn connect_with(config: Config) -> Result<Self> {
-        pollster::block_on(config.connect()).map(Self)
+        wait(config.connect()).map(Self)
     }
 
     /// The same coordinator with async calls.
@@ -79,13 +107,22 @@ impl Coordinator {
         self.0.lock_for(template, values).map(Lock)
     }
 
+    /// [`crate::Coordinator::semaphore`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Coordinator::semaphore`].
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore> {
+        self.0.semaphore(name, permits).map(Semaphore)
+    }
+
     /// [`crate::Coordinator::stop`], blocking.
     ///
     /// # Errors
     ///
     /// Those of [`crate::Coordinator::stop`].
     pub fn stop(&self) -> Result<()> {
-        pollster::block_on(self.0.stop())
+        wait(self.0.stop())
     }
 }
 
@@ -111,7 +148,7 @@ impl Lock {
     ///
     /// Those of [`crate::Lock::acquire`].
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<LockGuard> {
-        pollster::block_on(self.0.acquire(timeout))
+        wait(self.0.acquire(timeout))
     }
 
     /// [`crate::Lock::try_acquire`], blocking.
@@ -120,7 +157,7 @@ impl Lock {
     ///
     /// Those of [`crate::Lock::try_acquire`].
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        pollster::block_on(self.0.try_acquire())
+        wait(self.0.try_acquire())
     }
 
     /// [`crate::Lock::holders`], blocking.
@@ -129,7 +166,7 @@ impl Lock {
     ///
     /// Those of [`crate::Lock::holders`].
     pub fn holders(&self) -> Result<Vec<Contender>> {
-        pollster::block_on(self.0.holders())
+        wait(self.0.holders())
     }
 
     /// [`crate::Lock::break_lock`], blocking.
@@ -138,7 +175,73 @@ impl Lock {
     ///
     /// Those of [`crate::Lock::break_lock`].
     pub fn break_lock(&self) -> Result<Option<Contender>> {
-        pollster::block_on(self.0.break_lock())
+        wait(self.0.break_lock())
+    }
+}
+
+/// [`crate::Semaphore`] with blocking calls.
+#[derive(Clone, Debug)]
+pub struct Semaphore(crate::Semaphore);
+
+impl Semaphore {
+    /// [`crate::Semaphore::name`].
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// [`crate::Semaphore::acquire`], blocking.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::acquire`].
+    pub fn acquire(&self, timeout: Option<Duration>) -> Result<Permit> {
+        wait(self.0.acquire(timeout))
+    }
+
+    /// [`crate::Semaphore::try_acquire`], blocking.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::try_acquire`].
+    pub fn try_acquire(&self) -> Result<Option<Permit>> {
+        wait(self.0.try_acquire())
+    }
+}
+
+// For the attribute on a plain `fn`: it waits for the same futures.
+impl Take for Lock {
+    type Guard = LockGuard;
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
+        self.0.acquire(timeout).await
+    }
+}
+
+impl Take for Shared<Lock> {
+    type Guard = LockGuard;
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
+        self.0.0.acquire_shared(timeout).await
+    }
+}
+
+impl Take for Semaphore {
+    type Guard = Permit;
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    async fn take(&self, timeout: Option<Duration>) -> Result<Permit> {
+        self.0.acquire(timeout).await
     }
 }
 
@@ -154,5 +257,5 @@ impl From<crate::Lock> for Lock {
 ///
 /// Those of [`LockGuard::release`].
 pub fn release(guard: LockGuard) -> Result<()> {
-    pollster::block_on(guard.release())
+    wait(guard.release())
 }

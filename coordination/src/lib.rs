@@ -1,9 +1,9 @@
-//! Locks that the processes of a distributed service agree on.
+//! Locks, semaphores, elections, groups and more that the processes of a distributed service agree on.
 //!
 //! A process opens a *session* on a store that a URL chooses: this process' memory, a directory of
 //! one host, or an etcd cluster. It takes locks by name. Whoever holds one has a *guard*: it knows
 //! whether the lock is still held, tells when it is lost, and carries a *fencing token* that rises
-//! with every grant.
+//! with every grant. Permits, leadership and memberships are guards of the same kind.
 //!
 //! # Quick start
 //!
@@ -83,7 +83,11 @@
 //!
 //! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] is the same as
 //!   data, for a service's configuration file.
-//! * [`Lock`]: acquire, try, list holders, break. [`LockGuard`]: what a holder has.
+//! * [`Lock`]: acquire, share, try, list holders, break. [`MultiLock`]: several at once. [`Grant`]: what every
+//!   guard has.
+//! * [`Semaphore`], [`Limiter`]: so many at a time. [`RateLimiter`], [`OncePer`]: so often in a time.
+//! * [`Group`] and [`Partitioner`]: who is there, and whose is what. [`Election`]: who leads.
+//! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small values.
 //! * [`synchronized`]: the attribute. [`Template`]: name templates that are known at run time only.
 //! * [`FencingToken`] and [`Fence`]: what a resource does to be safe from a holder that is late.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
@@ -244,6 +248,9 @@ pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::grant::{Grant, TimedRelease};
 pub use recipe::lock::{Contender, Lock, LockGuard};
+pub use recipe::multi::{MultiGuard, MultiLock};
+pub use recipe::semaphore::{Permit, Semaphore};
+pub use recipe::slots::Occupant;
 pub use session::{State, StateWatch};
 pub use template::Template;
 pub use time::BootInstant;

@@ -3,24 +3,23 @@
 //! Not part of the public API, and free to change with the attribute: the two crates are released
 //! together. In the order of the calls:
 //!
-//! 1. [`global`] or [`in_order`]: the locks, sorted by name and each once, so that two functions
-//!    that name them in opposite orders cannot wait for each other.
-//! 2. [`acquire`]: takes one after the other, with one deadline for all.
-//! 3. [`Held::run`]: the body, beside the loss of any of the locks.
-//! 4. [`Held::release`]: in reverse order.
-//! 5. [`outcome`]: decides what the caller gets, and turns our error into the caller's.
+//! 1. [`global`], or the coordinator that the attribute names.
+//! 2. [`in_order`]: locks, [shares](shared) of them, or semaphores; sorted by name and each once, so that
+//!    two functions that name them in opposite orders cannot wait for each other.
+//! 3. [`acquire`]: takes one after the other, with one deadline for all.
+//! 4. [`Held::run`]: the body, beside the loss of any of them.
+//! 5. [`Held::release`]: in reverse order.
+//! 6. [`outcome`]: decides what the caller gets, and turns our error into the caller's.
 //!
-//! A plain `fn` calls the same steps in [`blocking`].
+//! A plain `fn` calls the same steps in [`blocking`]. What happens to several at once is in
+//! `recipe/multi.rs`.
 
-use std::convert::Infallible;
-use std::future::{Future, pending, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::{Coordinator, Error, ErrorKind, Lock, LockGuard, LossReason, Result};
+use crate::recipe::multi;
+pub use crate::recipe::multi::{Shared, Take};
+use crate::{Coordinator, Error, ErrorKind, LossReason, Result};
 
 /// What becomes of the body when a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,109 +82,65 @@ pub struct Released<R> {
     loss: Option<Error>,
 }
 
-/// The locks of these names, of the global coordinator.
-pub fn global<const N: usize>(names: [String; N]) -> Result<Vec<Lock>> {
-    let coordinator = Coordinator::global()?;
-    in_order(names.map(|name| coordinator.lock(name)))
+/// The global coordinator.
+pub fn global() -> Result<Coordinator> {
+    Coordinator::global()
 }
 
-/// The locks sorted by name, each name once.
-pub fn in_order<L: Named, const N: usize>(locks: [Result<L>; N]) -> Result<Vec<L>> {
-    let mut locks = locks.into_iter().collect::<Result<Vec<L>>>()?;
-    locks.sort_by(|a, b| a.lock_name().cmp(b.lock_name()));
-    locks.dedup_by(|a, b| a.lock_name() == b.lock_name());
-    Ok(locks)
+/// A share of the lock instead of the lock for oneself.
+pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
+    lock.map(Shared)
 }
 
-/// A lock of either kind.
-pub trait Named {
-    /// What it locks.
-    fn lock_name(&self) -> &str;
+/// What is to be taken, sorted by name, each name once.
+pub fn in_order<T: Take, const N: usize>(wanted: [Result<T>; N]) -> Result<Vec<T>> {
+    wanted.into_iter().collect::<Result<_>>().map(multi::in_order)
 }
 
-impl Named for Lock {
-    fn lock_name(&self) -> &str {
-        self.name()
-    }
-}
-
-/// Takes the locks one after the other; what was taken is released when a later one fails.
+/// Takes one after the other; what was taken is released when a later one fails.
 ///
 /// # Cancel safety
 ///
 /// A dropped future leaves nothing behind.
-pub async fn acquire(
-    locks: Result<Vec<Lock>>,
+pub async fn acquire<T: Take>(
+    wanted: Result<Vec<T>>,
     timeout: Option<Duration>,
     on_lost: OnLost,
-) -> Result<Held> {
-    let locks = locks?;
-    let budget = Budget::new(timeout);
-    let mut guards = Vec::with_capacity(locks.len());
-    for lock in &locks {
-        guards.push(lock.acquire(budget.left()).await?);
-    }
-    Ok(Held { guards, on_lost, _locks: locks })
+) -> Result<Held<T>> {
+    let wanted = wanted?;
+    let guards = multi::take_all(&wanted, timeout).await?;
+    Ok(Held { guards, on_lost, _wanted: wanted })
 }
 
-/// The time that several acquisitions may take together.
-struct Budget {
-    timeout: Option<Duration>,
-    start: Instant,
-}
-
-impl Budget {
-    fn new(timeout: Option<Duration>) -> Self {
-        Self { timeout, start: Instant::now() }
-    }
-
-    /// Nothing left is not a failure yet: the next lock is tried, and may be free.
-    fn left(&self) -> Option<Duration> {
-        self.timeout.map(|timeout| timeout.saturating_sub(self.start.elapsed()))
-    }
-}
-
-/// The locks that a body runs under. Dropped, by a panic or with the future, it releases them in
-/// the background.
-#[derive(Debug)]
-pub struct Held<L = Lock> {
+/// What a body runs under. Dropped, by a panic or with the future, it releases it in the background.
+pub struct Held<T: Take> {
     /// Invariant: not empty, as the attribute asks for a name.
-    guards: Vec<LockGuard>,
+    guards: Vec<T::Guard>,
     on_lost: OnLost,
     /// They keep the coordinator's session open, which may otherwise end with the body's parameters.
-    _locks: Vec<L>,
+    _wanted: Vec<T>,
 }
 
-impl<L> Held<L> {
+impl<T: Take> Held<T> {
     /// The guard of a function with one name.
-    pub fn guard(&self) -> &LockGuard {
+    pub fn guard(&self) -> &T::Guard {
         &self.guards[0]
     }
 
     /// All guards, sorted by name.
-    pub fn guards(&self) -> &[LockGuard] {
+    pub fn guards(&self) -> &[T::Guard] {
         &self.guards
     }
 
-    /// Looked at before the release, after which no guard is held.
-    fn loss(&self) -> Option<Error> {
-        let held = self.guards.iter().all(|guard| guard.is_held());
-        // The release, which knows more, replaces the reason.
-        (!held).then(|| Error::lost("release", LossReason::DeadlinePassed))
-    }
-}
-
-impl Held {
     /// Runs the body; [`ErrorKind::Lost`] when it was dropped because a lock was lost.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops the body.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output> {
-        match self.guards.as_slice() {
-            _ if self.on_lost == OnLost::Finish => Ok(body.await),
-            [guard] => guard.protect(body).await,
-            guards => protect(guards, body).await,
+        match self.on_lost {
+            OnLost::Finish => Ok(body.await),
+            OnLost::Cancel => multi::protect_all(&self.guards, body).await,
         }
     }
 
@@ -197,38 +152,13 @@ impl Held {
     pub async fn release<R>(self, ran: Result<R>) -> Result<Released<R>> {
         // The caller is to learn of a loss at once: the drop does the rest.
         let result = ran?;
-        let mut loss = self.loss();
-        for guard in self.guards.into_iter().rev() {
-            loss = after_release(guard.release().await, loss);
-        }
+        // Looked at before the release, after which no guard is held.
+        let held = self.guards.iter().all(|guard| guard.is_held());
+        // The release, which knows more, replaces the reason.
+        let loss = (!held).then(|| Error::lost("release", LossReason::DeadlinePassed));
+        let loss = after_release(multi::release_all(self.guards).await, loss);
         Ok(self.on_lost.settle(result, loss))
     }
-}
-
-/// Runs `body` until the first of the locks is lost.
-async fn protect<F: Future>(guards: &[LockGuard], body: F) -> Result<F::Output> {
-    let mut losses: Vec<Loss<'_>> = guards.iter().map(|guard| Box::pin(loss(guard)) as _).collect();
-    let mut body = pin!(body);
-    poll_fn(|context| match first(&mut losses, context) {
-        Poll::Ready(error) => Poll::Ready(Err(error)),
-        Poll::Pending => body.as_mut().poll(context).map(Ok),
-    })
-    .await
-}
-
-type Loss<'a> = Pin<Box<dyn Future<Output = Error> + Send + 'a>>;
-
-async fn loss(guard: &LockGuard) -> Error {
-    let Err(error) = guard.protect(pending::<Infallible>()).await;
-    error
-}
-
-fn first(losses: &mut [Loss<'_>], context: &mut Context<'_>) -> Poll<Error> {
-    losses
-        .iter_mut()
-        .map(|loss| loss.as_mut().poll(context))
-        .find(Poll::is_ready)
-        .unwrap_or(Poll::Pending)
 }
 
 /// A loss is the caller's to know; other failures are the library's to mend.
@@ -245,35 +175,34 @@ fn after_release(released: Result<()>, loss: Option<Error>) -> Option<Error> {
 
 /// The same for a plain `fn`. Its body cannot be stopped: a loss is seen when it has ended.
 pub mod blocking {
-    use super::{Budget, Named, OnLost, Released, after_release};
-    use crate::{Result, blocking};
+    use super::{OnLost, Released, Take};
+    use crate::Result;
+    use crate::blocking::wait;
     use std::time::Duration;
 
-    impl Named for blocking::Lock {
-        fn lock_name(&self) -> &str {
-            self.name()
-        }
-    }
-
-    /// Takes the locks one after the other, waiting on this thread.
-    pub fn acquire<L: Into<blocking::Lock>>(
-        locks: Result<Vec<L>>,
+    /// [`super::acquire`], waiting on this thread.
+    pub fn acquire<T: Take>(
+        wanted: Result<Vec<T>>,
         timeout: Option<Duration>,
         on_lost: OnLost,
-    ) -> Result<Held> {
-        let locks: Vec<blocking::Lock> = locks?.into_iter().map(Into::into).collect();
-        let budget = Budget::new(timeout);
-        let mut guards = Vec::with_capacity(locks.len());
-        for lock in &locks {
-            guards.push(lock.acquire(budget.left())?);
-        }
-        Ok(Held { guards, on_lost, _locks: locks })
+    ) -> Result<Held<T>> {
+        wait(super::acquire(wanted, timeout, on_lost)).map(Held)
     }
 
-    /// The locks that a closure runs under; a panic in it releases them in the background.
-    pub type Held = super::Held<blocking::Lock>;
+    /// What a closure runs under; a panic in it releases it in the background.
+    pub struct Held<T: Take>(super::Held<T>);
 
-    impl Held {
+    impl<T: Take> Held<T> {
+        /// The guard of a function with one name.
+        pub fn guard(&self) -> &T::Guard {
+            self.0.guard()
+        }
+
+        /// All guards, sorted by name.
+        pub fn guards(&self) -> &[T::Guard] {
+            self.0.guards()
+        }
+
         /// Runs the body to its end.
         pub fn run<R>(&self, body: impl FnOnce() -> R) -> R {
             body()
@@ -281,11 +210,7 @@ pub mod blocking {
 
         /// Releases what is held; answers with the result of the body and the loss of a lock.
         pub fn release<R>(self, result: R) -> Result<Released<R>> {
-            let mut loss = self.loss();
-            for guard in self.guards.into_iter().rev() {
-                loss = after_release(blocking::release(guard), loss);
-            }
-            Ok(self.on_lost.settle(result, loss))
+            wait(self.0.release(Ok(result)))
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 mod bodies;
 mod loss;
+mod manners;
 mod several;
 mod signatures;
 mod templates;

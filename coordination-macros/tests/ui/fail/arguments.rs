@@ -57,4 +57,34 @@ async fn hidden_parameter(id: u32) -> Result<(), Error> {
     Ok(())
 }
 
+#[synchronized("a", shared = true)]
+async fn shared_with_a_value() -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized("a", shared, shared)]
+async fn shared_twice() -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized("a", permits)]
+async fn permits_without_a_value() -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized("a", shared, permits = 3)]
+async fn shared_and_permits() -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized("a", permits = 3, shared)]
+async fn permits_and_shared() -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized("a" shared)]
+async fn no_comma_before_shared() -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

@@ -1,0 +1,252 @@
+//! The semaphore: so many permits, each with a slot of its own, in the order of asking.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::grant::{Grant, guard};
+use super::judge::{Judge, Verdict};
+use super::place::Contents;
+use super::queue::Queue;
+use super::slots::{self, Claim, MAX_SLOTS, MAX_TAKEN, Occupant};
+use super::turn::{Patience, Request};
+use crate::backend::{Entry, Listing, Mode};
+use crate::coordinator::Coordinator;
+use crate::error::Result;
+
+/// A number of permits that the processes share. Made by [`Coordinator::semaphore`]; cheap to clone.
+///
+/// Never more permits are held than there are (contract P1). How many there are is stored with the first
+/// use; who asks for another number gets an error, so that two versions of a program cannot disagree in
+/// silence.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let uploads = coordinator.semaphore("uploads", 3)?;
+/// let (one, two) = (uploads.acquire(None).await?, uploads.acquire_many(2, None).await?);
+/// assert_eq!((one.slots(), two.slots()), (&[0][..], &[1, 2][..]));
+/// assert!(uploads.try_acquire().await?.is_none());
+/// two.release().await?;
+/// assert!(uploads.try_acquire().await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    queue: Queue,
+    limit: Limit,
+}
+
+/// What is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Limit {
+    permits: u32,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} permits", self.permits)
+    }
+}
+
+impl Coordinator {
+    /// The semaphore of this name, with so many permits: 1 to 10,000. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
+    /// * [`ErrorKind::Input`](crate::ErrorKind::Input): no permits, or too many.
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore> {
+        let queue = self.queue("semaphore", name.as_ref())?;
+        let permits = queue.named(slots::check("the number of permits", permits, MAX_SLOTS))?;
+        Ok(Semaphore { queue, limit: Limit { permits } })
+    }
+}
+
+impl Semaphore {
+    /// The name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// How many permits this handle takes the semaphore to have.
+    pub fn permits(&self) -> u32 {
+        self.limit.permits
+    }
+
+    /// Waits for one permit.
+    ///
+    /// `timeout` is as for [`Lock::acquire`](crate::Lock::acquire): it bounds the whole call, `None` waits
+    /// for ever, zero asks once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the semaphore was
+    /// made with another number of permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind; a permit granted meanwhile is given back.
+    ///
+    /// # Fairness
+    ///
+    /// First come, first served. Who waits for many permits is not overtaken by those who want few.
+    pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Permit> {
+        self.acquire_many(1, timeout).await
+    }
+
+    /// Waits for `count` permits at once: all or none, under one guard. At most 500.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire), and [`ErrorKind::Input`](crate::ErrorKind::Input): more than there are, or none.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, count: u32, timeout: Option<Duration>) -> Result<Permit> {
+        let request = self.request(count)?;
+        self.permit(self.queue.acquire_within(&request, timeout).await?)
+    }
+
+    /// Takes one permit if there is one and nobody waits for it; `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire) but `Timeout`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Permit>> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Takes `count` permits if there are as many and nobody waits for one; `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire_many`](Self::acquire_many) but `Timeout`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn try_acquire_many(&self, count: u32) -> Result<Option<Permit>> {
+        let grant = self.queue.acquire(&self.request(count)?, Patience::Never).await?;
+        grant.map(|grant| self.permit(grant)).transpose()
+    }
+
+    /// Makes it have another number of permits, for all: this handle, those who wait, and whoever asks for
+    /// that number from now on. Others get [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
+    ///
+    /// More permits serve those who wait at once. With fewer, nobody loses one: new ones are granted when
+    /// fewer than that are held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input), and those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not take effect.
+    pub async fn resize(&mut self, permits: u32) -> Result<()> {
+        let named = slots::check("the number of permits", permits, MAX_SLOTS);
+        let limit = Limit { permits: self.queue.named(named)? };
+        slots::set_limits(&self.queue, limit).await?;
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// Who holds permits and who waits, in order.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn holders(&self) -> Result<Vec<Occupant>> {
+        slots::occupants(&self.queue, 0).await
+    }
+
+    fn request(&self, count: u32) -> Result<Request> {
+        let most = self.limit.permits.min(MAX_TAKEN);
+        let wants =
+            self.queue.named(slots::check("the number of permits asked for", count, most))?;
+        let data = Claim::wants(wants).data()?;
+        let judge = Fifo { limit: self.limit, is_admitted: AtomicBool::new(false) };
+        Ok(Request {
+            contents: Contents { data, ..self.queue.contents() },
+            judge: Some(Arc::new(judge)),
+        })
+    }
+
+    fn permit(&self, grant: Grant) -> Result<Permit> {
+        let claim: Claim = self.queue.named(from_data("acquire", grant.place().data()))?;
+        Ok(Permit { grant, slots: claim.slots })
+    }
+}
+
+/// Whoever came first is served first, by whatever slots are free.
+struct Fifo {
+    limit: Limit,
+    /// The stored limit was ours once: a later one was set by `resize`.
+    is_admitted: AtomicBool,
+}
+
+impl Judge for Fifo {
+    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+        let admitted = self.is_admitted.load(Ordering::Relaxed);
+        let Some(limit) = slots::stored(listing, &self.limit, admitted)? else {
+            return Ok(Verdict::Found(to_data("acquire", &self.limit, MAX_VALUE_BYTES)?));
+        };
+        self.is_admitted.store(true, Ordering::Relaxed);
+        let claim = Claim::of(own)?;
+        slots::check("the number of permits asked for", claim.wants, limit.permits)?;
+        let before = listing.before(own.seq);
+        if let Some(waiting) = before.iter().rfind(|entry| entry.mode == Mode::Exclusive) {
+            return Ok(Verdict::Behind(waiting.into()));
+        }
+        let mut used = BTreeSet::new();
+        for holder in before {
+            used.extend(Claim::of(holder)?.slots);
+        }
+        match slots::free(limit.permits, &used, claim.wants) {
+            Some(slots) => Ok(Verdict::Take(claim.has(slots).data()?)),
+            None => Ok(Verdict::Wait),
+        }
+    }
+}
+
+/// Holds permits of a semaphore; gives them back when dropped.
+///
+/// The token is larger than every one before **of the same slot**. A resource that checks tokens
+/// has to do it per slot: those of different slots are held at the same time, in any order.
+#[must_use = "the permits are given back when the guard is dropped"]
+#[derive(Debug)]
+pub struct Permit {
+    grant: Grant,
+    slots: Vec<u32>,
+}
+
+guard!(Permit, "the permits");
+
+impl Permit {
+    /// The slots held, as many as permits: numbers from 0, which nobody else has meanwhile.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// The first slot, for who asked for one permit.
+    pub fn slot(&self) -> u32 {
+        self.slots.first().copied().unwrap_or_default()
+    }
+}

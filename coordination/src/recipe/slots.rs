@@ -1,0 +1,154 @@
+//! Numbered slots of a queue: who has which, and who may take one.
+//!
+//! An entry says how many slots it wants, and once it has them, which. It is exclusive until it has decided
+//! what to do, and shared from then on. It decides when every entry before it has, so that no two can take
+//! the same slot, and in the order of the queue. So a slot's tokens rise: whoever takes it after another came
+//! after him.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::{Data, Entry, Listing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// The most slots that a queue can have.
+pub(super) const MAX_SLOTS: u32 = 10_000;
+/// The most that one entry can take: their numbers stand in it.
+pub(super) const MAX_TAKEN: u32 = 500;
+
+/// What an entry says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Claim {
+    /// How many slots it wants.
+    pub(super) wants: u32,
+    /// Which it has; empty: none yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) slots: Vec<u32>,
+    /// Whether it was let in to wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) standby: bool,
+}
+
+impl Claim {
+    pub(super) fn of(entry: &Entry) -> Result<Self> {
+        from_data("acquire", &entry.data)
+    }
+
+    pub(super) fn wants(count: u32) -> Self {
+        Self { wants: count, slots: Vec::new(), standby: false }
+    }
+
+    pub(super) fn on_standby(self) -> Self {
+        Self { standby: true, ..self }
+    }
+
+    pub(super) fn has(self, slots: Vec<u32>) -> Self {
+        Self { slots, standby: false, ..self }
+    }
+
+    pub(super) fn data(&self) -> Result<Data> {
+        to_data("acquire", self, MAX_ENTRY_BYTES)
+    }
+}
+
+/// The lowest of the slots from 0 that nobody has, if there are as many as are wanted.
+pub(super) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> Option<Vec<u32>> {
+    // After a queue was made smaller, higher slots than there are may be in use: they count.
+    let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used.len());
+    let free: Vec<_> = (0..limit)
+        .filter(|slot| !used.contains(slot))
+        .take(room)
+        .take(wants.try_into().unwrap_or(usize::MAX))
+        .collect();
+    (free.len() == usize::try_from(wants).unwrap_or(usize::MAX)).then_some(free)
+}
+
+/// The stored limits, where they are the wanted ones or `resized` is allowed.
+pub(super) fn stored<L>(listing: &Listing, wanted: &L, resized: bool) -> Result<Option<L>>
+where
+    L: for<'de> Deserialize<'de> + PartialEq + std::fmt::Display,
+{
+    let Some(value) = &listing.value else { return Ok(None) };
+    let stored: L = from_data("acquire", &value.data)?;
+    if stored == *wanted || resized {
+        return Ok(Some(stored));
+    }
+    let message = format!("the store has {stored}; asked for: {wanted}; see `resize`");
+    Err(Error::new(ErrorKind::Mismatch, "acquire", message))
+}
+
+/// Stores other limits, whatever they were.
+pub(super) async fn set_limits(
+    queue: &Queue,
+    limits: impl Serialize + Send + 'static,
+) -> Result<()> {
+    let data = to_data("resize", &limits, MAX_VALUE_BYTES)?;
+    queue.modify("resize", move |_| Ok(Change::Write(Some(Arc::clone(&data)), ()))).await
+}
+
+/// Somebody who has slots or waits for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Occupant {
+    /// Its member id.
+    pub member: String,
+    /// When it asked, by its own wall clock: for people to read, not to compare.
+    pub since: Option<SystemTime>,
+    /// The token it has, or will have.
+    pub token: FencingToken,
+    /// How many slots it asked for.
+    pub wants: u32,
+    /// The slots it has; empty while it waits.
+    pub slots: Vec<u32>,
+    /// Whether it stands by, where that is limited.
+    pub standby: bool,
+}
+
+/// Who has slots of the queue and who waits, in order; the first slot has the number `first`.
+pub(super) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
+    let listing = queue.read("list").await?;
+    let mut occupants = Vec::new();
+    for entry in &listing.entries {
+        let claim = queue.named(Claim::of(entry))?;
+        let slots = claim.slots.iter().map(|slot| slot + first).collect();
+        let Some(token) = FencingToken::new(entry.seq) else { continue };
+        occupants.push(Occupant {
+            member: entry.member.to_string(),
+            since: entry.since,
+            token,
+            wants: claim.wants,
+            slots,
+            standby: claim.standby,
+        });
+    }
+    Ok(occupants)
+}
+
+/// Refuses a number of slots that cannot be.
+pub(super) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
+    if (1..=max).contains(&count) {
+        return Ok(count);
+    }
+    let message = format!("{what} is {count}, and 1 to {max} are allowed");
+    Err(Error::new(ErrorKind::Input, "acquire", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_slots_are_taken_if_there_are_enough() {
+        let used = BTreeSet::from([0, 2]);
+        assert_eq!(free(4, &used, 2), Some(vec![1, 3]));
+        assert_eq!(free(4, &used, 3), None);
+        assert_eq!(free(2, &used, 1), None, "two are in use, if not the first two");
+        assert_eq!(free(1, &BTreeSet::new(), 1), Some(vec![0]));
+    }
+}

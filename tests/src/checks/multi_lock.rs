@@ -1,0 +1,376 @@
+//! ML1: several locks at once: all or none, within one time, and nobody waits in a circle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::{
+    BootInstant, Coordinator, Effect, ErrorKind, LossReason, MultiGuard, MultiLock, Result,
+};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::tools::{MOMENT, PATIENCE, Room, drop_after_polls};
+use super::{SLACK, Stage};
+use crate::harness::{Mode, eventually_async};
+
+/// L4: how late a call may return.
+const LATENESS: Duration = Duration::from_millis(100);
+/// L2: how long whoever is next may wait.
+const WAKING: Duration = Duration::from_secs(2);
+
+fn locks(coordinator: &Coordinator, names: &[&str]) -> MultiLock {
+    coordinator.locks(names).expect("valid names")
+}
+
+fn acquire_in_background(
+    coordinator: &Coordinator,
+    names: &[&str],
+) -> JoinHandle<Result<MultiGuard>> {
+    let locks = locks(coordinator, names);
+    tokio::spawn(async move { locks.acquire(Some(PATIENCE)).await })
+}
+
+/// Waits until so many hold or wait for the lock of this name.
+async fn until(coordinator: &Coordinator, name: &str, count: usize) {
+    let lock = coordinator.lock(name).expect("a valid name");
+    let come = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
+    eventually_async(PATIENCE, come).await;
+}
+
+async fn all_are_free(coordinator: &Coordinator, names: &[&str]) -> Result<()> {
+    for name in names {
+        until(coordinator, name, 0).await;
+    }
+    locks(coordinator, names).acquire(Some(PATIENCE)).await?.release().await
+}
+
+/// ML1: names are sorted byte by byte, each once; a list without names, or with a bad one, is refused.
+pub async fn ml1_names_are_sorted_and_taken_once(stage: &Stage) -> Result<()> {
+    let settings = stage.settings().member_id("one").prefix("p-");
+    let one = settings.connect(stage.url()).await?;
+    let locks = one.locks(["b", "a", "B", "é", "b", "aa"])?;
+    let sorted = ["p-B", "p-a", "p-aa", "p-b", "p-é"];
+    assert!(locks.names().eq(sorted), "{locks:?}");
+    let guard =
+        timeout(PATIENCE, locks.acquire(None)).await.expect("it does not wait for itself")?;
+    assert!(guard.guards().iter().map(|guard| guard.name()).eq(sorted));
+    assert!(guard.is_held());
+    guard.release().await?;
+    for names in [vec![], vec!["a", ""]] {
+        let refused = one.locks(&names).expect_err("no name, or an empty one");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Name, Effect::None));
+    }
+    Ok(())
+}
+
+/// ML1: callers who name the same locks in any order, or some of them, never wait in a circle.
+///
+/// Tooz: test_get_multiple_locks_with_same_coord.
+pub async fn ml1_opposite_orders_do_not_deadlock(stage: &Stage) -> Result<()> {
+    const ORDERS: [&[&str]; 8] = [
+        &["a", "b", "c"],
+        &["c", "b", "a"],
+        &["b", "a"],
+        &["a", "b"],
+        &["c", "a"],
+        &["b", "c"],
+        &["c"],
+        &["b", "c", "a", "b"],
+    ];
+    let rooms: Arc<BTreeMap<&str, Room>> =
+        Arc::new(["a", "b", "c"].map(|name| (name, Room::default())).into());
+    let mut tasks = JoinSet::new();
+    let rounds = stage.rounds(40, 4);
+    for client in 0..3 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        for names in ORDERS {
+            let (locks, rooms) = (locks(&coordinator, names), Arc::clone(&rooms));
+            tasks.spawn(async move {
+                for round in 0..rounds {
+                    let guard = locks.acquire(Some(2 * PATIENCE)).await?;
+                    let inside: Vec<_> = names
+                        .iter()
+                        .collect::<std::collections::BTreeSet<_>>()
+                        .into_iter()
+                        .map(|name| rooms[*name].enter())
+                        .collect();
+                    assert!(guard.is_held());
+                    tokio::task::yield_now().await;
+                    drop(inside);
+                    match round % 2 {
+                        0 => guard.release().await?,
+                        _ => drop(guard),
+                    }
+                }
+                Ok::<_, coordination::Error>(())
+            });
+        }
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.expect("nobody else is in the room")?;
+    }
+    Ok(())
+}
+
+/// ML1: those who want the same locks are served in the order of asking.
+pub async fn ml1_the_same_locks_in_the_order_of_asking(stage: &Stage) -> Result<()> {
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let held = locks(&clients[0], &["a", "b"]).acquire(Some(PATIENCE)).await?;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut waiting = JoinSet::new();
+    for place in 0..8 {
+        let names: &[&str] = if place % 2 == 0 { &["a", "b"] } else { &["b", "a"] };
+        let (locks, served) = (locks(&clients[place / 2 % 2], names), served.clone());
+        waiting.spawn(async move {
+            let guard = locks.acquire(Some(PATIENCE)).await?;
+            let _ = served.send(place);
+            guard.release().await
+        });
+        // They wait for the first lock only, and hold nothing.
+        until(&clients[0], "a", place + 2).await;
+    }
+    until(&clients[0], "b", 1).await;
+    held.release().await?;
+    while let Some(outcome) = waiting.join_next().await {
+        outcome.expect("no panic")?;
+    }
+    drop(served);
+    let mut seen = Vec::new();
+    while let Some(place) = order.recv().await {
+        seen.push(place);
+    }
+    assert!(seen.is_sorted() && seen.len() == 8, "{seen:?}");
+    Ok(())
+}
+
+/// ML1: when one is not free, none is taken, and those that were are given back.
+pub async fn ml1_all_or_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for taken in ["a", "b", "c"] {
+        let held = other.lock(taken)?.acquire(Some(PATIENCE)).await?;
+        let wanted = locks(&one, &["c", "a", "b"]);
+        // What was taken is given back in the background.
+        let nothing_is_kept = async || {
+            for name in ["a", "b", "c"] {
+                until(&one, name, usize::from(name == taken)).await;
+            }
+        };
+        assert!(wanted.try_acquire().await?.is_none());
+        nothing_is_kept().await;
+        assert!(wanted.try_acquire_shared().await?.is_none());
+        nothing_is_kept().await;
+        for timeout in [Duration::ZERO, 6 * MOMENT] {
+            let refused = wanted.acquire(Some(timeout)).await.expect_err("one is taken");
+            assert_eq!((refused.kind(), refused.key()), (ErrorKind::Timeout, Some(taken)));
+            assert_eq!(refused.effect(), Effect::None);
+            nothing_is_kept().await;
+        }
+        held.release().await?;
+        let all = wanted.try_acquire().await?.expect("all are free");
+        assert!(other.lock(taken)?.try_acquire().await?.is_none());
+        all.release().await?;
+        all_are_free(&other, &["a", "b", "c"]).await?;
+    }
+    Ok(())
+}
+
+/// ML1, L4: the time given is for all of them together.
+pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
+    const LIMIT: Duration = Duration::from_millis(600);
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
+    let second = other.lock("b")?.acquire(Some(PATIENCE)).await?;
+    let wanted = locks(&one, &["a", "b"]);
+    let start = Instant::now();
+    let waiting = tokio::spawn(async move { wanted.acquire(Some(LIMIT)).await });
+    sleep(LIMIT / 2).await;
+    first.release().await?;
+    let refused = waiting.await.expect("no panic").expect_err("the second is taken");
+    let took = start.elapsed();
+    assert!(took >= LIMIT && took <= LIMIT + LATENESS + stage.scheduling(), "{took:?}");
+    assert_eq!((refused.kind(), refused.key()), (ErrorKind::Timeout, Some("b")));
+    second.release().await?;
+    all_are_free(&other, &["a", "b"]).await
+}
+
+/// ML1, C1: dropped after any number of polls, it leaves nothing at any of the locks.
+pub async fn ml1_dropped_it_leaves_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..1_000 {
+        let wanted = locks(&one, &["a", "b", "c"]);
+        let completed = drop_after_polls(wanted.acquire(None), polls).await;
+        all_are_free(&other, &["a", "b", "c"]).await?;
+        // And while it waits for the last.
+        let held = other.lock("c")?.acquire(Some(PATIENCE)).await?;
+        assert!(!drop_after_polls(wanted.acquire(None), polls).await);
+        for name in ["a", "b"] {
+            until(&other, name, 0).await;
+        }
+        until(&other, "c", 1).await;
+        held.release().await?;
+        if completed {
+            return Ok(());
+        }
+    }
+    panic!("free locks are granted");
+}
+
+/// ML1, C5: a release that is dropped anywhere goes on with all of them.
+pub async fn ml1_a_dropped_release_goes_on(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..stage.rounds(3, 8) {
+        let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
+        drop_after_polls(guard.release(), polls).await;
+        all_are_free(&other, &["a", "b", "c"]).await?;
+    }
+    Ok(())
+}
+
+/// ML1: one that is broken is told for all; the others stay until they are released.
+pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
+    // Shorter holds go unwatched.
+    sleep(2 * MOMENT).await;
+    other.lock("b")?.break_lock().await?;
+    let broken = Instant::now();
+    let body = guard.protect(std::future::pending::<()>());
+    let refused = timeout(PATIENCE, body).await.expect("it is told").expect_err("one was broken");
+    let took = broken.elapsed();
+    assert!(took <= stage.notice_bound(), "{took:?}");
+    assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("b")));
+    assert_eq!(refused.effect(), Effect::Applied);
+    assert_eq!(guard.lost().await, LossReason::EntryDeleted);
+    assert!(!guard.is_held());
+    assert!(guard.guards()[0].is_held() && guard.guards()[2].is_held());
+    assert!(other.lock("a")?.try_acquire().await?.is_none());
+    let refused = guard.release().await.expect_err("one was lost");
+    assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("b")));
+    all_are_free(&other, &["a", "b", "c"]).await
+}
+
+/// ML1: one that is lost while it waits for the next ends the call; nothing is kept.
+pub async fn ml1_lost_while_waiting_for_the_next(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = other.lock("b")?.acquire(Some(PATIENCE)).await?;
+    let waiting = acquire_in_background(&one, &["a", "b"]);
+    until(&other, "b", 2).await;
+    // Shorter holds go unwatched.
+    sleep(2 * MOMENT).await;
+    other.lock("a")?.break_lock().await?;
+    let refused = timeout(PATIENCE, waiting).await.expect("it is told").expect("no panic");
+    let refused = refused.expect_err("the first was broken");
+    assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("a")));
+    assert_eq!(refused.effect(), Effect::None, "nothing ran");
+    until(&other, "b", 1).await;
+    held.release().await?;
+    all_are_free(&one, &["a", "b"]).await
+}
+
+/// ML1: the end of the session takes all of them, and the places.
+pub async fn ml1_the_end_of_the_session_takes_all(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let guard = locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?;
+    let waiting = acquire_in_background(&one, &["b", "c"]);
+    until(&other, "b", 2).await;
+    one.stop().await?;
+    assert_eq!(guard.lost().await, LossReason::Closed);
+    assert!(!guard.is_held());
+    let refused = waiting.await.expect("no panic").expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    let refused = guard.release().await.expect_err("it was lost");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    all_are_free(&other, &["a", "b", "c"]).await
+}
+
+/// ML1: shares of several locks, beside each other and not beside a writer of one of them.
+pub async fn ml1_shares_of_several(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let first = locks(&one, &["a", "b"]).acquire_shared(Some(PATIENCE)).await?;
+    let second = locks(&other, &["b", "a"]).try_acquire_shared().await?.expect("readers share");
+    assert!(first.guards().iter().chain(second.guards()).all(|guard| guard.is_shared()));
+    assert!(locks(&other, &["b", "c"]).try_acquire().await?.is_none());
+    assert!(other.lock("a")?.try_acquire().await?.is_none());
+    first.release().await?;
+    assert!(second.is_held());
+    second.release().await?;
+    all_are_free(&other, &["a", "b", "c"]).await
+}
+
+/// ML1, TR1: all let go together, after the time since the last was granted.
+pub async fn ml1_all_let_go_by_themselves(stage: &Stage) -> Result<()> {
+    const HELD_FOR: Duration = Duration::from_millis(300);
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let before = Instant::now();
+    let timed = locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?.release_after(HELD_FOR);
+    assert!(timed.iter().map(|timed| timed.name()).eq(["a", "b"]));
+    drop(timed);
+    locks(&other, &["a"]).acquire(Some(PATIENCE)).await?.release().await?;
+    assert!(before.elapsed() >= HELD_FOR, "{:?}", before.elapsed());
+    all_are_free(&other, &["a", "b"]).await
+}
+
+/// ML1, L1: a killed process that held all, or held one and waited for the next, is followed in time.
+pub async fn ml1_a_killed_process_is_followed(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("survivor").await?;
+    for waits in [false, true] {
+        let held = match waits {
+            true => Some(coordinator.lock("b")?.acquire(Some(PATIENCE)).await?),
+            false => None,
+        };
+        let worker = stage.worker(&format!("dying-{waits}"));
+        worker.send(json!({ "command": "acquire_all", "locks": ["c", "b", "a"] }));
+        until(&coordinator, "a", 1).await;
+        until(&coordinator, "b", if waits { 2 } else { 1 }).await;
+        until(&coordinator, "c", if waits { 0 } else { 1 }).await;
+        let waiting = acquire_in_background(&coordinator, &["a", "c"]);
+        until(&coordinator, "a", 2).await;
+        let killed = Instant::now();
+        worker.kill();
+        let guard = waiting.await.expect("no panic")?;
+        let took = killed.elapsed();
+        eprintln!("ML1: followed after {took:?}");
+        assert!(took <= stage.crash_bound(), "{took:?}");
+        guard.release().await?;
+        drop(held);
+        all_are_free(&coordinator, &["a", "b", "c"]).await?;
+    }
+    Ok(())
+}
+
+/// ML1, S3: whoever is cut off knows that all are gone before another gets one of them.
+pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let guard = Arc::new(locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?);
+    let waiting = acquire_in_background(&other, &["b", "c"]);
+    until(&other, "b", 2).await;
+    let last_held = Arc::new(AtomicUsize::new(0));
+    let probe = std::thread::spawn({
+        let (guard, last_held) = (Arc::clone(&guard), Arc::clone(&last_held));
+        move || {
+            while guard.is_held() {
+                last_held.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            BootInstant::now()
+        }
+    });
+    stage.proxy().set_both(Mode::Blackhole);
+    let cut = Instant::now();
+    let next = waiting.await.expect("no panic")?;
+    let granted = BootInstant::now();
+    assert!(!guard.is_held());
+    assert!(probe.join().expect("the probe") < granted);
+    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(last_held.load(Ordering::SeqCst) > 0);
+    assert!(next.is_held());
+    stage.proxy().heal();
+    next.release().await?;
+    timeout(WAKING + SLACK + stage.scheduling(), all_are_free(&one, &["a", "b", "c"]))
+        .await
+        .expect("the next session works")
+}

@@ -1,0 +1,268 @@
+//! P1, P2: never more permits than there are, and none is lost.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, ErrorKind, LossReason, Permit, Result, Semaphore};
+use serde_json::json;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::Stage;
+use super::tools::{MOMENT, PATIENCE, drop_after_polls};
+use crate::harness::{Mode, eventually_async};
+
+const NAME: &str = "uploads";
+
+fn semaphore(coordinator: &Coordinator, permits: u32) -> Semaphore {
+    coordinator.semaphore(NAME, permits).expect("a valid name")
+}
+
+fn in_background(semaphore: &Semaphore, count: u32) -> JoinHandle<Result<Permit>> {
+    let semaphore = semaphore.clone();
+    tokio::spawn(async move { semaphore.acquire_many(count, Some(PATIENCE)).await })
+}
+
+async fn until_entries(semaphore: &Semaphore, count: usize) {
+    let listed = async || semaphore.holders().await.is_ok_and(|holders| holders.len() == count);
+    eventually_async(PATIENCE, listed).await;
+}
+
+/// All of them can be taken at once, by somebody else.
+async fn all_are_free(other: &Coordinator, permits: u32) -> Result<()> {
+    let all = semaphore(other, permits).acquire_many(permits, Some(PATIENCE)).await?;
+    assert_eq!(all.slots(), (0..permits).collect::<Vec<_>>());
+    all.release().await
+}
+
+/// Who has which slot, and the last token of each.
+#[derive(Default)]
+struct Slots {
+    held: BTreeMap<u32, u64>,
+    last: BTreeMap<u32, u64>,
+    most: usize,
+}
+
+impl Slots {
+    fn take(&mut self, permit: &Permit) {
+        let token = permit.token().value();
+        for slot in permit.slots() {
+            assert_eq!(self.held.insert(*slot, token), None, "slot {slot} is taken");
+            let last = self.last.insert(*slot, token);
+            assert!(last.is_none_or(|last| last < token), "tokens of slot {slot} rise");
+        }
+        self.most = self.most.max(self.held.len());
+    }
+
+    fn give_back(&mut self, permit: &Permit) {
+        for slot in permit.slots() {
+            assert!(self.held.remove(slot).is_some());
+        }
+    }
+}
+
+/// P1: many clients, many permits at once: the slots are each held by one, and their tokens rise.
+pub async fn p1_never_more_than_there_are(stage: &Stage) -> Result<()> {
+    const PERMITS: u32 = 3;
+    let slots = Arc::new(Mutex::new(Slots::default()));
+    let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+    for client in 0..3 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        for task in 0..3_u32 {
+            let (semaphore, slots) = (semaphore(&coordinator, PERMITS), Arc::clone(&slots));
+            let rounds = stage.rounds(30, 6);
+            tasks.spawn(async move {
+                for round in 0..rounds {
+                    let count = 1 + (task + u32::try_from(round).unwrap_or_default()) % PERMITS;
+                    let permit = semaphore.acquire_many(count, Some(PATIENCE)).await?;
+                    assert_eq!(permit.slots().len(), usize::try_from(count).unwrap_or_default());
+                    slots.lock().expect("no panic").take(&permit);
+                    sleep(Duration::from_millis(u64::from(task))).await;
+                    assert!(permit.is_held());
+                    slots.lock().expect("no panic").give_back(&permit);
+                    match round % 2 {
+                        0 => permit.release().await?,
+                        _ => drop(permit),
+                    }
+                }
+                Ok(())
+            });
+        }
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.expect("no panic")?;
+    }
+    assert!(slots.lock().expect("no panic").most > 1, "several at a time");
+    Ok(())
+}
+
+/// P1: served in the order of asking; who wants many is not overtaken by who wants few.
+pub async fn p1_first_come_first_served(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let other = semaphore(&stage.connect("other").await?, 3);
+    let semaphore = semaphore(&coordinator, 3);
+    let (one, two) = (semaphore.acquire(None).await?, other.acquire_many(2, None).await?);
+    let big = in_background(&other, 3);
+    until_entries(&semaphore, 3).await;
+    let small = in_background(&semaphore, 1);
+    until_entries(&semaphore, 4).await;
+    one.release().await?;
+    sleep(MOMENT).await;
+    assert!(!small.is_finished(), "a permit is free, and somebody came before");
+    assert!(semaphore.try_acquire().await?.is_none());
+    two.release().await?;
+    let big = timeout(PATIENCE, big).await.expect("served").expect("no panic")?;
+    assert!(!small.is_finished());
+    big.release().await?;
+    let small = timeout(PATIENCE, small).await.expect("served").expect("no panic")?;
+    assert_eq!(small.slot(), 0);
+    small.release().await
+}
+
+/// P1: the number of permits is stored with the first use, and another one is an error.
+pub async fn p1_another_number_is_an_error(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = semaphore(&one, 3).acquire(None).await?;
+    let error = semaphore(&other, 1).acquire(Some(PATIENCE)).await.expect_err("three are stored");
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+    assert!(error.to_string().contains('3') && error.to_string().contains('1'), "{error}");
+    held.release().await?;
+    let error = semaphore(&other, 1).try_acquire().await.expect_err("that stays");
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+    all_are_free(&other, 3).await
+}
+
+/// P1: resizing counts for all: more serve those who wait, fewer take from nobody.
+pub async fn p1_resized(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut mine = semaphore(&one, 1);
+    let first = mine.acquire(None).await?;
+    let waiting = in_background(&semaphore(&other, 1), 1);
+    until_entries(&mine, 2).await;
+    mine.resize(2).await?;
+    let second = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
+    assert_eq!((first.slot(), second.slot()), (0, 1));
+    mine.resize(1).await?;
+    assert_eq!(mine.permits(), 1);
+    assert!(first.is_held() && second.is_held());
+    first.release().await?;
+    assert!(mine.try_acquire().await?.is_none(), "one is held, if not the first");
+    second.release().await?;
+    all_are_free(&other, 1).await
+}
+
+/// P1: what cannot be is refused at once, with what is allowed.
+pub async fn p1_what_cannot_be_is_refused(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    for permits in [0, 10_001] {
+        let error = coordinator.semaphore(NAME, permits).expect_err("out of range");
+        assert_eq!(error.kind(), ErrorKind::Input);
+        assert!(error.to_string().contains("10000"), "{error}");
+    }
+    for count in [0, 4] {
+        let error = semaphore(&coordinator, 3).acquire_many(count, None).await;
+        assert_eq!(error.expect_err("three at most").kind(), ErrorKind::Input);
+    }
+    assert_eq!(coordinator.semaphore("", 1).expect_err("no name").kind(), ErrorKind::Name);
+    all_are_free(&coordinator, 3).await
+}
+
+/// P2: the future is dropped after its first poll, its second, and so on; no permit is lost.
+pub async fn p2_cancelled_acquires_leak_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..1_000 {
+        let mine = semaphore(&one, 2);
+        let completed = drop_after_polls(mine.acquire_many(2, None), polls).await;
+        all_are_free(&other, 2).await?;
+        let waited = {
+            let held = semaphore(&other, 2).acquire(None).await?;
+            let waited = drop_after_polls(mine.acquire_many(2, None), polls).await;
+            held.release().await?;
+            waited
+        };
+        assert!(!waited, "one is held by somebody else");
+        all_are_free(&other, 2).await?;
+        if completed {
+            until_entries(&mine, 0).await;
+            return Ok(());
+        }
+    }
+    panic!("free permits are granted");
+}
+
+/// P2: waiters whose time runs out leave, and those behind them are served.
+pub async fn p2_timed_out_waiters_leave(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = semaphore(&one, 2).acquire(None).await?;
+    let start = Instant::now();
+    let late = semaphore(&other, 2).acquire_many(2, Some(2 * MOMENT)).await;
+    assert_eq!(late.expect_err("one is held").kind(), ErrorKind::Timeout);
+    let bound = 2 * MOMENT + Duration::from_millis(100) + super::SLACK + stage.scheduling();
+    assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
+    let behind = semaphore(&other, 2).acquire(Some(PATIENCE)).await?;
+    assert_eq!(behind.slot(), 1);
+    drop((held, behind));
+    all_are_free(&one, 2).await
+}
+
+/// P2: what a session held is free when it ends, and its guards know.
+pub async fn p2_a_lost_session_frees_its_permits(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = semaphore(&one, 3).acquire_many(2, None).await?;
+    let waiting = in_background(&semaphore(&other, 3), 2);
+    until_entries(&semaphore(&other, 3), 2).await;
+    one.stop().await?;
+    assert_eq!(held.lost().await, LossReason::Closed);
+    assert!(!held.is_held());
+    timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?.release().await?;
+    assert!(held.release().await.is_err());
+    all_are_free(&other, 3).await
+}
+
+/// P2: the store ends the session, and nobody asked for it.
+pub async fn p2_a_revoked_session_frees_its_permits(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = semaphore(&one, 1).acquire(None).await?;
+    stage.end_session("one");
+    timeout(stage.notice_bound(), held.lost()).await.expect("told");
+    all_are_free(&other, 1).await?;
+    // The next session is open by itself.
+    semaphore(&one, 1).acquire(Some(PATIENCE)).await?.release().await
+}
+
+/// P2: a killed process' permits are free within the bound, those it held and those it waited for.
+pub async fn p2_a_killed_holder_frees_its_permits(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let worker = stage.worker("holder");
+    worker.call(json!({ "command": "permits", "semaphore": NAME, "of": 2, "count": 2 }));
+    worker.send(json!({ "command": "permits", "semaphore": NAME, "of": 2, "count": 1 }));
+    let mine = semaphore(&coordinator, 2);
+    until_entries(&mine, 2).await;
+    let waiting = in_background(&mine, 2);
+    until_entries(&mine, 3).await;
+    let killed = Instant::now();
+    worker.kill();
+    let all = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
+    let took = killed.elapsed();
+    assert!(took <= stage.crash_bound(), "served after {took:?}");
+    all.release().await
+}
+
+/// P2: a holder that is cut off loses its permits before anybody else gets them; a waiter that is cut off
+/// is served when it is back.
+pub async fn p2_cut_off(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let held = semaphore(&one, 1).acquire(None).await?;
+    let waiting = in_background(&semaphore(&other, 1), 1);
+    until_entries(&semaphore(&other, 1), 2).await;
+    stage.proxy().set_both(Mode::Blackhole);
+    let next = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
+    assert!(!held.is_held(), "lost before it was granted to another");
+    let back = in_background(&semaphore(&one, 1), 1);
+    stage.proxy().heal();
+    until_entries(&semaphore(&other, 1), 2).await;
+    next.release().await?;
+    timeout(PATIENCE, back).await.expect("served").expect("no panic")?.release().await?;
+    all_are_free(&other, 1).await
+}

@@ -1,0 +1,263 @@
+//! TR1: guards that let go by themselves, never early and soon after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::{ErrorKind, LossReason, Result, TimedRelease};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, drop_after_polls, lock, take_turn,
+    until_contenders,
+};
+use super::{Backend, SLACK, Stage};
+use crate::harness::Mode;
+
+/// How late the release may be; over a network a request and its answer are added.
+fn lateness(stage: &Stage) -> Duration {
+    let bound = match stage.backend() {
+        Backend::Memory | Backend::File => Duration::from_millis(20),
+        Backend::Etcd => Duration::from_millis(20) + SLACK,
+    };
+    bound + stage.scheduling()
+}
+
+/// Longer than what a check does in between takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// TR1: the next one is served when the time has passed since the grant, not before and not much later;
+/// also when the answer is dropped, and when it was ordered some time after the grant.
+pub async fn tr1_never_early_and_soon_after(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for (held_for, kept, ordered_after) in
+        [(30, true, 0), (100, false, 0), (250, true, 100), (250, false, 100), (600, true, 0)]
+    {
+        let held_for = Duration::from_millis(held_for);
+        let before = Instant::now();
+        let guard = acquire(&one).await?;
+        let after = Instant::now();
+        let waiting = acquire_in_background(&other);
+        sleep(Duration::from_millis(ordered_after)).await;
+        let timed = guard.release_after(held_for);
+        assert!(timed.is_held() || after.elapsed() >= held_for);
+        let timed = kept.then_some(timed);
+        let next = waiting.await.expect("no panic")?;
+        let served = Instant::now();
+        assert!(served - before >= held_for, "{:?} early", held_for - (served - before));
+        let late = (served - after).saturating_sub(held_for);
+        eprintln!("TR1: {late:?} late after {held_for:?}");
+        assert!(late <= lateness(stage), "{late:?} late");
+        assert!(timed.is_none_or(|timed| !timed.is_held()));
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// TR1: a time that is over when it is named releases at once.
+pub async fn tr1_a_time_that_has_passed(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for held_for in [Duration::ZERO, MOMENT] {
+        let guard = acquire(&one).await?;
+        sleep(2 * MOMENT).await;
+        let ordered = Instant::now();
+        let timed = guard.release_after(held_for);
+        take_turn(&other).await?;
+        assert!(ordered.elapsed() <= lateness(stage), "{:?}", ordered.elapsed());
+        assert!(!timed.is_held());
+    }
+    Ok(())
+}
+
+/// TR1: no time is too long; the end of the session comes before it.
+pub async fn tr1_a_time_without_end(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let timed = acquire(&one).await?.release_after(Duration::MAX);
+    sleep(2 * MOMENT).await;
+    assert!(timed.is_held());
+    assert!(lock(&other).try_acquire().await?.is_none());
+    one.stop().await?;
+    assert_eq!(timed.lost().await, LossReason::Closed);
+    take_turn(&other).await.map(drop)
+}
+
+/// TR1: many who hold for a while each never overlap, and come in the order of asking.
+pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
+    const HELD_FOR: Duration = Duration::from_millis(5);
+    let mut clients = Vec::new();
+    for client in ["one", "other", "third"] {
+        clients.push(stage.connect(client).await?);
+    }
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for task in 0..stage.rounds(30, 12) {
+        let (lock, inside) = (lock(&clients[task % 3]), Arc::clone(&inside));
+        tasks.spawn(async move {
+            let guard = lock.acquire(Some(PATIENCE)).await?;
+            let granted = Instant::now();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            let token = guard.token();
+            // Before the time is over: it counts from the grant, which was a little earlier.
+            sleep(HELD_FOR / 5).await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            drop(guard.release_after(HELD_FOR));
+            Ok::<_, coordination::Error>((token, granted))
+        });
+    }
+    let mut grants = Vec::new();
+    while let Some(grant) = tasks.join_next().await {
+        grants.push(grant.expect("no panic")?);
+    }
+    grants.sort_unstable_by_key(|(token, _)| *token);
+    for pair in grants.windows(2) {
+        let (before, after) = (pair[0].1, pair[1].1);
+        assert!(before < after, "in the order of their tokens");
+        // Between the grant and the moment at which it was seen lies what the machine withheld.
+        let apart = (after - before) + stage.scheduling() + Duration::from_millis(2);
+        assert!(apart >= HELD_FOR, "{:?} apart", after - before);
+    }
+    Ok(())
+}
+
+/// TR1: the release is ordered: neither the end of the task that did it, nor an answer that is asked and
+/// dropped, changes it.
+pub async fn tr1_the_task_may_end(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for polls in 0..4 {
+        let lock_one = lock(&one);
+        let before = Instant::now();
+        let task = tokio::spawn(async move {
+            let guard = lock_one.acquire(Some(PATIENCE)).await?;
+            let timed = guard.release_after(4 * MOMENT);
+            drop_after_polls(timed.lost(), polls).await;
+            drop_after_polls(timed.protect(std::future::pending::<()>()), polls).await;
+            Ok::<_, coordination::Error>(())
+        });
+        task.await.expect("no panic")?;
+        assert!(lock(&other).try_acquire().await?.is_none() || before.elapsed() >= 4 * MOMENT);
+        take_turn(&other).await?;
+        assert!(before.elapsed() >= 4 * MOMENT, "{:?}", before.elapsed());
+    }
+    Ok(())
+}
+
+/// TR1: nor the end of the runtime on which it was ordered, where the session has a thread of its own.
+pub async fn tr1_the_runtime_may_end(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    let (settings, url) = (stage.settings().member_id("one"), stage.url().to_owned());
+    let ordering = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let ordered: Result<_> = runtime.block_on(async {
+            let coordinator = settings.connect(&url).await?;
+            let before = Instant::now();
+            let timed = acquire(&coordinator).await?.release_after(10 * MOMENT);
+            Ok((coordinator, before, timed))
+        });
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        ordered
+    });
+    let (_coordinator, before, timed) = ordering.await.expect("no panic")?;
+    assert!(timed.is_held() || before.elapsed() >= 10 * MOMENT);
+    take_turn(&other).await?;
+    let took = before.elapsed();
+    assert!(took >= 10 * MOMENT, "{took:?}");
+    assert!(!timed.is_held());
+    Ok(())
+}
+
+/// TR1, S5: a lock that was lost before its time is not released again, and a later grant stays.
+pub async fn tr1_lost_before_its_time(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let timed = acquire(&one).await?.release_after(6 * MOMENT);
+    lock(&other).break_lock().await?;
+    let next = acquire(&other).await?;
+    assert_eq!(timeout(PATIENCE, timed.lost()).await, Ok(LossReason::EntryDeleted));
+    assert!(!timed.is_held());
+    sleep(8 * MOMENT).await;
+    assert!(next.is_held());
+    let holders = lock(&one).holders().await?;
+    assert!(holders.len() == 1 && holders[0].token == next.token(), "{holders:?}");
+    let protected = timed.protect(async {}).await.expect_err("it was lost");
+    assert_eq!(protected.kind(), ErrorKind::Lost);
+    next.release().await
+}
+
+/// TR1: the end of the session ends it, told by the answer; so does the end of the coordinator.
+pub async fn tr1_the_session_ends_before(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    for stop in [true, false] {
+        let one = stage.connect("one").await?;
+        let timed = acquire(&one).await?.release_after(LONG);
+        match stop {
+            true => one.stop().await?,
+            false => drop(one),
+        }
+        assert_eq!(timeout(PATIENCE, timed.lost()).await, Ok(LossReason::Closed));
+        assert!(!timed.is_held());
+        take_turn(&other).await?;
+    }
+    Ok(())
+}
+
+/// TR1: shares and permits let go by themselves, too.
+pub async fn tr1_shares_and_permits(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let before = Instant::now();
+    let share: TimedRelease =
+        lock(&one).acquire_shared(Some(PATIENCE)).await?.release_after(4 * MOMENT);
+    take_turn(&other).await?;
+    assert!(before.elapsed() >= 4 * MOMENT && !share.is_held());
+    let before = Instant::now();
+    let permit = one.semaphore(NAME, 1)?.acquire(Some(PATIENCE)).await?.release_after(4 * MOMENT);
+    let next = other.semaphore(NAME, 1)?.acquire(Some(PATIENCE)).await?;
+    assert!(before.elapsed() >= 4 * MOMENT && !permit.is_held());
+    next.release().await
+}
+
+/// TR1, L1: a process that is killed before the time frees the lock by its death.
+pub async fn tr1_a_killed_process_frees_it_before(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let worker = stage.worker("holder");
+    worker.call(json!({ "command": "acquire", "lock": NAME }));
+    worker
+        .call(json!({ "command": "release_after", "handle": NAME, "ms": LONG.as_millis() as u64 }));
+    let waiting = acquire_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 2).await;
+    let killed = Instant::now();
+    worker.kill();
+    waiting.await.expect("no panic")?.release().await?;
+    let took = killed.elapsed();
+    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    // And one that lives on keeps to the time.
+    let worker = stage.worker("living");
+    let before = Instant::now();
+    worker.call(json!({ "command": "acquire", "lock": NAME }));
+    worker.call(json!({ "command": "release_after", "handle": NAME, "ms": 300 }));
+    take_turn(&coordinator).await?;
+    assert!(before.elapsed() >= Duration::from_millis(300), "{:?}", before.elapsed());
+    Ok(())
+}
+
+/// TR1: when the time passes during an outage, the lock is not held from then on, and is released as soon as
+/// the store can be told; if that takes longer than the lease, it ends with it.
+pub async fn tr1_the_time_passes_during_an_outage(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let before = Instant::now();
+    let timed = acquire(&one).await?.release_after(6 * MOMENT);
+    stage.proxy().set_both(Mode::Stall);
+    sleep(7 * MOMENT).await;
+    assert!(!timed.is_held(), "{:?}", before.elapsed());
+    stage.proxy().heal();
+    let healed = Instant::now();
+    take_turn(&other).await?;
+    assert!(healed.elapsed() <= stage.crash_bound(), "{:?}", healed.elapsed());
+    let timed = acquire(&one).await?.release_after(6 * MOMENT);
+    stage.proxy().set_both(Mode::Blackhole);
+    let cut = Instant::now();
+    take_turn(&other).await?;
+    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(!timed.is_held());
+    Ok(())
+}
