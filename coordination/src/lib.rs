@@ -247,6 +247,7 @@ pub use config::Config;
 pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::grant::{Grant, TimedRelease};
+pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::semaphore::{Permit, Semaphore};

@@ -2,8 +2,10 @@
 
 mod acquire;
 pub(crate) mod data;
+mod gate;
 pub(crate) mod grant;
 mod judge;
+pub(crate) mod limiter;
 pub(crate) mod lock;
 pub(crate) mod multi;
 mod place;

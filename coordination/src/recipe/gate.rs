@@ -1,0 +1,136 @@
+//! The limiter's door: who works, who waits and who is refused.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::data::{MAX_VALUE_BYTES, to_data};
+use super::judge::{Judge, Verdict};
+use super::limiter::{Refusal, Standing};
+use super::slots::{self, Claim};
+use crate::backend::{Entry, Listing, Mode};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Limits {
+    pub(super) slots: u32,
+    pub(super) standby: u32,
+    pub(super) latest_wins: bool,
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = if self.latest_wins { "the latest wins" } else { "first come, first served" };
+        write!(f, "{} slots and {} on standby, {order}", self.slots, self.standby)
+    }
+}
+
+/// Decides who works, who waits and who is refused.
+pub(super) struct Gate {
+    limits: Limits,
+    /// Whether it may be put on standby.
+    is_patient: bool,
+    standing: watch::Sender<Standing>,
+    /// What the last judgement was, if it was to refuse.
+    refusal: Mutex<Option<Refusal>>,
+}
+
+/// The others, as one who decides finds them.
+#[derive(Default)]
+struct Others {
+    used: BTreeSet<u32>,
+    standby_before: usize,
+    standby: usize,
+    /// Somebody after us works or waits.
+    is_replaced: bool,
+}
+
+impl Judge for Gate {
+    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+        *self.last() = None;
+        let waits = Claim::of(own)?;
+        let Some(limits) = slots::stored(listing, &self.limits, waits.standby)? else {
+            return Ok(Verdict::Found(to_data("enter", &self.limits, MAX_VALUE_BYTES)?));
+        };
+        let (mut others, mut arriving) = (Others::default(), None);
+        for entry in listing.entries.iter().filter(|entry| entry.seq != own.seq) {
+            let is_before = entry.seq < own.seq;
+            if entry.mode == Mode::Exclusive {
+                if is_before {
+                    arriving = Some(entry);
+                }
+                continue;
+            }
+            let claim = Claim::of(entry)?;
+            others.standby += usize::from(claim.standby);
+            others.standby_before += usize::from(claim.standby && is_before);
+            others.is_replaced |= !is_before;
+            others.used.extend(claim.slots);
+        }
+        match (waits.standby, arriving) {
+            (true, _) => self.on_standby(limits, &others, waits),
+            (false, Some(before)) => Ok(Verdict::Behind(before.into())),
+            (false, None) => self.arriving(limits, &others, waits),
+        }
+    }
+}
+
+impl Gate {
+    /// A gate, and where to hear how its entry stands.
+    pub(super) fn new(limits: Limits, is_patient: bool) -> (Arc<Self>, watch::Receiver<Standing>) {
+        let (standing, told) = watch::channel(Standing::Arriving);
+        (Arc::new(Self { limits, is_patient, standing, refusal: Mutex::default() }), told)
+    }
+
+    fn arriving(&self, limits: Limits, others: &Others, claim: Claim) -> Result<Verdict> {
+        // A free slot with somebody waiting is his.
+        if others.standby == 0
+            && let Some(slots) = slots::free(limits.slots, &others.used, 1)
+        {
+            return Ok(Verdict::Take(claim.has(slots).data()?));
+        }
+        let room = usize::try_from(limits.standby).unwrap_or(usize::MAX);
+        match others.standby {
+            _ if !self.is_patient || room == 0 => self.refuse(Refusal::AllBusy),
+            // Comes in, and the one who waits goes; a third one waits outside until he has gone.
+            0 | 1 if limits.latest_wins => Ok(Verdict::Note(claim.on_standby().data()?)),
+            _ if limits.latest_wins => Ok(Verdict::Wait),
+            waiting if waiting < room => Ok(Verdict::Note(claim.on_standby().data()?)),
+            _ => self.refuse(Refusal::StandbyFull),
+        }
+    }
+
+    fn on_standby(&self, limits: Limits, others: &Others, claim: Claim) -> Result<Verdict> {
+        self.standing.send_if_modified(|standing| {
+            let is_news = *standing == Standing::Arriving;
+            *standing = Standing::Standby;
+            is_news
+        });
+        if limits.latest_wins && others.is_replaced {
+            return self.refuse(Refusal::Replaced);
+        }
+        let is_first = limits.latest_wins || others.standby_before == 0;
+        match slots::free(limits.slots, &others.used, 1).filter(|_| is_first) {
+            Some(slots) => Ok(Verdict::Take(claim.has(slots).data()?)),
+            None => Ok(Verdict::Wait),
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Result<Verdict> {
+        *self.last() = Some(refusal);
+        Err(Error::new(ErrorKind::Timeout, "enter", "refused"))
+    }
+
+    /// Why it was refused, if it was.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        *self.last()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Refusal>> {
+        self.refusal.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,372 @@
+//! LM1–LM3: so many work, so many stand by, nobody overtakes, and whoever goes leaves nothing.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use coordination::{
+    Admission, Coordinator, ErrorKind, Limiter, LossReason, Patience, Refusal, Result, Standing,
+    WorkSlot,
+};
+use serde_json::json;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::tools::{PATIENCE, drop_after_polls};
+use super::{SLACK, Stage};
+use crate::harness::{Mode, eventually_async};
+
+const NAME: &str = "nightly";
+/// How late somebody may come back whose patience is over (contract L4).
+const LATENESS: Duration = Duration::from_millis(100);
+
+/// A limiter of so many slots and so many on standby, with as much patience as a test has.
+fn limiter(coordinator: &Coordinator, slots: u32, standby: u32) -> Limiter {
+    let limiter = coordinator.limiter(NAME).expect("a valid name");
+    limiter.slots(slots).standby(standby).patience(Patience::Timeout(PATIENCE))
+}
+
+async fn working(limiter: &Limiter) -> Result<WorkSlot> {
+    match limiter.enter().await? {
+        Admission::Working(slot) => Ok(slot),
+        Admission::Refused(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+async fn refused(limiter: &Limiter) -> Result<Refusal> {
+    match limiter.enter().await? {
+        Admission::Working(slot) => panic!("slot {} was free", slot.slot()),
+        Admission::Refused(refusal) => Ok(refusal),
+    }
+}
+
+fn in_background(limiter: &Limiter) -> JoinHandle<Result<Admission>> {
+    let limiter = limiter.clone();
+    tokio::spawn(async move { limiter.enter().await })
+}
+
+async fn admitted(entering: JoinHandle<Result<Admission>>) -> Result<Admission> {
+    timeout(PATIENCE, entering).await.expect("decided").expect("no panic")
+}
+
+/// Waits until so many work and so many stand by, and nobody else is there.
+async fn until_inside(limiter: &Limiter, working: usize, waiting: usize) {
+    let inside = async || {
+        let Ok(occupants) = limiter.inspect().await else { return false };
+        let at_work = occupants.iter().filter(|occupant| !occupant.slots.is_empty()).count();
+        (at_work, occupants.len()) == (working, working + waiting)
+    };
+    eventually_async(PATIENCE, inside).await;
+}
+
+/// LM1: the slots are numbered from 1, each is held by one, and who comes when all are taken is refused.
+pub async fn lm1_slots_and_refusals(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let single = one.singleton("single")?.patience(Patience::Never);
+    for _ in 0..3 {
+        let slot = working(&single).await?;
+        assert_eq!(slot.slot(), 1);
+        assert_eq!(refused(&other.singleton("single")?).await?, Refusal::AllBusy);
+        slot.release().await?;
+    }
+    let pair = [limiter(&one, 2, 0), limiter(&other, 2, 0)];
+    let held = [working(&pair[0]).await?, working(&pair[1]).await?];
+    assert_eq!(held.each_ref().map(WorkSlot::slot), [1, 2]);
+    assert_eq!(refused(&pair[1]).await?, Refusal::AllBusy);
+    let [first, second] = held;
+    first.release().await?;
+    assert_eq!(working(&pair[1]).await?.slot(), 1, "the lowest free one");
+    drop(second);
+    until_inside(&pair[0], 0, 0).await;
+    let many = one.limiter("twenty")?.slots(20);
+    let mut held = Vec::new();
+    for slot in 1..=20 {
+        held.push(working(&many).await?);
+        assert_eq!(held.last().map(WorkSlot::slot), Some(slot));
+    }
+    assert_eq!(refused(&many).await?, Refusal::AllBusy);
+    Ok(())
+}
+
+/// LM1: who wants other numbers than are stored gets an error that has both; resizing is for all.
+pub async fn lm1_other_numbers_are_an_error(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut mine = limiter(&one, 3, 1);
+    let held = working(&mine).await?;
+    for wrong in [limiter(&other, 1, 1), limiter(&other, 3, 0), limiter(&other, 1, 1).latest_wins()]
+    {
+        let error = wrong.enter().await.expect_err("three and one are stored");
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
+        assert!(error.to_string().contains("3 slots and 1 on standby"), "{error}");
+    }
+    mine.resize(1).await?;
+    assert!(held.is_held());
+    let waiting = in_background(&limiter(&other, 1, 1));
+    until_inside(&mine, 1, 1).await;
+    mine.resize(2).await?;
+    let Admission::Working(second) = admitted(waiting).await? else { panic!("there is room") };
+    assert_eq!((held.slot(), second.slot()), (1, 2));
+    for nonsense in [limiter(&one, 0, 0), limiter(&one, 10_001, 0), limiter(&one, 1, 10_001)] {
+        assert_eq!(nonsense.enter().await.expect_err("nonsense").kind(), ErrorKind::Input);
+    }
+    Ok(())
+}
+
+/// LM1: many come and go; never more work than may, and no slot is taken twice.
+pub async fn lm1_never_more_than_there_are(stage: &Stage) -> Result<()> {
+    let slots = Arc::new(Mutex::new([None::<u64>; 2]));
+    let last = Arc::new(Mutex::new([0_u64; 2]));
+    let mut tasks: JoinSet<Result<u32>> = JoinSet::new();
+    for client in 0..4 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        for _ in 0..3 {
+            let (slots, last) = (Arc::clone(&slots), Arc::clone(&last));
+            let (limiter, rounds) = (limiter(&coordinator, 2, 2), stage.rounds(30, 6));
+            tasks.spawn(async move {
+                let mut worked = 0;
+                for _ in 0..rounds {
+                    let Admission::Working(slot) = limiter.enter().await? else {
+                        sleep(Duration::from_millis(3)).await;
+                        continue;
+                    };
+                    let index = usize::try_from(slot.slot() - 1).expect("one of two");
+                    let token = slot.token().value();
+                    let before = slots.lock().expect("no panic")[index].replace(token);
+                    assert_eq!(before, None, "slot {index}");
+                    let before =
+                        std::mem::replace(&mut last.lock().expect("no panic")[index], token);
+                    assert!(before < token, "tokens of slot {index} rise");
+                    sleep(Duration::from_millis(1)).await;
+                    assert!(slot.is_held());
+                    slots.lock().expect("no panic")[index] = None;
+                    slot.release().await?;
+                    worked += 1;
+                }
+                Ok(worked)
+            });
+        }
+    }
+    let worked: u32 = tasks.join_all().await.into_iter().sum::<Result<u32>>()?;
+    assert!(worked > 20, "{worked}");
+    Ok(())
+}
+
+/// LM2: one stands by and takes over; the callback is told of every step; a third is refused.
+pub async fn lm2_standby_takes_over(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let worker = working(&limiter(&one, 1, 1)).await?;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let entering = tokio::spawn({
+        let (limiter, told) = (limiter(&other, 1, 1), Arc::clone(&told));
+        async move { limiter.enter_telling(|step| told.lock().expect("fine").push(step)).await }
+    });
+    until_inside(&limiter(&one, 1, 1), 1, 1).await;
+    let start = Instant::now();
+    assert_eq!(refused(&limiter(&one, 1, 1)).await?, Refusal::StandbyFull);
+    assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
+    assert!(start.elapsed() < 10 * SLACK + stage.scheduling(), "refused at once");
+    assert!(!entering.is_finished());
+    let token = worker.token();
+    worker.release().await?;
+    let Admission::Working(next) = admitted(entering).await? else { panic!("its turn") };
+    assert!(next.slot() == 1 && next.token() > token);
+    assert_eq!(*told.lock().expect("fine"), [Standing::Standby, Standing::Working(1)]);
+    Ok(())
+}
+
+/// LM2: however many newcomers try, whoever stands by gets the slot.
+pub async fn lm2_newcomers_do_not_overtake(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    for _ in 0..stage.rounds(3, 1) {
+        let worker = working(&limiter(&one, 1, 1)).await?;
+        let standby = in_background(&limiter(&other, 1, 1));
+        until_inside(&limiter(&one, 1, 1), 1, 1).await;
+        let mut storm: JoinSet<Result<bool>> = JoinSet::new();
+        for _ in 0..50 {
+            let newcomer = limiter(&one, 1, 1).patience(Patience::Never);
+            storm.spawn(async move {
+                let mut overtook = false;
+                for _ in 0..3 {
+                    overtook |= matches!(newcomer.enter().await?, Admission::Working(_));
+                }
+                Ok(overtook)
+            });
+        }
+        sleep(Duration::from_millis(5)).await;
+        worker.release().await?;
+        let Admission::Working(slot) = admitted(standby).await? else { panic!("it waited") };
+        while let Some(overtook) = storm.join_next().await {
+            assert!(!overtook.expect("no panic")?, "a newcomer got the slot");
+        }
+        slot.release().await?;
+        until_inside(&limiter(&one, 1, 1), 0, 0).await;
+    }
+    Ok(())
+}
+
+/// LM2: those on standby are served in the order of their coming.
+pub async fn lm2_oldest_first(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let worker = working(&limiter(&one, 1, 3)).await?;
+    let mut waiting = Vec::new();
+    for count in 1..=3 {
+        waiting.push(in_background(&limiter(if count % 2 == 0 { &one } else { &other }, 1, 3)));
+        until_inside(&limiter(&one, 1, 3), 1, count).await;
+    }
+    let mut last = worker.token();
+    worker.release().await?;
+    for entering in waiting {
+        let Admission::Working(slot) = admitted(entering).await? else { panic!("its turn") };
+        assert!(slot.token() > last);
+        last = slot.token();
+        slot.release().await?;
+    }
+    Ok(())
+}
+
+/// LM2: the latest wins: who waits is replaced by whoever comes later, and tokens rise.
+pub async fn lm2_the_latest_wins(stage: &Stage) -> Result<()> {
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let latest = |index: usize| limiter(&clients[index % 2], 1, 1).latest_wins();
+    let mut worker = working(&latest(0)).await?;
+    for round in 0..stage.rounds(30, 6) {
+        let old = in_background(&latest(round));
+        until_inside(&latest(0), 1, 1).await;
+        let new = in_background(&latest(round + 1));
+        let Admission::Refused(refusal) = admitted(old).await? else { panic!("replaced") };
+        assert_eq!(refusal, Refusal::Replaced);
+        until_inside(&latest(0), 1, 1).await;
+        let token = worker.token();
+        worker.release().await?;
+        let Admission::Working(next) = admitted(new).await? else { panic!("the latest") };
+        assert!(next.token() > token);
+        worker = next;
+    }
+    worker.release().await
+}
+
+/// LM3: patience is one deadline, however many slots there are; who gives up leaves room at once.
+pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = working(&limiter(&one, 1, 1)).await?;
+    let wait = Duration::from_millis(50);
+    for (patience, expected) in [
+        (Patience::retries(3, wait), 3 * wait),
+        (Patience::Timeout(Duration::from_millis(500)), Duration::from_millis(500)),
+    ] {
+        let start = Instant::now();
+        let refusal = refused(&limiter(&other, 1, 1).patience(patience)).await?;
+        let took = start.elapsed();
+        assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
+        let bound = expected + LATENESS + SLACK + stage.scheduling();
+        assert!(took >= expected && took <= bound, "{took:?}");
+        // Room for the next one, once the store has heard of it.
+        until_inside(&limiter(&one, 1, 1), 1, 0).await;
+    }
+    let (mut tries, mut last) = (0, Duration::ZERO);
+    let asked = |attempt, waited| {
+        tries += 1;
+        assert!(attempt == tries && waited > last);
+        last = waited;
+        attempt < 4
+    };
+    let admission = limiter(&other, 1, 1).enter_while(wait, asked).await?;
+    assert!(
+        matches!(admission, Admission::Refused(Refusal::GaveUp { waited }) if waited >= 4 * wait)
+    );
+    assert_eq!(tries, 4);
+    held.release().await
+}
+
+/// LM3: refused, cancelled at any poll, or with a panic in its callback: nothing is left.
+pub async fn lm3_whoever_goes_leaves_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mine = limiter(&one, 1, 1);
+    for polls in 0..1_000 {
+        let completed = drop_after_polls(mine.enter(), polls).await;
+        until_inside(&mine, 0, 0).await;
+        let held = working(&limiter(&other, 1, 1)).await?;
+        let waited = drop_after_polls(mine.enter(), polls).await;
+        assert!(!waited, "somebody else works");
+        until_inside(&mine, 1, 0).await;
+        held.release().await?;
+        if completed {
+            break;
+        }
+    }
+    let held = working(&limiter(&other, 1, 1)).await?;
+    let panicking = tokio::spawn({
+        let mine = mine.clone();
+        async move { mine.enter_telling(|step| panic!("told of {step:?}")).await.map(drop) }
+    });
+    assert!(panicking.await.is_err_and(|error| error.is_panic()));
+    until_inside(&mine, 1, 0).await;
+    assert_eq!(refused(&mine.clone().patience(Patience::Never)).await?, Refusal::AllBusy);
+    until_inside(&mine, 1, 0).await;
+    held.release().await
+}
+
+/// LM3: a worker whose session ends is told and followed; what it does afterwards harms nobody.
+pub async fn lm3_a_lost_session_frees_its_slot(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let old = working(&limiter(&one, 1, 1)).await?;
+    let standby = in_background(&limiter(&other, 1, 1));
+    until_inside(&limiter(&other, 1, 1), 1, 1).await;
+    one.stop().await?;
+    assert_eq!(old.lost().await, LossReason::Closed);
+    let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
+    assert!(old.release().await.is_err(), "it had been lost");
+    assert!(new.is_held());
+    until_inside(&limiter(&other, 1, 1), 1, 0).await;
+    new.release().await
+}
+
+/// LM3: the store ends the session of a worker: its heartbeats and its release leave the next one alone.
+pub async fn lm3_a_revoked_session_frees_its_slot(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let old = working(&limiter(&one, 1, 1)).await?;
+    let standby = in_background(&limiter(&other, 1, 1));
+    until_inside(&limiter(&other, 1, 1), 1, 1).await;
+    stage.end_session("one");
+    let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
+    timeout(stage.notice_bound(), old.lost()).await.expect("told");
+    assert!(old.release().await.is_err(), "it had been lost");
+    sleep(2 * stage.heartbeat()).await;
+    assert!(new.is_held());
+    new.release().await
+}
+
+/// LM3: a worker is killed: who stands by works within the bound. A child that it left does not matter once it
+/// has let go.
+pub async fn lm3_a_killed_worker_is_followed(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let worker = stage.worker("worker");
+    let enter = json!({ "command": "enter", "limiter": NAME, "standby": 1 });
+    worker.call(enter.clone());
+    worker.call(json!({ "command": "spawn_children", "n": 1, "seconds": 2 }));
+    worker.call(json!({ "command": "let_go" }));
+    working(&limiter(&coordinator, 1, 1)).await?.release().await?;
+    worker.call(enter);
+    let standby = in_background(&limiter(&coordinator, 1, 1));
+    until_inside(&limiter(&coordinator, 1, 1), 1, 1).await;
+    let killed = Instant::now();
+    worker.kill();
+    let Admission::Working(slot) = admitted(standby).await? else { panic!("its turn") };
+    let took = killed.elapsed();
+    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    slot.release().await
+}
+
+/// LM3: a worker that is cut off has lost its slot before anybody else gets it.
+pub async fn lm3_cut_off(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let old = working(&limiter(&one, 1, 1)).await?;
+    let standby = in_background(&limiter(&other, 1, 1));
+    until_inside(&limiter(&other, 1, 1), 1, 1).await;
+    stage.proxy().set_both(Mode::Blackhole);
+    let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
+    assert!(!old.is_held());
+    stage.proxy().heal();
+    assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
+    assert!(new.is_held());
+    new.release().await
+}
