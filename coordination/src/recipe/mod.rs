@@ -10,6 +10,7 @@ pub(crate) mod lock;
 pub(crate) mod multi;
 mod place;
 pub(crate) mod queue;
+pub(crate) mod rate_limiter;
 pub(crate) mod semaphore;
 pub(crate) mod slots;
 mod turn;

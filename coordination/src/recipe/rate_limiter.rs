@@ -1,0 +1,551 @@
+//! The rate limiter: so many permits in every window of time, whoever asks.
+//!
+//! What was given is the queue's value: the slots of the last permits. Whoever wants permits reads it,
+//! finds the first slot that keeps the rules, and writes it back with that slot in it, unless somebody
+//! else came in between. Nothing owns a permit, so nothing has to be given back, and a crash changes nothing.
+
+mod clock;
+mod permit;
+mod schedule;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::clock::{Clock, Shared, Time, longer, shorter};
+pub use self::permit::{Attempt, RatePermit};
+use self::schedule::{History, Micros, Rules, to_micros, to_micros_floor};
+use super::data::{MAX_VALUE_BYTES, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::Listing;
+use crate::coordinator::Coordinator;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::time::BootInstant;
+
+/// An answer that comes later than its deadline by no more than this is waited for.
+const LATENESS: Duration = Duration::from_millis(100);
+/// The longest that a try waits for the store.
+const LONGEST_TRY: Duration = Duration::from_secs(5);
+
+impl Coordinator {
+    /// The rate limiter of this name: at most `permits` in every window of the length `per`. No I/O.
+    ///
+    /// Its first user stores these settings with it; see [`RateLimiter`].
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Name`]: empty or too long.
+    /// * [`ErrorKind::Input`]: `permits` is zero, or `per` is not of 1 ms to 24 h.
+    pub fn rate_limiter(
+        &self,
+        name: impl AsRef<str>,
+        permits: u32,
+        per: Duration,
+    ) -> Result<RateLimiter> {
+        let queue = self.queue("rate", name.as_ref())?;
+        let rules = Rules::default();
+        RateLimiter { queue, rules, shared: Arc::default() }.and(permits, per)
+    }
+}
+
+/// Gives permits, at most so many in every window of time, to all processes together. Made by
+/// [`Coordinator::rate_limiter`], without I/O; cheap to clone.
+///
+/// # What it promises
+///
+/// Each permit has a [slot](RatePermit::slot), a time on the limiter's clock, and is not returned before it.
+/// For every permit, the one that comes `permits` after it has a slot that is later by `per` at least. So
+/// **no interval `[t, t + per)` contains more than `permits` of them**, wherever it begins, whoever asked,
+/// through crashes and restarts. It is no token bucket, which lets through twice as many at an edge.
+///
+/// When permits are *used* is up to their holders: one that dawdles may use its permit together with
+/// later ones. With a [`margin`](Self::margin), and holders that discard a permit that is no longer
+/// [`usable`](RatePermit::usable), the promise holds for the resource too.
+///
+/// # Settings
+///
+/// The first call stores the settings under the limiter's name. A limiter with others then gets
+/// [`ErrorKind::Mismatch`], until [`reconfigure`](Self::reconfigure) replaces them.
+///
+/// # Clocks
+///
+/// No synchronised clocks are needed, and wall clocks are not looked at. Where the store has a clock of its
+/// own that all its clients can read, within a process or a host, slots are times of it. After a reboot of the host that
+/// clock starts anew; then the limiter behaves as if all permits had been taken when that was first seen.
+///
+/// Elsewhere each process counts how much time has passed, by its own clock, since it has seen that a
+/// permit was given. So permits come later, by the time that word of them takes from process to process and
+/// by half a percent for clocks that run at different rates; never earlier. And a process that has just
+/// started may have to wait for up to a window when all permits were taken before, however long ago that was.
+/// From its first call on a limiter follows the store's changes, as long as it or a clone of it lives: keep
+/// it rather than making one for each call.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use std::time::Duration;
+///
+/// use coordination::Attempt;
+///
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // 5 in every 0.8 s, and no more than 100 in a minute.
+/// let limiter = coordinator
+///     .rate_limiter("api", 5, Duration::from_millis(800))?
+///     .and(100, Duration::from_secs(60))?;
+///
+/// for _ in 0..5 {
+///     limiter.acquire(1, None).await?;
+/// }
+/// match limiter.try_acquire(1).await? {
+///     Attempt::Granted(permit) => panic!("the sixth: {permit:?}"),
+///     Attempt::Denied { retry_after } => assert!(retry_after <= Duration::from_millis(800)),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    queue: Queue,
+    rules: Rules,
+    shared: Arc<Shared>,
+}
+
+/// What one look at the history came to.
+struct Look {
+    /// The slot; or the wait, if it is too long.
+    slot: Result<Micros, Micros>,
+    now: Micros,
+    has_clock: bool,
+    /// The moment by this machine's clocks at which `now` was the time, or a later one.
+    at: (BootInstant, Instant),
+    /// A moment before the slot was `now`.
+    before: BootInstant,
+    /// What was written, where that is worth knowing.
+    written: Option<History>,
+}
+
+impl Look {
+    /// How long to wait by this machine's clock.
+    fn wait(&self, wait: Micros) -> Duration {
+        Duration::from_micros(if self.has_clock { wait } else { longer(wait) })
+    }
+}
+
+impl RateLimiter {
+    /// Adds a limit: at most `permits` in every window of the length `per`, too.
+    ///
+    /// A permit is given only if all limits allow it, and it counts for all of them, in one step.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: `permits` is zero, or `per` is not of 1 ms to 24 h.
+    pub fn and(mut self, permits: u32, per: Duration) -> Result<Self> {
+        self.checked(|rules| rules.add(permits, per))?;
+        Ok(self)
+    }
+
+    /// Leaves each permit this long to be used: every window is longer by it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: it is longer than 24 h.
+    pub fn margin(mut self, margin: Duration) -> Result<Self> {
+        self.checked(|rules| rules.set_margin(margin))?;
+        Ok(self)
+    }
+
+    /// Gives one permit at a time, at even distances: `per / permits` at least between two of them.
+    ///
+    /// What is stored then is one slot; without this it is one for each permit of a window, and a limit has
+    /// 10,000 permits at most.
+    #[must_use]
+    pub fn paced(mut self) -> Self {
+        self.rules.pace();
+        self
+    }
+
+    /// The limiter's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Takes so many permits now, or says when to ask again.
+    ///
+    /// All of them or none. What others have reserved for later by [`acquire`](Self::acquire) is theirs: it
+    /// is not overtaken. It waits for the store's answer for the shorter of the lease and 5 s.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Input`]: never so many at once; the message says how many.
+    /// * [`ErrorKind::Mismatch`]: the limiter is in use with other settings.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: no permit.
+    ///   With [`Effect::Unknown`] the permits may be spent.
+    /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may spend the permits.
+    pub async fn try_acquire(&self, permits: u32) -> Result<Attempt> {
+        let look = self.look(permits, Some(Duration::ZERO)).await?;
+        Ok(match look.slot {
+            Ok(slot) => Attempt::Granted(self.permit(slot, &look)),
+            Err(wait) => Attempt::Denied { retry_after: look.wait(wait) },
+        })
+    }
+
+    /// Reserves the first slot at which so many permits can be had, and waits for it.
+    ///
+    /// `timeout` bounds the whole call; zero means now or not at all, `None` waits as long as it takes. If
+    /// the wait would be longer, the call fails at once and takes nothing. Permits that are returned
+    /// count from their slot on, whether they are used or not: there is no giving back.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Timeout`]: the wait would be longer; [`retry_after`](Error::retry_after) tells how long.
+    /// * Those of [`try_acquire`](Self::try_acquire). When the store does not answer within `timeout` (100 ms,
+    ///   if that is longer) it is [`ErrorKind::Unavailable`]. It does not wait for the end of an outage.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future spends the permits. They cannot be given back, as what had been forgotten
+    /// for them would be needed again.
+    ///
+    /// # Fairness
+    ///
+    /// First come, first served, by the order in which calls have their slots stored: nobody overtakes who has one.
+    /// Calls that ask at the same moment get theirs in any order; those by one limiter and its clones in turn.
+    pub async fn acquire(&self, permits: u32, timeout: Option<Duration>) -> Result<RatePermit> {
+        let look = self.look(permits, timeout).await?;
+        match look.slot {
+            Ok(slot) => {
+                self.queue.sleep_until(look.at.1 + look.wait(slot - look.now)).await?;
+                Ok(self.permit(slot, &look))
+            }
+            Err(wait) => {
+                let wait = look.wait(wait);
+                let message =
+                    format!("the next permits can be had in {wait:?}, later than the time given");
+                let error = self.queue.error(ErrorKind::Timeout, "acquire", message);
+                Err(error.with_retry_after(wait))
+            }
+        }
+    }
+
+    /// Stores these settings in the place of those that are stored.
+    ///
+    /// The permits that were given count on. Where the new settings ask for more of them than are remembered,
+    /// the forgotten ones count as if they were as young as the oldest that is remembered: fewer permits
+    /// for a window, never more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_acquire`](Self::try_acquire) but `Mismatch`.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn reconfigure(&self) -> Result<()> {
+        self.input("reconfigure", self.rules.check())?;
+        let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let step = move |listing: &Listing| {
+            let time = clock.read(listing, BootInstant::now())?;
+            let mut history =
+                time.history.unwrap_or_else(|| History::new(rules.clone(), time.epoch, time.now));
+            history.begin(time.epoch, time.now);
+            history.reconfigure(rules.clone());
+            let data = to_data("reconfigure", &history, MAX_VALUE_BYTES)?;
+            Ok(Change::Write(Some(data), ()))
+        };
+        self.queue.modify("reconfigure", step).await
+    }
+
+    /// Looks for the first slot and takes it, unless the wait is too long.
+    async fn look(&self, permits: u32, timeout: Option<Duration>) -> Result<Look> {
+        self.input("acquire", self.rules.check_permits(permits))?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let mut before = BootInstant::now();
+        let step = move |listing: &Listing| {
+            // Invariant: read after the listing has come, and the next listing is asked for after this.
+            let at = (BootInstant::now(), Instant::now());
+            let look = look_at(listing, &rules, &clock, (permits, deadline), at, before);
+            before = at.0;
+            look
+        };
+        let asking = async {
+            // A courtesy: it is the store that keeps calls apart.
+            let _turn = tokio::select! {
+                biased;
+                turn = self.shared.turn.lock() => Some(turn),
+                () = self.queue.out_of_time(Some(LATENESS)) => None,
+            };
+            self.queue.modify("acquire", step).await
+        };
+        let limit = match timeout {
+            Some(Duration::ZERO) => Some(self.queue.session.settings.ttl.min(LONGEST_TRY)),
+            timeout => timeout.map(|timeout| timeout.max(LATENESS)),
+        };
+        let look = tokio::select! {
+            biased;
+            look = asking => look?,
+            () = self.queue.out_of_time(limit) => {
+                let message = "the store did not answer within the time given";
+                let error = self.queue.error(ErrorKind::Unavailable, "acquire", message);
+                return Err(error.with_effect(Effect::Unknown));
+            }
+        };
+        if let Some(history) = &look.written {
+            self.shared.clock.wrote(history, look.at.0);
+        }
+        if !look.has_clock {
+            self.shared.follower.start(&self.queue, &self.shared.clock);
+        }
+        Ok(look)
+    }
+
+    fn permit(&self, slot: Micros, look: &Look) -> RatePermit {
+        // By the strictest clock: the slot came no earlier than this, and the margin ends no later.
+        let usable = self.rules.margin().map(|margin| {
+            let wait = Duration::from_micros(slot.saturating_sub(look.now));
+            let margin = Duration::from_micros(shorter(to_micros_floor(margin)));
+            look.before.saturating_add(wait).saturating_add(margin)
+        });
+        RatePermit { slot: Duration::from_micros(slot), usable }
+    }
+
+    fn checked(&mut self, change: impl FnOnce(&mut Rules) -> Result<(), String>) -> Result<()> {
+        let outcome = change(&mut self.rules);
+        self.input("rate_limiter", outcome)
+    }
+
+    fn input(&self, operation: &'static str, outcome: Result<(), String>) -> Result<()> {
+        outcome.map_err(|message| self.queue.error(ErrorKind::Input, operation, message))
+    }
+}
+
+/// One step: finds the first slot, and takes it unless the wait is too long.
+fn look_at(
+    listing: &Listing,
+    rules: &Rules,
+    clock: &Clock,
+    (permits, deadline): (u32, Option<Instant>),
+    at: (BootInstant, Instant),
+    before: BootInstant,
+) -> Result<Change<Look>> {
+    let Time { history, epoch, now } = clock.read(listing, at.0)?;
+    let mut history = history.unwrap_or_else(|| History::new(rules.clone(), epoch, now));
+    if history.rules != *rules {
+        let message = format!(
+            "the limiter has the settings [{}], and [{rules}] were asked for",
+            history.rules
+        );
+        return Err(Error::new(ErrorKind::Mismatch, "acquire", message));
+    }
+    let is_cold = history.begin(epoch, now);
+    let has_clock = listing.clock.is_some();
+    let longest = deadline.map(|deadline| {
+        let left = to_micros(deadline.saturating_duration_since(at.1));
+        if has_clock { left } else { shorter(left) }
+    });
+    let slot = history.reserve(now, permits, longest);
+    let mut look = Look { slot, now: now.max(history.now), has_clock, at, before, written: None };
+    if slot.is_err() && !is_cold {
+        return Ok(Change::Keep(look));
+    }
+    let data = to_data("acquire", &history, MAX_VALUE_BYTES)?;
+    look.written = (!has_clock).then_some(history);
+    Ok(Change::Write(Some(data), look))
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("name", &self.name())
+            .field("rules", &format_args!("{}", self.rules))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(800);
+
+    async fn limiter(store: &str) -> RateLimiter {
+        let url = format!("memory://rate-{store}");
+        // The caller's runtime, whose clock these tests pause.
+        let coordinator =
+            Coordinator::builder().heartbeat_on_current_runtime(true).connect(&url).await;
+        coordinator.expect("memory").rate_limiter("api", 5, WINDOW).expect("allowed")
+    }
+
+    async fn is_granted(limiter: &RateLimiter) -> bool {
+        limiter.try_acquire(1).await.expect("memory").granted().is_some()
+    }
+
+    /// T1: 5 in 0.8 s, asked for each 0.1 s.
+    #[tokio::test(start_paused = true)]
+    async fn t1_sixty_four_of_a_hundred() {
+        let limiter = limiter("t1").await;
+        let mut granted = Vec::new();
+        for call in 0..100 {
+            if is_granted(&limiter).await {
+                granted.push(call);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(granted, (0..100).filter(|call| call % 8 < 5).collect::<Vec<_>>());
+        assert_eq!(granted.len(), 64);
+    }
+
+    /// T2: five at the end of what others count as one window.
+    #[tokio::test(start_paused = true)]
+    async fn t2_no_edge() {
+        let limiter = limiter("t2").await;
+        advance(Duration::from_millis(750)).await;
+        for _ in 0..5 {
+            assert!(is_granted(&limiter).await);
+            advance(Duration::from_millis(10)).await;
+        }
+        for _ in 0..74 {
+            assert!(!is_granted(&limiter).await);
+            advance(Duration::from_millis(10)).await;
+        }
+        advance(Duration::from_millis(10)).await;
+        assert!(is_granted(&limiter).await);
+        assert!(!is_granted(&limiter).await);
+    }
+
+    /// T3: to the microsecond.
+    #[tokio::test(start_paused = true)]
+    async fn t3_retry_after_is_exact() {
+        let limiter = limiter("t3").await;
+        assert!(limiter.try_acquire(5).await.expect("memory").granted().is_some());
+        advance(Duration::from_micros(1_234)).await;
+        let Ok(Attempt::Denied { retry_after }) = limiter.try_acquire(1).await else {
+            panic!("the sixth");
+        };
+        assert_eq!(retry_after, WINDOW - Duration::from_micros(1_234));
+        advance(retry_after - Duration::from_micros(1)).await;
+        assert!(!is_granted(&limiter).await);
+        advance(Duration::from_micros(1)).await;
+        assert!(is_granted(&limiter).await);
+    }
+
+    /// T6: it does not look at the wall clock, so nobody who sets it has an effect.
+    #[test]
+    fn t6_no_wall_clock() {
+        let sources = [include_str!("rate_limiter.rs"), include_str!("rate_limiter/schedule.rs")];
+        for source in sources {
+            for wall in
+                [concat!("System", "Time"), concat!("unix", "_micros"), concat!("UNIX", "_EPOCH")]
+            {
+                assert!(!source.contains(wall), "{wall}");
+            }
+        }
+    }
+
+    /// T8: a wait that is too long takes nothing, and zero is a try.
+    #[tokio::test(start_paused = true)]
+    async fn t8_fails_at_once_and_takes_nothing() {
+        let limiter = limiter("t8").await;
+        let start = Instant::now();
+        assert_eq!(limiter.acquire(6, None).await.expect_err("5").kind(), ErrorKind::Input);
+        assert_eq!(limiter.acquire(0, None).await.expect_err("5").kind(), ErrorKind::Input);
+        limiter.acquire(5, Some(Duration::ZERO)).await.expect("free");
+        for timeout in [Duration::ZERO, WINDOW - Duration::from_micros(1)] {
+            let refused = limiter.acquire(1, Some(timeout)).await.expect_err("taken");
+            assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Timeout, Effect::None));
+            assert_eq!(refused.retry_after(), Some(WINDOW));
+            assert_eq!(start.elapsed(), Duration::ZERO);
+        }
+        let permit = limiter.acquire(5, Some(WINDOW)).await.expect("just in time");
+        assert_eq!((start.elapsed(), permit.slot()), (WINDOW, WINDOW));
+        assert!(permit.usable());
+    }
+
+    /// T9: a wait that is given up spends its slot; nobody gets it, and nobody comes too early.
+    #[tokio::test(start_paused = true)]
+    async fn t9_dropped_waits() {
+        let limiter = limiter("t9").await;
+        let mut waits = Vec::new();
+        for _ in 0..20 {
+            let mut wait = Box::pin(limiter.acquire(1, None));
+            // Until it has its slot, and sleeps.
+            let reserving = tokio::time::timeout(Duration::from_nanos(1), wait.as_mut());
+            let done = reserving.await.ok();
+            waits.push((done, wait));
+        }
+        let start = Instant::now();
+        for (number, (done, wait)) in waits.into_iter().enumerate() {
+            if number % 2 == 1 {
+                continue;
+            }
+            let permit = match done {
+                Some(permit) => permit,
+                None => wait.await,
+            };
+            let slot = permit.expect("memory").slot();
+            let expected = WINDOW * u32::try_from(number / 5).expect("small");
+            // Each reservation took a millisecond of paused time.
+            assert!(slot >= expected && slot <= expected + Duration::from_millis(21), "{slot:?}");
+        }
+        assert!(start.elapsed() >= 3 * WINDOW - Duration::from_millis(21));
+        // The ones that were dropped count.
+        assert!(!is_granted(&limiter).await);
+    }
+
+    /// T12.
+    #[tokio::test(start_paused = true)]
+    async fn t12_two_names_are_apart() {
+        let coordinator = Coordinator::connect("memory://rate-t12").await.expect("memory");
+        for name in ["one", "other"] {
+            let limiter = coordinator.rate_limiter(name, 1, WINDOW).expect("allowed");
+            assert!(is_granted(&limiter).await);
+            assert!(!is_granted(&limiter).await);
+        }
+    }
+
+    /// After a reboot, as the store's clock tells it, all permits count as taken when that was first seen.
+    #[test]
+    fn a_clock_that_starts_anew_starts_cold() {
+        let mut rules = Rules::default();
+        rules.add(5, WINDOW).expect("allowed");
+        let mut listing = Listing::default();
+        let mut call = |epoch, millis| {
+            let now = Duration::from_millis(millis);
+            listing.clock = Some(crate::backend::Clock { epoch, now });
+            let at = (BootInstant::now(), Instant::now());
+            let wanted = (5, Some(at.1));
+            match look_at(&listing, &rules, &Clock::default(), wanted, at, at.0).expect("sound") {
+                Change::Write(Some(data), look) => {
+                    listing.value = Some(crate::backend::Value { version: 1, data });
+                    look.slot
+                }
+                Change::Write(None, look) | Change::Keep(look) => look.slot,
+            }
+        };
+        assert_eq!(call(1, 900_000), Ok(900_000_000));
+        assert_eq!(call(2, 5), Err(800_000));
+        assert_eq!(call(2, 400), Err(405_000));
+        assert_eq!(call(2, 805), Ok(805_000));
+    }
+
+    #[tokio::test]
+    async fn a_margin_passes() {
+        let margin = Duration::from_millis(40);
+        let limiter = limiter("margin").await.margin(margin).expect("allowed");
+        let permit = limiter.acquire(1, None).await.expect("memory");
+        let dawdling = pin!(sleep(margin));
+        assert!(permit.usable());
+        dawdling.await;
+        assert!(!permit.usable());
+    }
+}

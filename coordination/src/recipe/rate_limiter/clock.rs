@@ -1,0 +1,346 @@
+//! What time it is for a limiter: by the store's clock, or by a virtual one where the store has none.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use tokio::task::AbortHandle;
+
+use super::schedule::{History, Micros, to_micros_floor};
+use crate::backend::{Listing, Value};
+use crate::error::Result;
+use crate::recipe::data::from_data;
+use crate::recipe::queue::Queue;
+use crate::time::BootInstant;
+
+/// Clocks of two machines may differ in rate by one part in so many (assumption A1).
+const DRIFT: u64 = 200;
+
+/// What the clones of a limiter have in common.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) clock: Clock,
+    pub(super) follower: Follower,
+    /// Held by the call that is at the store: those of one process need not get in each other's way.
+    pub(super) turn: tokio::sync::Mutex<()>,
+}
+
+/// What a listing says, and what time it is.
+pub(super) struct Time {
+    pub(super) history: Option<History>,
+    pub(super) epoch: u64,
+    pub(super) now: Micros,
+}
+
+/// What this process knows of a limiter's time. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Clock(Arc<Mutex<Ages>>);
+
+impl Clock {
+    /// `at` is a moment after the listing had come, and not after this.
+    pub(super) fn read(&self, listing: &Listing, at: BootInstant) -> Result<Time> {
+        let read = |value: &Value| from_data::<History>("acquire", &value.data);
+        let mut history = listing.value.as_ref().map(read).transpose()?;
+        let (epoch, now) = match (&listing.clock, &mut history) {
+            (Some(clock), _) => (clock.epoch, to_micros_floor(clock.now)),
+            (None, Some(history)) => {
+                let mut ages = self.lock();
+                ages.learn(history, at);
+                (0, ages.date(history, at))
+            }
+            (None, None) => (0, 0),
+        };
+        Ok(Time { history, epoch, now })
+    }
+
+    /// This was written from here; its times are as of this moment.
+    pub(super) fn wrote(&self, history: &History, at: BootInstant) {
+        self.lock().learn(history, at);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ages> {
+        // No user code runs under this mutex, so a poisoned one is still consistent.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Sees every new version of the history soon, for stores without a clock.
+#[derive(Default)]
+pub(super) struct Follower(OnceLock<AbortHandle>);
+
+impl Follower {
+    /// Follows the history from now on, until this is dropped.
+    pub(super) fn start(&self, queue: &Queue, clock: &Clock) {
+        self.0.get_or_init(|| {
+            let (mut views, clock) = (queue.observe(), clock.clone());
+            let task = queue.session.spawn(async move {
+                while let Ok(view) = views.next().await {
+                    // What is stored there may be anything; whoever asks for a permit will say so.
+                    let _ = clock.read(&view.listing, BootInstant::now());
+                }
+            });
+            task.abort_handle()
+        });
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.get() {
+            task.abort();
+        }
+    }
+}
+
+/// What is known here of how long ago the slots were, for stores without a clock.
+///
+/// Times in a history that such a store keeps are by a clock that stands still until somebody looks: between
+/// two writes nobody can say how much time has passed, but whoever has seen the first one knows that it was no
+/// less than since then. So each process keeps, for every slot, the best proof of its age that it has: the
+/// age that some version told, and a moment by which that version had been seen. By its own clock it adds what
+/// has passed since; what it writes tells the ages that it can prove, so that others build on them.
+///
+/// An age that was proved is never more than the true one. So a slot that is a window after another by
+/// these ages is so in truth, and that is all that a limiter needs. What is lost is, for each permit, the
+/// time that word of it takes to the next writer: permits come later by it, never earlier.
+#[derive(Debug, Default)]
+struct Ages {
+    /// Of which history.
+    id: u64,
+    /// How many permits had been given.
+    given: u64,
+    /// The youngest first.
+    proofs: Vec<Proof>,
+}
+
+/// At this moment a slot was at least so long ago; less than zero: it came so much later, at the latest.
+#[derive(Clone, Copy, Debug)]
+struct Proof {
+    at: BootInstant,
+    age: i64,
+}
+
+impl Proof {
+    fn age(self, now: BootInstant) -> i64 {
+        let passed = shorter(to_micros_floor(now.saturating_duration_since(self.at)));
+        self.age.saturating_add(signed(passed))
+    }
+}
+
+impl Ages {
+    /// Learns from a version that had been seen by this moment.
+    fn learn(&mut self, history: &History, at: BootInstant) {
+        if self.id != history.id {
+            *self = Self { id: history.id, ..Self::default() };
+        }
+        let told =
+            |slot: &Micros| Proof { at, age: signed(history.now).saturating_sub(signed(*slot)) };
+        let told: Vec<_> = history.slots.iter().rev().map(told).collect();
+        let (given, length) = match history.given >= self.given {
+            true => (history.given, told.len()),
+            false => (self.given, self.proofs.len()),
+        };
+        let proof = |proofs: &[Proof], of: u64, back: u64| {
+            let index = back.checked_sub(given - of)?;
+            proofs.get(usize::try_from(index).ok()?).copied()
+        };
+        let best = (0..).take(length).filter_map(|back| {
+            let before = proof(&self.proofs, self.given, back);
+            let now = proof(&told, history.given, back);
+            before
+                .into_iter()
+                .chain(now)
+                .reduce(|one, other| if other.age(at) > one.age(at) { other } else { one })
+        });
+        (self.proofs, self.given) = (best.collect(), given);
+    }
+
+    /// Makes the history's times those that can be proved at this moment, and answers that moment.
+    ///
+    /// No slot becomes smaller: so the slots that were told to callers are a window apart too.
+    fn date(&self, history: &mut History, at: BootInstant) -> Micros {
+        // Of a version that is not the newest there may be slots of which nothing is known any more. It
+        // stands still; nobody can write after it.
+        if (self.id, self.given) != (history.id, history.given) {
+            return history.now;
+        }
+        // What came before something is no younger than it.
+        let older = |younger: &mut i64, proof: &Proof| {
+            *younger = proof.age(at).max(*younger);
+            Some(*younger)
+        };
+        let ages: Vec<_> = self.proofs.iter().scan(i64::MIN, older).collect();
+        let youngest_first = history.slots.iter().rev().zip(&ages);
+        let now = youngest_first
+            .map(|(slot, age)| signed(*slot).saturating_add(*age))
+            .fold(signed(history.now), i64::max);
+        for (slot, age) in history.slots.iter_mut().rev().zip(ages) {
+            *slot = u64::try_from(now.saturating_sub(age)).unwrap_or(*slot);
+        }
+        history.now = u64::try_from(now).unwrap_or_default();
+        history.now
+    }
+}
+
+fn signed(micros: Micros) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// What has surely passed by every clock when this has passed by one.
+pub(super) fn shorter(passed: Micros) -> Micros {
+    // × 200/201 is × 1/1.005.
+    passed - passed.div_ceil(DRIFT + 1)
+}
+
+/// How long to wait by one clock so that this has passed by every other.
+pub(super) fn longer(wait: Micros) -> Micros {
+    wait.saturating_add(wait.div_ceil(DRIFT)).saturating_add(u64::from(wait > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::schedule::Rules;
+    use super::*;
+
+    proptest! {
+        /// On a store without a clock: by the real time before which nobody can use the permit, and by
+        /// the slots that callers are told.
+        ///
+        /// A process sees a version some time after it was written, or never; its clock runs up to half a
+        /// percent faster than real time.
+        #[test]
+        fn t4_without_a_clock(
+            calls in prop::collection::vec(
+                (0_usize..4, 0_u64..3_000, 0_u64..2_000, 0_u64..2_000, any::<bool>(),
+                    prop::option::weighted(0.1, 1_u32..6)), 1..200),
+        ) {
+            const RATES: [u64; 4] = [1_000, 1_005, 1_002, 1_004];
+            let local = |process: usize, real: u64| BootInstant::from_nanos(real * RATES[process]);
+            let mut processes: [Ages; 4] = Default::default();
+            let mut history = three_in_ten_ms();
+            let (mut real, mut permits, mut given, mut slots) = (1_000, 3, Vec::new(), Vec::new());
+            for (process, pause, writing, telling, reserves, other_permits) in calls {
+                real += pause;
+                let at = local(process, real);
+                processes[process].learn(&history, at);
+                let mut next = history.clone();
+                let now = processes[process].date(&mut next, at);
+                if let Some(other_permits) = other_permits {
+                    permits = usize::try_from(other_permits).expect("few");
+                    next.reconfigure(so_many_in_ten_ms(other_permits));
+                    history = next;
+                    continue;
+                }
+                let slot = match next.reserve(now, 1, (!reserves).then_some(0)) {
+                    Ok(slot) => slot,
+                    Err(wait) => {
+                        // If nobody comes in between, it is not too early then.
+                        let then = BootInstant::from_nanos(at.as_nanos() + 1_000 * longer(wait));
+                        let mut later = history.clone();
+                        let now = processes[process].date(&mut later, then);
+                        prop_assert!(later.reserve(now, 1, Some(0)).is_ok());
+                        continue;
+                    }
+                };
+                let wait = slot - now;
+                // It sleeps by its own clock, which counts too much.
+                prop_assert!(longer(wait) * 1_000 / RATES[process] >= wait);
+                for (told, new) in [(&mut given, real + wait), (&mut slots, slot)] {
+                    // By the rules of this moment.
+                    if let Some(before) = told.len().checked_sub(permits) {
+                        prop_assert!(told[before] + 10_000 <= new, "{:?}, {new}", &told[before..]);
+                    }
+                    told.push(new);
+                }
+                history = next;
+                real += writing;
+                processes[process].learn(&history, at);
+                real += telling;
+                for (other, ages) in processes.iter_mut().enumerate() {
+                    if !(real + other as u64).is_multiple_of(3) {
+                        ages.learn(&history, local(other, real));
+                    }
+                }
+            }
+            prop_assert!(given.is_sorted() && slots.is_sorted());
+        }
+
+        /// What a wait is told to be by one clock has passed by every other.
+        #[test]
+        fn longer_is_long_enough(wait in 0_u64..100_000_000_000, before in 0_u64..10_000_000) {
+            let told = longer(wait);
+            prop_assert!(shorter(before + told) >= shorter(before) + wait);
+            prop_assert!(told <= wait + wait / 200 + 2);
+        }
+    }
+
+    fn at(micros: u64) -> BootInstant {
+        BootInstant::from_nanos(micros * 1_000)
+    }
+
+    #[test]
+    fn word_of_a_permit_is_all_that_it_costs() {
+        let (mut writer, mut reader) = (Ages::default(), Ages::default());
+        let mut history = three_in_ten_ms();
+        for number in 0..3 {
+            let moment = 1_000 + 2_000 * number;
+            let now = writer.date(&mut history, at(moment));
+            history.reserve(now, 1, Some(0)).expect("three are free");
+            writer.learn(&history, at(moment));
+            // 500 µs later.
+            reader.learn(&history, at(moment + 500));
+        }
+        let mut seen = history.clone();
+        let now = reader.date(&mut seen, at(8_000));
+        let wait = seen.reserve(now, 1, Some(0)).expect_err("three are taken");
+        // The first was at 1,000 and seen at 1,500; half a percent of 6,500 is 33.
+        assert_eq!(wait, 10_000 - 6_500 + 33);
+        // The writer knows better.
+        let now = writer.date(&mut history, at(8_000));
+        assert_eq!(history.reserve(now, 1, Some(0)), Err(10_000 - 7_000 + 35));
+    }
+
+    #[test]
+    fn who_has_seen_nothing_knows_nothing() {
+        let mut history = three_in_ten_ms();
+        assert_eq!(history.reserve(0, 3, None), Ok(0));
+        let mut late = Ages::default();
+        late.learn(&history, at(1_000_000));
+        let now = late.date(&mut history.clone(), at(1_000_000));
+        assert_eq!(history.clone().reserve(now, 1, Some(0)), Err(10_000));
+        // Another history of that name has other slots.
+        let other = three_in_ten_ms();
+        late.learn(&other, at(1_020_000));
+        late.learn(&history, at(1_020_000));
+        let mut seen = history.clone();
+        let now = late.date(&mut seen, at(1_020_000));
+        assert_eq!(seen.reserve(now, 1, Some(0)), Err(10_000));
+    }
+
+    #[test]
+    fn odd_numbers_do_no_harm() {
+        let odd = r#"{"rules":{"limits":[[3,10000]],"margin":0,"paced":false},"id":0,"epoch":0,"now":18446744073709551615,"given":2,"slots":[0,18446744073709551615,0]}"#;
+        let odd: History = serde_json::from_str(odd).expect("it reads");
+        let mut ages = Ages::default();
+        for given in [2, 0, u64::MAX, 1] {
+            let mut odd = odd.clone();
+            odd.given = given;
+            ages.learn(&odd, at(5));
+            let now = ages.date(&mut odd, at(7));
+            let _ = odd.reserve(now, 1, None);
+            ages.learn(&odd, at(9));
+        }
+    }
+
+    fn so_many_in_ten_ms(permits: u32) -> Rules {
+        let mut rules = Rules::default();
+        rules.add(permits, Duration::from_millis(10)).expect("allowed");
+        rules
+    }
+
+    fn three_in_ten_ms() -> History {
+        History::new(so_many_in_ten_ms(3), 0, 0)
+    }
+}

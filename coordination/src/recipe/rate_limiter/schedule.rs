@@ -1,0 +1,486 @@
+//! When permits can be had: arithmetic, without a store and without a clock.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A time on a limiter's clock, or a length, in microseconds.
+pub(super) type Micros = u64;
+
+/// The largest number of permits whose slots are remembered.
+pub(super) const MAX_STRICT: u32 = 10_000;
+/// What a window, or a margin, may have.
+const MAX_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+/// What a limiter allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rules {
+    /// Permits, and the window in which there are at most so many; in order.
+    limits: Vec<(u32, Micros)>,
+    margin: Micros,
+    paced: bool,
+}
+
+impl Rules {
+    /// Adds a limit; an error says what is allowed.
+    pub(super) fn add(&mut self, permits: u32, per: Duration) -> Result<(), String> {
+        if permits == 0 {
+            return Err("a rate limiter gives at least one permit in a window".into());
+        }
+        if !(MIN_WINDOW..=MAX_WINDOW).contains(&per) {
+            return Err(format!("the window is {per:?}, and has to be of 1 ms to 24 h"));
+        }
+        self.limits.push((permits, to_micros(per)));
+        self.limits.sort_unstable();
+        self.limits.dedup();
+        Ok(())
+    }
+
+    pub(super) fn set_margin(&mut self, margin: Duration) -> Result<(), String> {
+        if margin > MAX_WINDOW {
+            return Err(format!("the margin is {margin:?}, and may be 24 h at most"));
+        }
+        self.margin = to_micros(margin);
+        Ok(())
+    }
+
+    pub(super) fn pace(&mut self) {
+        self.paced = true;
+    }
+
+    pub(super) fn margin(&self) -> Option<Duration> {
+        (self.margin > 0).then(|| Duration::from_micros(self.margin))
+    }
+
+    /// Whether the rules can be kept at all; an error says what is allowed.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self.limits.iter().map(|limit| limit.0).max() {
+            Some(most) if most > MAX_STRICT && !self.paced => Err(format!(
+                "{most} permits in a window are more than can be remembered, {MAX_STRICT} at most; a paced limiter has no such bound"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many permits can ever be had at once; an error says what is allowed.
+    pub(super) fn check_permits(&self, permits: u32) -> Result<(), String> {
+        self.check()?;
+        match self.windows().map(|(most, _)| most).min() {
+            _ if self.paced && permits != 1 => {
+                Err("a paced limiter gives one permit at a time".into())
+            }
+            Some(most) if permits == 0 || to_index(permits) > most => {
+                Err(format!("{permits} permits were asked for at once, and 1 to {most} can be had"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The sliding windows that keep the rules: so many slots in each so long.
+    fn windows(&self) -> impl Iterator<Item = (usize, Micros)> {
+        self.limits.iter().map(|(permits, per)| {
+            let per = per.saturating_add(self.margin);
+            match self.paced {
+                true => (1, per.div_ceil(u64::from((*permits).max(1)))),
+                false => (to_index(*permits), per),
+            }
+        })
+    }
+
+    /// How many slots have to be remembered.
+    fn memory(&self) -> usize {
+        self.windows().map(|(permits, _)| permits).max().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (permits, per)) in self.limits.iter().enumerate() {
+            let and = if number == 0 { "" } else { " and " };
+            write!(f, "{and}{permits} per {:?}", Duration::from_micros(*per))?;
+        }
+        f.write_str(if self.paced { ", paced" } else { ", strict" })?;
+        match self.margin() {
+            Some(margin) => write!(f, ", margin {margin:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is stored: the rules, and the slots that were given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct History {
+    pub(super) rules: Rules,
+    /// Random: tells it from another one that was begun later under the same name.
+    pub(super) id: u64,
+    /// Of the clock that all times here are of.
+    epoch: u64,
+    /// When this was written.
+    pub(super) now: Micros,
+    /// How many permits were given in all.
+    pub(super) given: u64,
+    /// The last slots, oldest first: as many as the rules need, or all that there ever were.
+    #[serde(with = "differences")]
+    pub(super) slots: VecDeque<Micros>,
+}
+
+impl History {
+    /// Of a limiter that has given nothing yet.
+    pub(super) fn new(rules: Rules, epoch: u64, now: Micros) -> Self {
+        Self { rules, id: rand::random(), epoch, now, given: 0, slots: VecDeque::new() }
+    }
+
+    /// Takes note of which clock it is; true if the slots were of another one.
+    ///
+    /// Nothing is known about when they were then, but that it was before: as if all that can be had were
+    /// taken now.
+    pub(super) fn begin(&mut self, epoch: u64, now: Micros) -> bool {
+        let is_cold = epoch != self.epoch;
+        if is_cold {
+            (self.epoch, self.now) = (epoch, now);
+            self.slots = std::iter::repeat_n(now, self.rules.memory()).collect();
+        }
+        is_cold
+    }
+
+    /// Takes so many permits, if they can be had within `longest`, and answers their slot; otherwise how
+    /// long the wait is.
+    pub(super) fn reserve(
+        &mut self,
+        now: Micros,
+        permits: u32,
+        longest: Option<Micros>,
+    ) -> Result<Micros, Micros> {
+        let now = now.max(self.now);
+        let slot = self.slot(now, to_index(permits));
+        let wait = slot.saturating_sub(now);
+        if longest.is_some_and(|longest| wait > longest) {
+            return Err(wait);
+        }
+        self.now = now;
+        self.given = self.given.saturating_add(permits.into());
+        self.slots.extend(std::iter::repeat_n(slot, to_index(permits)));
+        self.forget();
+        Ok(slot)
+    }
+
+    /// The first moment from `now` on at which so many permits can be had.
+    ///
+    /// Not before any slot that is given already, so that nobody overtakes; and of each limit's last
+    /// `most` slots, the permit that comes `most` after it has to stay a window away: of these the last one
+    /// is the `permits`-th.
+    fn slot(&self, now: Micros, permits: usize) -> Micros {
+        let free = self.rules.windows().filter_map(|(most, window)| {
+            let before = (self.slots.len() + permits).checked_sub(most + 1)?;
+            Some(self.slots.get(before)?.saturating_add(window))
+        });
+        let last = self.slots.back().copied().unwrap_or_default();
+        free.fold(now.max(last), Micros::max)
+    }
+
+    /// Goes on with other rules.
+    pub(super) fn reconfigure(&mut self, rules: Rules) {
+        let (before, after) = (self.rules.memory(), rules.memory());
+        if let Some(oldest) = self.slots.front().copied().filter(|_| self.slots.len() >= before) {
+            // The slots that were forgotten are not younger than this one.
+            while self.slots.len() < after {
+                self.slots.push_front(oldest);
+            }
+        }
+        self.rules = rules;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        let too_many = self.slots.len().saturating_sub(self.rules.memory());
+        self.slots.drain(..too_many);
+    }
+}
+
+/// Ten thousand slots fit into a value when only their differences are written.
+mod differences {
+    use std::collections::VecDeque;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::Micros;
+
+    pub(super) fn serialize<S: Serializer>(
+        slots: &VecDeque<Micros>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut last = 0;
+        to.collect_seq(
+            slots.iter().map(|slot| slot.saturating_sub(std::mem::replace(&mut last, *slot))),
+        )
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<VecDeque<Micros>, D::Error> {
+        let mut last: Micros = 0;
+        let slots = Vec::<Micros>::deserialize(from)?.into_iter().map(|difference| {
+            last =
+                last.checked_add(difference).ok_or_else(|| D::Error::custom("a slot too late"))?;
+            Ok(last)
+        });
+        slots.collect()
+    }
+}
+
+pub(super) fn to_micros(duration: Duration) -> Micros {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+pub(super) fn to_micros_floor(duration: Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn to_index(permits: u32) -> usize {
+    usize::try_from(permits).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Micros = 1_000;
+
+    fn rules(limits: &[(u32, u64)]) -> Rules {
+        let mut rules = Rules::default();
+        for (permits, millis) in limits {
+            rules.add(*permits, Duration::from_millis(*millis)).expect("allowed");
+        }
+        rules
+    }
+
+    fn history(limits: &[(u32, u64)]) -> History {
+        History::new(rules(limits), 0, 0)
+    }
+
+    fn stored(history: &History) -> History {
+        let text = serde_json::to_string(history).expect("plain data");
+        serde_json::from_str(&text).expect("what was written")
+    }
+
+    /// T2: what is granted at the end of one second is not granted again at the start of the next.
+    #[test]
+    fn t2_there_is_no_edge_between_windows() {
+        let mut history = history(&[(5, 800)]);
+        for slot in (750..755).map(|ms| ms * MS) {
+            assert_eq!(history.reserve(slot, 1, Some(0)), Ok(slot));
+        }
+        for early in [755, 800, 1_000, 1_549].map(|ms| ms * MS) {
+            assert_eq!(history.reserve(early, 1, Some(0)), Err(1_550 * MS - early));
+        }
+        assert_eq!(history.reserve(1_550 * MS, 1, Some(0)), Ok(1_550 * MS));
+        assert_eq!(history.reserve(1_550 * MS, 1, Some(0)), Err(MS));
+    }
+
+    /// T3: a microsecond before it is too early, at it is not.
+    #[test]
+    fn t3_the_wait_is_exact() {
+        let mut history = history(&[(2, 10)]);
+        assert_eq!(history.reserve(7, 1, Some(0)), Ok(7));
+        assert_eq!(history.reserve(9, 1, Some(0)), Ok(9));
+        let wait = history.reserve(11, 1, Some(0)).expect_err("both are taken");
+        assert_eq!(history.reserve(11 + wait - 1, 1, Some(0)), Err(1));
+        assert_eq!(history.reserve(11 + wait, 1, Some(0)), Ok(7 + 10 * MS));
+    }
+
+    #[test]
+    fn nobody_overtakes_a_reservation() {
+        let mut history = history(&[(2, 10)]);
+        assert_eq!(history.reserve(0, 2, None), Ok(0));
+        assert_eq!(history.reserve(1, 2, None), Ok(10 * MS));
+        // One permit alone could not be had earlier either.
+        assert_eq!(history.reserve(2, 1, None), Ok(20 * MS));
+        assert_eq!(history.reserve(3, 1, Some(0)), Err(20 * MS - 3));
+    }
+
+    #[test]
+    fn all_limits_count_every_permit() {
+        let mut history = history(&[(2, 10), (3, 100)]);
+        let slots: Vec<_> = (0..5).map(|_| history.reserve(0, 1, None)).collect();
+        assert_eq!(slots, [0, 0, 10 * MS, 100 * MS, 100 * MS].map(Ok));
+        // 3 in 100 ms: the one of 10 ms has to go.
+        assert_eq!(history.reserve(0, 1, None), Ok(110 * MS));
+    }
+
+    #[test]
+    fn a_paced_one_keeps_its_distance_and_one_slot() {
+        let mut rules = rules(&[(3, 10)]);
+        rules.pace();
+        assert!(rules.check_permits(2).is_err());
+        let mut history = History::new(rules, 0, 0);
+        let slots: Vec<_> = (0..3).map(|_| history.reserve(5, 1, None)).collect();
+        assert_eq!(slots, [5, 3_339, 6_673].map(Ok));
+        assert_eq!(history.slots.len(), 1);
+    }
+
+    #[test]
+    fn a_margin_makes_the_window_longer() {
+        let mut rules = rules(&[(1, 10)]);
+        rules.set_margin(Duration::from_millis(5)).expect("allowed");
+        let mut history = History::new(rules, 0, 0);
+        assert_eq!(history.reserve(0, 1, None), Ok(0));
+        assert_eq!(history.reserve(0, 1, None), Ok(15 * MS));
+    }
+
+    #[test]
+    fn another_clock_starts_cold_once() {
+        let mut history = history(&[(2, 10)]);
+        assert_eq!(history.reserve(9_000_000, 1, None), Ok(9_000_000));
+        assert!(history.begin(1, 50));
+        assert_eq!(history.reserve(60, 1, Some(0)), Err(10 * MS - 10));
+        assert!(!history.begin(1, 70));
+        assert_eq!(history.reserve(50 + 10 * MS, 2, Some(0)), Ok(50 + 10 * MS));
+    }
+
+    #[test]
+    fn a_clock_set_back_is_waited_for() {
+        let mut history = history(&[(1, 10)]);
+        assert_eq!(history.reserve(100 * MS, 1, Some(0)), Ok(100 * MS));
+        assert_eq!(history.reserve(5, 1, Some(0)), Err(10 * MS));
+    }
+
+    #[test]
+    fn growing_takes_the_forgotten_ones_for_young_and_shrinking_keeps_the_youngest() {
+        let mut history = history(&[(2, 10)]);
+        for now in [0, 0, 10 * MS, 11 * MS] {
+            history.reserve(now, 1, Some(0)).expect("free");
+        }
+        history.reconfigure(rules(&[(4, 10)]));
+        // As if at 10, 10, 10 and 11.
+        assert_eq!(history.reserve(12 * MS, 1, Some(0)), Err(8 * MS));
+        history.reconfigure(rules(&[(1, 10)]));
+        assert_eq!(history.reserve(12 * MS, 1, Some(0)), Err(9 * MS));
+        // Nothing was forgotten where nothing had been given.
+        let mut history = self::history(&[(2, 10)]);
+        history.reserve(0, 1, Some(0)).expect("free");
+        history.reconfigure(rules(&[(4, 10)]));
+        assert_eq!(history.reserve(0, 3, Some(0)), Ok(0));
+    }
+
+    /// T8, T13.
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut rules = rules(&[(1, 1)]);
+        assert!(rules.add(0, Duration::from_secs(1)).is_err());
+        assert!(rules.add(1, Duration::from_micros(999)).is_err());
+        assert!(rules.add(1, Duration::from_secs(86_401)).is_err());
+        assert!(rules.set_margin(Duration::MAX).is_err());
+        assert!(rules.check_permits(0).is_err());
+        assert!(rules.check_permits(2).is_err());
+        assert!(rules.check_permits(1).is_ok());
+        rules.add(MAX_STRICT + 1, Duration::from_secs(1)).expect("for a paced one");
+        assert!(rules.check_permits(1).is_err());
+        rules.pace();
+        assert!(rules.check_permits(1).is_ok());
+        let mut one = history(&[(1, 1)]);
+        assert_eq!(
+            (0..3).map(|_| one.reserve(0, 1, None)).collect::<Vec<_>>(),
+            [0, MS, 2 * MS].map(Ok)
+        );
+    }
+
+    #[test]
+    fn the_longest_history_fits_into_a_value() {
+        let mut history = history(&[(MAX_STRICT, 86_400_000)]);
+        // A permit each half year for five thousand years.
+        for number in 0..u64::from(MAX_STRICT) {
+            history.reserve(number * 15_778_800_000_000, 1, None).expect("no limit");
+        }
+        let text = serde_json::to_string(&history).expect("plain data");
+        assert!(text.len() < crate::recipe::data::MAX_VALUE_BYTES, "{}", text.len());
+        assert_eq!(stored(&history), history);
+    }
+
+    #[test]
+    fn damage_is_no_history() {
+        for damaged in [
+            "",
+            "{}",
+            "null",
+            r#"{"rules":{"limits":[],"margin":0,"paced":false},"id":1,"epoch":0,"given":7,"now":0,"slots":[-1]}"#,
+            r#"{"rules":{"limits":[],"margin":0,"paced":false},"id":1,"epoch":0,"given":7,"now":0,"slots":[1,18446744073709551615]}"#,
+        ] {
+            assert!(serde_json::from_str::<History>(damaged).is_err(), "{damaged}");
+        }
+        // Numbers that nobody wrote do no harm either.
+        let odd = r#"{"rules":{"limits":[[0,0],[4294967295,18446744073709551615]],"margin":18446744073709551615,"paced":false},"id":1,"epoch":0,"given":7,"now":18446744073709551615,"slots":[18446744073709551615,0]}"#;
+        for paced in [false, true] {
+            let mut odd: History = serde_json::from_str(odd).expect("it reads");
+            odd.rules.paced = paced;
+            let _ = odd.reserve(0, 1, None);
+            odd.reconfigure(rules(&[(5, 800)]));
+            let _ = odd.reserve(0, 1, None);
+        }
+    }
+
+    /// One limiter after many calls: each permit's slot.
+    fn run(limits: &[(u32, u64)], calls: &[(u64, u32, Option<u64>)]) -> Vec<Micros> {
+        let most = limits.iter().map(|limit| limit.0).min().unwrap_or(1);
+        let (mut history, mut now, mut given) = (history(limits), 0, Vec::new());
+        for (pause, permits, longest) in calls {
+            now += pause;
+            let permits = 1 + permits % most;
+            match history.reserve(now, permits, *longest) {
+                Ok(slot) => {
+                    assert!(slot >= now && longest.is_none_or(|longest| slot - now <= longest));
+                    given.extend(std::iter::repeat_n(slot, to_index(permits)));
+                }
+                Err(wait) => {
+                    // Never too early, and no later than it has to be.
+                    let mut then = history.clone();
+                    assert_eq!(then.reserve(now + wait, permits, Some(0)), Ok(now + wait));
+                    assert!(history.clone().reserve(now + wait - 1, permits, Some(0)).is_err());
+                }
+            }
+            history = stored(&history);
+        }
+        given
+    }
+
+    proptest! {
+        /// T4: whatever is asked for when, the permit that comes `permits` after another is a window later.
+        #[test]
+        fn t4_every_window_has_at_most_so_many(
+            first in (1_u32..8, 1_u64..50),
+            second in (1_u32..20, 1_u64..200),
+            calls in prop::collection::vec(
+                (0_u64..20_000, 0_u32..8, prop::option::of(0_u64..30_000)), 1..200),
+        ) {
+            let limits = [first, second];
+            let given = run(&limits, &calls);
+            prop_assert!(given.is_sorted());
+            for (permits, per) in limits {
+                for window in given.windows(to_index(permits) + 1) {
+                    prop_assert!(window[to_index(permits)] - window[0] >= per * MS, "{window:?}");
+                }
+            }
+        }
+
+        /// The same where the rules change meanwhile, for the rules that hold at each moment.
+        #[test]
+        fn t4_and_with_other_rules(
+            rounds in prop::collection::vec((1_u32..9, 1_u64..50, 1_usize..20), 1..8),
+        ) {
+            let (mut history, mut given) = (history(&[(3, 10)]), Vec::new());
+            for (permits, per, calls) in rounds {
+                history.reconfigure(rules(&[(permits, per)]));
+                for _ in 0..calls {
+                    given.push(history.reserve(0, 1, None).expect("no bound"));
+                    if let Some(before) = given.len().checked_sub(to_index(permits) + 1) {
+                        prop_assert!(given[given.len() - 1] - given[before] >= per * MS);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! RL1, RL2: at most so many permits in every window, and nobody is told to come too early.
+
+use std::time::{Duration, Instant};
+
+use coordination::blocking::wait;
+use coordination::{Attempt, Coordinator, Effect, ErrorKind, RateLimiter, RatePermit, Result};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::tools::{MOMENT, PATIENCE, poll_times, without_a_runtime};
+use super::{Backend, Stage};
+use crate::harness::{Mode, eventually_async};
+
+const NAME: &str = "api";
+const PERMITS: u32 = 5;
+const WINDOW: Duration = Duration::from_millis(400);
+
+fn limiter(coordinator: &Coordinator) -> RateLimiter {
+    coordinator.rate_limiter(NAME, PERMITS, WINDOW).expect("allowed")
+}
+
+/// Takes all that there are at once; when they are had, at the latest.
+async fn take_all(limiter: &RateLimiter) -> Result<RatePermit> {
+    limiter.acquire(PERMITS, Some(PATIENCE)).await
+}
+
+async fn denied(limiter: &RateLimiter) -> Result<Duration> {
+    match limiter.try_acquire(1).await? {
+        Attempt::Granted(permit) => panic!("one too many: {permit:?}"),
+        Attempt::Denied { retry_after } => Ok(retry_after),
+    }
+}
+
+/// The worker's command that takes `n` permits.
+pub fn command(permits: u32, per: Duration) -> Value {
+    let per_ms = u64::try_from(per.as_millis()).expect("short");
+    json!({ "command": "rate", "limiter": NAME, "permits": permits, "per_ms": per_ms })
+}
+
+/// Asserts that the slot that comes `permits` after another is a window later; answers how many there are.
+///
+/// # Panics
+///
+/// When a window has more.
+pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize {
+    let permits = usize::try_from(permits).expect("few");
+    slots.sort_unstable();
+    for window in slots.windows(permits + 1) {
+        let length = window[permits] - window[0];
+        assert!(length >= per, "{} permits within {length:?}: {window:?}", permits + 1);
+    }
+    slots.len()
+}
+
+/// RL1, T5: many clients who take what they can.
+pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
+    let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
+    for _ in 0..3 {
+        // Not the stage's short lease: on a busy machine many answers would be late, and in doubt.
+        let coordinator = Coordinator::connect(stage.url()).await?;
+        // Two with a limiter of their own, and two who share one.
+        let shared = limiter(&coordinator);
+        for limiter in [limiter(&coordinator), limiter(&coordinator), shared.clone(), shared] {
+            tasks.spawn(async move {
+                let start = Instant::now();
+                let mut slots = Vec::new();
+                while start.elapsed() < 4 * WINDOW {
+                    match limiter.try_acquire(1 + u32::from(slots.len() % 4 == 3)).await? {
+                        Attempt::Granted(permit) => slots.push(permit.slot()),
+                        Attempt::Denied { .. } => {}
+                    }
+                    let permit = limiter.acquire(1, Some(WINDOW)).await;
+                    match permit {
+                        Ok(permit) => slots.push(permit.slot()),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Timeout, "{error}"),
+                    }
+                }
+                Ok(slots)
+            });
+        }
+    }
+    let mut slots = Vec::new();
+    while let Some(taken) = tasks.join_next().await {
+        slots.extend(taken.expect("no panic")?);
+    }
+    assert!(assert_kept(&mut slots, PERMITS, WINDOW) >= 10, "{slots:?}");
+    Ok(())
+}
+
+/// RL1, T7: a killed process' permits count on, also when nobody is left and when all start again.
+pub async fn rl1_crashes_and_restarts(stage: &Stage) -> Result<()> {
+    let mut slots = Vec::new();
+    for round in 0..2 {
+        let worker = stage.worker(&format!("killed-{round}"));
+        let mut take = command(PERMITS, WINDOW);
+        take["n"] = json!(PERMITS);
+        slots.extend(slots_in(&worker.call(take)));
+        worker.kill();
+        let coordinator = stage.connect(&format!("next-{round}")).await?;
+        slots.push(limiter(&coordinator).acquire(1, Some(PATIENCE)).await?.slot());
+        coordinator.stop().await?;
+    }
+    assert_eq!(assert_kept(&mut slots, PERMITS, WINDOW), 12);
+    Ok(())
+}
+
+/// The slots of the permits that a worker has taken.
+///
+/// # Panics
+///
+/// When that is not what the answer is.
+pub fn slots_in(answer: &Value) -> Vec<Duration> {
+    let permits = answer["permits"].as_array().expect("permits").iter();
+    permits.map(|permit| Duration::from_micros(permit[0].as_u64().expect("a slot"))).collect()
+}
+
+/// RL1: permits are nobody's: the end of a session gives nothing back.
+pub async fn rl1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let first = take_all(&limiter(&one)).await?;
+    let waiting = {
+        let limiter = limiter(&other);
+        tokio::spawn(async move { take_all(&limiter).await })
+    };
+    match stage.backend() {
+        Backend::Memory => one.stop().await?,
+        Backend::File | Backend::Etcd => stage.end_session("one"),
+    }
+    let second = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic")?;
+    assert!(second.slot() - first.slot() >= WINDOW);
+    Ok(())
+}
+
+/// RL1, T10: settings are stored, others are refused by name, and replaced on demand.
+pub async fn rl1_other_settings_are_an_error(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let five = limiter(&coordinator);
+    let first = five.acquire(3, None).await?;
+    let others = [
+        coordinator.rate_limiter(NAME, 6, WINDOW)?,
+        coordinator.rate_limiter(NAME, PERMITS, WINDOW / 2)?,
+        limiter(&coordinator).margin(MOMENT)?,
+        limiter(&coordinator).and(9, 2 * WINDOW)?,
+        limiter(&coordinator).paced(),
+    ];
+    for other in &others {
+        let refused = other.acquire(1, None).await.expect_err("other settings");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Mismatch, Effect::None));
+        let text = refused.to_string();
+        assert!(text.contains("[5 per 400ms, strict]"), "{text}");
+    }
+    let text = others[3].try_acquire(1).await.expect_err("other settings").to_string();
+    assert!(text.contains("[5 per 400ms and 9 per 800ms, strict]"), "{text}");
+    others[0].reconfigure().await?;
+    assert_eq!(five.try_acquire(1).await.expect_err("replaced").kind(), ErrorKind::Mismatch);
+    // Three of the six are taken.
+    let mut slots = vec![first.slot(); 3];
+    for _ in 0..9 {
+        slots.push(others[0].acquire(1, Some(PATIENCE)).await?.slot());
+    }
+    assert_eq!(assert_kept(&mut slots, 6, WINDOW), 12);
+    five.reconfigure().await?;
+    slots.push(five.acquire(1, Some(PATIENCE)).await?.slot());
+    assert!(slots[12] - slots[7] >= WINDOW, "{slots:?}");
+    Ok(())
+}
+
+/// RL1, T12: names are apart.
+pub async fn rl1_names_are_apart(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    for name in ["api", "api/", "API", "🔒"] {
+        let limiter = coordinator.rate_limiter(name, 2, Duration::from_secs(60))?;
+        assert!(limiter.try_acquire(2).await?.granted().is_some(), "{name}");
+        denied(&limiter).await?;
+    }
+    Ok(())
+}
+
+/// RL1: of several limits each is kept, and a permit that one refuses is not counted by the others.
+pub async fn rl1_several_limits(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let long = 3 * WINDOW;
+    let limiter = limiter(&coordinator).and(8, long)?;
+    let mut slots = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < 2 * WINDOW {
+        slots.extend(limiter.try_acquire(1).await?.granted().map(|permit| permit.slot()));
+        sleep(WINDOW / 40).await;
+    }
+    for _ in 0..4 {
+        slots.push(limiter.acquire(1, Some(PATIENCE)).await?.slot());
+    }
+    assert_kept(&mut slots, PERMITS, WINDOW);
+    assert_kept(&mut slots, 8, long);
+    Ok(())
+}
+
+/// RL1, T13: the smallest there is.
+pub async fn rl1_one_in_a_millisecond(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let per = Duration::from_millis(1);
+    let limiter = coordinator.rate_limiter(NAME, 1, per)?;
+    let mut slots = Vec::new();
+    for _ in 0..50 {
+        slots.push(limiter.acquire(1, Some(PATIENCE)).await?.slot());
+    }
+    assert_eq!(assert_kept(&mut slots, 1, per), 50);
+    let paced = coordinator.rate_limiter("paced", 1_000_000, Duration::from_secs(60))?.paced();
+    let mut slots = Vec::new();
+    for _ in 0..50 {
+        slots.push(paced.acquire(1, Some(PATIENCE)).await?.slot());
+    }
+    assert_kept(&mut slots, 1, Duration::from_micros(60));
+    Ok(())
+}
+
+/// RL2, T3: who waits for what he was told to wait is not too early, again and again.
+pub async fn rl2_never_told_to_come_too_early(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let limiters = [limiter(&one), limiter(&other)];
+    let before = take_all(&limiters[0]).await?;
+    for round in 0..4 {
+        let limiter = &limiters[round % 2];
+        let retry_after = denied(limiter).await?;
+        assert!(retry_after <= WINDOW + WINDOW / 100, "{retry_after:?}");
+        sleep(retry_after).await;
+        let permit = limiter.try_acquire(PERMITS).await?.granted();
+        let permit = permit.expect("it has waited long enough");
+        assert!(permit.slot() - before.slot() >= WINDOW);
+    }
+    Ok(())
+}
+
+/// RL2: permits come in the order in which they were asked for, over all clients, and nobody overtakes
+/// those who wait.
+pub async fn rl2_first_come_first_served(stage: &Stage) -> Result<()> {
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let limiters = clients.each_ref().map(limiter);
+    take_all(&limiters[0]).await?;
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut last = denied(&limiters[0]).await?;
+    for place in 0..4 {
+        let (limiter, served) = (limiters[place % 2].clone(), served.clone());
+        tokio::spawn(async move {
+            let permit = limiter.acquire(PERMITS, Some(PATIENCE)).await?;
+            let _ = served.send((place, permit.slot()));
+            Ok::<_, coordination::Error>(())
+        });
+        // It has its slot when the next one is later.
+        let reserved = async || denied(&limiters[0]).await.is_ok_and(|now| now > last + WINDOW / 2);
+        eventually_async(PATIENCE, reserved).await;
+        last = denied(&limiters[0]).await?;
+    }
+    drop(served);
+    let mut seen = Vec::new();
+    while let Some(permit) = timeout(PATIENCE, order.recv()).await.expect("served") {
+        seen.push(permit);
+    }
+    assert_eq!(seen.len(), 4);
+    assert!(seen.is_sorted(), "{seen:?}");
+    Ok(())
+}
+
+/// RL2, T9: a wait that is given up spends its slots, and lets nobody in too early.
+pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let limiter = limiter(&coordinator);
+    let mut slots = Vec::new();
+    let mut waiting = JoinSet::new();
+    for number in 0..20 {
+        let limiter = limiter.clone();
+        if number % 2 == 0 {
+            waiting.spawn(async move { limiter.acquire(1, Some(PATIENCE)).await });
+        } else {
+            // At whatever point it stands then.
+            let acquire = std::pin::pin!(limiter.acquire(1, Some(PATIENCE)));
+            slots.extend(poll_times(acquire, number % 5).await.transpose()?);
+        }
+    }
+    while let Some(permit) = waiting.join_next().await {
+        slots.push(permit.expect("no panic")?);
+    }
+    let mut slots: Vec<_> = slots.iter().map(RatePermit::slot).collect();
+    assert!(assert_kept(&mut slots, PERMITS, WINDOW) >= 10);
+    Ok(())
+}
+
+/// RL2, T8: a wait that would be too long fails at once and takes nothing; so does what can never be.
+pub async fn rl2_too_long_fails_at_once(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let minute = Duration::from_secs(60);
+    let limiter = coordinator.rate_limiter(NAME, PERMITS, minute)?;
+    for permits in [0, PERMITS + 1] {
+        let refused = limiter.acquire(permits, None).await.expect_err("never");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Input, Effect::None));
+        assert_eq!(limiter.try_acquire(permits).await.expect_err("never").kind(), ErrorKind::Input);
+    }
+    limiter.acquire(4, Some(Duration::ZERO)).await?;
+    for timeout in [Duration::ZERO, MOMENT, minute / 2] {
+        let start = Instant::now();
+        let refused = limiter.acquire(2, Some(timeout)).await.expect_err("one is left");
+        assert!(start.elapsed() < PATIENCE, "it did not wait");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Timeout, Effect::None));
+        assert!(refused.is_transient());
+        let wait = refused.retry_after().expect("it knows");
+        assert!(wait > minute / 2 && wait <= minute + minute / 100, "{wait:?}");
+    }
+    // Nothing was taken by all that.
+    assert!(limiter.try_acquire(1).await?.granted().is_some());
+    let many = coordinator.rate_limiter("many", 10_001, minute)?;
+    assert_eq!(many.try_acquire(1).await.expect_err("too many").kind(), ErrorKind::Input);
+    for refused in [
+        coordinator.rate_limiter(NAME, 0, minute),
+        coordinator.rate_limiter(NAME, 1, Duration::ZERO),
+        coordinator.rate_limiter(NAME, 1, 1_441 * minute),
+        limiter.clone().margin(1_441 * minute),
+        limiter.clone().and(0, minute),
+    ] {
+        assert_eq!(refused.expect_err("not allowed").kind(), ErrorKind::Input);
+    }
+    Ok(())
+}
+
+/// RL2: and without an executor.
+pub async fn rl2_without_a_runtime(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let limiter = limiter(&coordinator);
+    without_a_runtime(move || {
+        let mut slots = Vec::new();
+        for limit in [None, Some(PATIENCE)].into_iter().cycle().take(12) {
+            slots.push(wait(limiter.acquire(1, limit))?.slot());
+        }
+        let refused = wait(limiter.acquire(5, Some(MOMENT))).expect_err("two are taken");
+        assert_eq!(refused.kind(), ErrorKind::Timeout);
+        assert_eq!(assert_kept(&mut slots, PERMITS, WINDOW), 12);
+        wait(limiter.try_acquire(1)).map(drop)
+    })
+    .await
+}
+
+/// RL2, T11: no permit without the store's word, in time; afterwards it goes on, and nothing was let through.
+pub async fn rl2_cut_off(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect_by_proxy("one").await?;
+    let limiter = limiter(&coordinator);
+    let mut slots = vec![limiter.acquire(1, None).await?.slot()];
+    stage.proxy().set_both(Mode::Blackhole);
+    for limit in [500, 200, 0].map(Duration::from_millis) {
+        let start = Instant::now();
+        let refused = limiter.acquire(1, Some(limit)).await.expect_err("cut off");
+        let took = start.elapsed();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert_ne!(refused.effect(), Effect::Applied);
+        let limit = if limit.is_zero() { stage.ttl().unwrap_or(PATIENCE) } else { limit };
+        assert!(took <= limit + 2 * MOMENT + stage.scheduling(), "{took:?} instead of {limit:?}");
+    }
+    stage.proxy().heal();
+    let start = Instant::now();
+    while slots.len() < 12 {
+        assert!(start.elapsed() < PATIENCE, "it goes on: {slots:?}");
+        match limiter.acquire(1, Some(PATIENCE)).await {
+            Ok(permit) => slots.push(permit.slot()),
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+    assert_eq!(assert_kept(&mut slots, PERMITS, WINDOW), 12);
+    Ok(())
+}
