@@ -250,6 +250,7 @@ pub use recipe::grant::{Grant, TimedRelease};
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
+pub use recipe::once::{Claim, OncePer};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::slots::Occupant;

@@ -8,6 +8,7 @@ mod judge;
 pub(crate) mod limiter;
 pub(crate) mod lock;
 pub(crate) mod multi;
+pub(crate) mod once;
 mod place;
 pub(crate) mod queue;
 pub(crate) mod rate_limiter;

@@ -1,0 +1,312 @@
+//! At most once per period: a job that many processes could do, and one does.
+//!
+//! The queue's value says who was the last and until when nobody else is. Nothing owns it: whoever
+//! claimed may crash, and the period is over when it is over.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::Listing;
+use crate::coordinator::Coordinator;
+use crate::error::{ErrorKind, Result};
+use crate::time::unix_micros;
+use crate::token::FencingToken;
+
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+impl Coordinator {
+    /// The job of this name, which one process at most is to do in every `period`. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Name`]: empty or too long.
+    /// * [`ErrorKind::Input`]: the period is not of 1 ms to 366 days.
+    pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer> {
+        let queue = self.queue("once", name.as_ref())?;
+        if !(SHORTEST..=LONGEST).contains(&period) {
+            let message = format!("the period is {period:?}, and has to be of 1 ms to 366 days");
+            return Err(queue.error(ErrorKind::Input, "once_per", message));
+        }
+        // Rounded up: never a period that is too short.
+        let period = u64::try_from(period.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        Ok(OncePer { queue, period, is_aligned: false })
+    }
+}
+
+/// A job that at most one process claims in every period. Made by [`Coordinator::once_per`], without
+/// I/O; cheap to clone.
+///
+/// # What it promises
+///
+/// After a claim nobody gets another one until its period is over, by the clock of whoever asks. A crash
+/// changes nothing: the period is spent, unless the claim was [given back](Claim::give_back). It is no
+/// lock: a job that takes longer than the period may run beside its successor. Where that would harm, take
+/// a lock as well, or check the claim's [token](Claim::token).
+///
+/// # Clocks
+///
+/// Periods are counted by the **wall clocks of the clients**, as a period may be longer than a host
+/// is up. So they have to be synchronised to a small part of the period: two claims may be closer to each
+/// other than a period by as much as two clocks differ. A clock that is behind claims late; one that is
+/// set back claims nothing until it has caught up. One that is far ahead makes everybody wait until then,
+/// unless its claim is given back. For those who cannot rely on wall clocks there is the
+/// [`RateLimiter`](crate::RateLimiter).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use std::time::Duration;
+///
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let nightly = coordinator.once_per("backup", Duration::from_secs(24 * 60 * 60))?.aligned();
+/// if let Some(claim) = nightly.try_claim().await? {
+///     println!("run {}, the next one after {:?}", claim.token(), claim.next());
+/// }
+/// assert!(nightly.try_claim().await?.is_none());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct OncePer {
+    queue: Queue,
+    /// In microseconds.
+    period: u64,
+    is_aligned: bool,
+}
+
+/// The last claim, as stored. Times are microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Last {
+    number: FencingToken,
+    at: u64,
+    next: u64,
+}
+
+impl OncePer {
+    /// Makes periods begin at multiples of their length since 1970 UTC, like the hours of a cron table,
+    /// rather than with each claim.
+    #[must_use]
+    pub fn aligned(mut self) -> Self {
+        self.is_aligned = true;
+        self
+    }
+
+    /// The job's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Claims the job for this period; `None`: somebody has done so.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: do not run
+    ///   the job. With [`Effect::Unknown`](crate::Effect::Unknown) the period may be spent.
+    /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may spend the period.
+    ///
+    /// # Fairness
+    ///
+    /// None: whoever asks first after the end of a period.
+    pub async fn try_claim(&self) -> Result<Option<Claim>> {
+        let (period, is_aligned) = (self.period, self.is_aligned);
+        let step = move |listing: &Listing| {
+            let last = Last::of(listing, "claim")?;
+            match claim(last, unix_micros(), period, is_aligned) {
+                Some(new) => {
+                    Ok(Change::Write(Some(to_data("claim", &new, MAX_VALUE_BYTES)?), Some(new)))
+                }
+                None => Ok(Change::Keep(None)),
+            }
+        };
+        let claimed = self.queue.modify("claim", step).await?;
+        Ok(claimed.map(|stored| Claim { queue: self.queue.clone(), stored }))
+    }
+
+    /// How long it is until somebody can claim the job, by this machine's clock; zero: now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_claim`](Self::try_claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn due(&self) -> Result<Duration> {
+        let last = self.queue.named(Last::of(&self.queue.read("due").await?, "due"))?;
+        let next = last.map_or(0, |last| last.next);
+        Ok(Duration::from_micros(next.saturating_sub(unix_micros())))
+    }
+}
+
+impl Last {
+    fn of(listing: &Listing, operation: &'static str) -> Result<Option<Self>> {
+        listing.value.as_ref().map(|value| from_data(operation, &value.data)).transpose()
+    }
+}
+
+/// The claim that can be made when the clock shows this, if one can.
+fn claim(last: Option<Last>, wall: u64, period: u64, is_aligned: bool) -> Option<Last> {
+    // A clock that was set back does not make a period longer ago than it is.
+    let at = last.map_or(wall, |last| wall.max(last.at));
+    if last.is_some_and(|last| last.next > at) {
+        return None;
+    }
+    let next = match is_aligned {
+        true => (at / period).saturating_add(1).saturating_mul(period),
+        false => at.saturating_add(period),
+    };
+    let number = last.map_or(0, |last| last.number.value()).saturating_add(1);
+    Some(Last { number: FencingToken::new(number)?, at, next })
+}
+
+impl fmt::Debug for OncePer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OncePer")
+            .field("name", &self.name())
+            .field("period", &Duration::from_micros(self.period))
+            .field("is_aligned", &self.is_aligned)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The job is this process' for this period. Dropping it changes nothing.
+#[must_use = "whoever claims a job has to do it, or to give it back"]
+pub struct Claim {
+    queue: Queue,
+    stored: Last,
+}
+
+impl Claim {
+    /// The number of the claim, which rises with each: a fencing token.
+    pub fn token(&self) -> FencingToken {
+        self.stored.number
+    }
+
+    /// When it was claimed; not before any claim before it.
+    pub fn at(&self) -> SystemTime {
+        to_time(self.stored.at)
+    }
+
+    /// When the next claim can be made.
+    pub fn next(&self) -> SystemTime {
+        to_time(self.stored.next)
+    }
+
+    /// Gives it back, as the job was not done: from now on somebody can claim it.
+    ///
+    /// False: the period was over and somebody has claimed the next; that claim stands.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OncePer::try_claim`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn give_back(self) -> Result<bool> {
+        let mine = self.stored;
+        let step = move |listing: &Listing| {
+            if Last::of(listing, "give_back")? != Some(mine) {
+                return Ok(Change::Keep(false));
+            }
+            let free = Last { next: mine.at, ..mine };
+            Ok(Change::Write(Some(to_data("give_back", &free, MAX_VALUE_BYTES)?), true))
+        };
+        self.queue.modify("give_back", step).await
+    }
+}
+
+fn to_time(micros: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(UNIX_EPOCH)
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("name", &self.queue.name())
+            .field("token", &self.token())
+            .field("at", &self.at())
+            .field("next", &self.next())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claims(clock: &[u64], period: u64, is_aligned: bool) -> Vec<(u64, u64)> {
+        let mut last = None;
+        let mut claimed = Vec::new();
+        for wall in clock {
+            if let Some(new) = claim(last, *wall, period, is_aligned) {
+                claimed.push((new.number.value(), new.at));
+                last = Some(new);
+            }
+        }
+        claimed
+    }
+
+    #[test]
+    fn one_in_each_period() {
+        assert_eq!(claims(&[3, 4, 12, 13, 22, 23], 10, false), [(1, 3), (2, 13), (3, 23)]);
+        assert_eq!(
+            claims(&[3, 9, 10, 11, 19, 35, 39, 40], 10, true),
+            [(1, 3), (2, 10), (3, 35), (4, 40)]
+        );
+    }
+
+    #[test]
+    fn a_clock_set_back_claims_nothing() {
+        assert_eq!(claims(&[100, 5, 50, 109, 110], 10, false), [(1, 100), (2, 110)]);
+        assert_eq!(claims(&[105, 5, 55, 109, 110], 10, true), [(1, 105), (2, 110)]);
+    }
+
+    #[test]
+    fn given_back_it_is_free_and_later_claims_are_not_earlier() {
+        let first = claim(None, 100, 10, false).expect("free");
+        let free = Last { next: first.at, ..first };
+        let second = claim(Some(free), 90, 10, false).expect("given back");
+        assert_eq!((second.number.value(), second.at, second.next), (2, 100, 110));
+    }
+
+    #[test]
+    fn extremes_do_no_harm() {
+        let last =
+            Last { number: FencingToken::new(u64::MAX).expect("not zero"), at: u64::MAX, next: 0 };
+        for is_aligned in [false, true] {
+            let new = claim(Some(last), 0, u64::MAX, is_aligned).expect("it is over");
+            assert_eq!(new.next, u64::MAX);
+        }
+        let _ = (to_time(u64::MAX), to_time(0));
+    }
+
+    proptest! {
+        #[test]
+        fn claims_are_a_period_apart(
+            clock in prop::collection::vec(0_u64..1_000, 1..100),
+            period in 1_u64..100,
+            is_aligned: bool,
+        ) {
+            let claimed = claims(&clock, period, is_aligned);
+            for pair in claimed.windows(2) {
+                prop_assert_eq!(pair[0].0 + 1, pair[1].0);
+                match is_aligned {
+                    true => prop_assert!(pair[0].1 / period < pair[1].1 / period),
+                    false => prop_assert!(pair[0].1 + period <= pair[1].1),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! ON1: at most one claim in every period.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
+
+use coordination::{Claim, Coordinator, Effect, ErrorKind, OncePer, Result};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::tools::{PATIENCE, drop_after_polls};
+use super::{Backend, Stage};
+use crate::harness::{Mode, eventually_async};
+
+const NAME: &str = "backup";
+const LONG: Duration = Duration::from_secs(3_600);
+const SHORT: Duration = Duration::from_millis(200);
+
+fn job(coordinator: &Coordinator, period: Duration) -> OncePer {
+    coordinator.once_per(NAME, period).expect("allowed")
+}
+
+async fn claim(job: &OncePer) -> Result<Claim> {
+    Ok(job.try_claim().await?.expect("nobody has claimed it"))
+}
+
+/// ON1: of many who ask at once one gets it, in each period.
+pub async fn on1_one_of_many(stage: &Stage) -> Result<()> {
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        // Not the stage's short lease: on a busy machine many answers would be late, and in doubt.
+        clients.push(Coordinator::connect(stage.url()).await?);
+    }
+    let mut last = None;
+    for _ in 0..3 {
+        let mut asking = JoinSet::new();
+        for job in clients.iter().cycle().take(15).map(|client| job(client, LONG)) {
+            asking.spawn(async move { job.try_claim().await });
+        }
+        let mut claims = Vec::new();
+        while let Some(outcome) = asking.join_next().await {
+            claims.extend(outcome.expect("no panic")?);
+        }
+        assert_eq!(claims.len(), 1, "{claims:?}");
+        let claim = claims.remove(0);
+        assert!(last.is_none_or(|last| last < claim.token()), "tokens rise");
+        last = Some(claim.token());
+        assert!(claim.give_back().await?, "for the next round");
+    }
+    Ok(())
+}
+
+/// ON1: claims are a period apart, whoever makes them, and not further apart than they have to be.
+pub async fn on1_once_in_each_period(stage: &Stage) -> Result<()> {
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let jobs = clients.each_ref().map(|client| job(client, SHORT));
+    assert_eq!(jobs[0].due().await?, Duration::ZERO);
+    let mut last = claim(&jobs[0]).await?;
+    for round in 1..5 {
+        let job = &jobs[round % 2];
+        sleep(job.due().await?).await;
+        let next = claim(job).await?;
+        assert!(next.at() >= last.next());
+        assert_eq!(last.next().duration_since(last.at()).expect("later"), SHORT);
+        assert_eq!(next.token().value(), last.token().value() + 1);
+        last = next;
+    }
+    Ok(())
+}
+
+/// ON1: aligned periods begin at multiples of their length.
+pub async fn on1_aligned(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let job = job(&coordinator, SHORT).aligned();
+    let mut slots = BTreeSet::new();
+    for _ in 0..4 {
+        sleep(job.due().await?).await;
+        let claim = claim(&job).await?;
+        let next = claim.next().duration_since(UNIX_EPOCH).expect("after 1970");
+        assert_eq!(next.as_micros() % SHORT.as_micros(), 0);
+        assert!(claim.next() > claim.at());
+        assert!(slots.insert(next), "a slot of its own");
+    }
+    let refused = [Duration::ZERO, Duration::from_micros(999), 367 * 24 * LONG];
+    for period in refused {
+        let error = coordinator.once_per(NAME, period).expect_err("not allowed");
+        assert_eq!(error.kind(), ErrorKind::Input);
+    }
+    Ok(())
+}
+
+/// ON1: what was given back can be claimed again; a claim whose period is over gives back nothing.
+pub async fn on1_given_back_by_its_owner_only(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let first = claim(&job(&one, LONG)).await?;
+    assert!(job(&other, LONG).try_claim().await?.is_none());
+    assert!(first.give_back().await?);
+    // A short one, so that it is soon over.
+    let old = claim(&job(&other, SHORT)).await?;
+    sleep(job(&one, LONG).due().await?).await;
+    let current = claim(&job(&one, LONG)).await?;
+    assert!(!old.give_back().await?, "it is somebody else's by now");
+    assert!(job(&other, LONG).try_claim().await?.is_none());
+    assert!(current.give_back().await?);
+    Ok(())
+}
+
+/// ON1: a call that is dropped may spend the period; it never makes two of it.
+pub async fn on1_dropped_calls(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    for polls in 0..stage.rounds(20, 10) {
+        let job = coordinator.once_per(format!("job-{polls}"), LONG)?;
+        let completed = drop_after_polls(job.try_claim(), polls).await;
+        let mut claims = usize::from(completed);
+        for _ in 0..3 {
+            claims += usize::from(job.try_claim().await?.is_some());
+        }
+        assert!(claims <= 1, "{claims} after {polls} polls");
+    }
+    Ok(())
+}
+
+/// ON1: the period is spent, whatever becomes of the session of who claimed it.
+pub async fn on1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = claim(&job(&one, LONG)).await?;
+    match stage.backend() {
+        Backend::Memory => one.stop().await?,
+        Backend::File | Backend::Etcd => stage.end_session("one"),
+    }
+    assert!(job(&other, LONG).try_claim().await?.is_none());
+    drop(held);
+    assert!(job(&other, LONG).try_claim().await?.is_none());
+    Ok(())
+}
+
+/// ON1: so does its process' death, also when all start again.
+pub async fn on1_a_killed_process_spends_the_period(stage: &Stage) -> Result<()> {
+    let worker = stage.worker("killed");
+    let command = json!({ "command": "claim", "job": NAME, "period_ms": 3_600_000 });
+    assert_eq!(worker.call(command.clone())["token"], 1);
+    worker.kill();
+    assert_eq!(stage.worker("next").call(command), Value::Null);
+    let coordinator = stage.connect("one").await?;
+    assert!(job(&coordinator, LONG).try_claim().await?.is_none());
+    Ok(())
+}
+
+/// ON1: without the store's word there is no claim.
+pub async fn on1_cut_off(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+    let mine = job(&one, LONG);
+    stage.proxy().set_both(Mode::Blackhole);
+    let refused = mine.try_claim().await.expect_err("cut off");
+    assert!(matches!(refused.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{refused}");
+    let theirs = claim(&job(&other, LONG)).await?;
+    stage.proxy().heal();
+    let asked = async || match mine.try_claim().await {
+        Ok(claimed) => {
+            assert!(claimed.is_none(), "it is the other's");
+            true
+        }
+        Err(error) => {
+            assert!(error.is_transient() && error.effect() != Effect::Applied, "{error}");
+            false
+        }
+    };
+    eventually_async(PATIENCE, asked).await;
+    assert!(theirs.give_back().await?);
+    claim(&mine).await.map(drop)
+}
