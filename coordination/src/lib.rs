@@ -246,6 +246,7 @@ pub use characteristics::{Characteristics, Durability, Liveness, Requirement, Sc
 pub use config::Config;
 pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
+pub use recipe::election::{Candidate, Election, Leadership, Term, Terms};
 pub use recipe::grant::{Grant, TimedRelease};
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
@@ -254,6 +255,7 @@ pub use recipe::once::{Claim, OncePer};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::slots::Occupant;
+pub use recipe::value::{Counter, SharedValue, ValueWatch, Version, Versioned};
 pub use session::{State, StateWatch};
 pub use template::Template;
 pub use time::BootInstant;

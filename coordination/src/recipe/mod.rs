@@ -2,6 +2,7 @@
 
 mod acquire;
 pub(crate) mod data;
+pub(crate) mod election;
 mod gate;
 pub(crate) mod grant;
 mod judge;
@@ -15,3 +16,4 @@ pub(crate) mod rate_limiter;
 pub(crate) mod semaphore;
 pub(crate) mod slots;
 mod turn;
+pub(crate) mod value;

@@ -1,0 +1,461 @@
+//! Shared values: compare-and-set by version, counters, and word of every change.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::queue::{Change, Queue, in_doubt};
+use crate::Coordinator;
+use crate::backend::{Data, Listing, Value, Write};
+use crate::error::{Error, ErrorKind, Result};
+use crate::retry::DecorrelatedJitter;
+use crate::session::{Views, Written};
+
+impl Coordinator {
+    /// The shared value of this name, with the coordinator's prefix before it. No I/O.
+    ///
+    /// Names are as for [`lock`](Self::lock). All who use a name use the same type, or types that read each
+    /// other's JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: empty or too long.
+    pub fn value<T: Serialize + DeserializeOwned>(
+        &self,
+        name: impl AsRef<str>,
+    ) -> Result<SharedValue<T>> {
+        Ok(SharedValue { queue: self.queue("value", name.as_ref())?, of: PhantomData })
+    }
+
+    /// The counter of this name, with the coordinator's prefix before it. No I/O.
+    ///
+    /// It is zero before anybody has added to it. A counter and a value of one name have nothing to do with
+    /// each other.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: empty or too long.
+    pub fn counter(&self, name: impl AsRef<str>) -> Result<Counter> {
+        Ok(Counter { queue: self.queue("counter", name.as_ref())? })
+    }
+}
+
+/// What a value's writes are ordered by: each has a larger one than all before it, deleted values included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A value as it was written by one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Versioned<T> {
+    /// Of the write.
+    pub version: Version,
+    /// What was written.
+    pub value: T,
+}
+
+impl<T: DeserializeOwned> Versioned<T> {
+    fn parse(operation: &'static str, stored: &Value) -> Result<Self> {
+        let value = from_data(operation, &stored.data)?;
+        Ok(Self { version: Version(stored.version), value })
+    }
+}
+
+/// A value that all members share. Made by [`Coordinator::value`], without I/O; cheap to clone.
+///
+/// It belongs to nobody: it stays when the session that wrote it ends, until it is deleted.
+///
+/// # A call whose answer was lost
+///
+/// The library asks again, and mostly learns what became of it. Where it cannot, the call fails with
+/// [`Effect::Unknown`](crate::Effect::Unknown): it was carried out once or not at all. [`read`](Self::read)
+/// before it is repeated.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let limit = coordinator.value::<u32>("upload-limit")?;
+/// let first = limit.set(&100).await?;
+///
+/// // Of several writers who know one version, one is faster.
+/// assert!(limit.compare_and_set(Some(first), &200).await?.is_some());
+/// assert!(limit.compare_and_set(Some(first), &300).await?.is_none());
+/// assert_eq!(limit.read().await?.expect("it was set").value, 200);
+/// # Ok(()) }
+/// ```
+pub struct SharedValue<T> {
+    queue: Queue,
+    of: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Serialize + DeserializeOwned> SharedValue<T> {
+    /// The value's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// The value as it is; `None`: there is none.
+    ///
+    /// At least as new as every write that was confirmed before the call, whoever wrote.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Corrupt`]: it is of another type.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn read(&self) -> Result<Option<Versioned<T>>> {
+        self.read_for("read").await
+    }
+
+    /// Makes this the value, whatever it was, and answers its version.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Value`]: it cannot be written as JSON, or has more than 256 KiB.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer; with
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been written, or may be yet.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on, and may take effect after a later one.
+    pub async fn set(&self, value: &T) -> Result<Version> {
+        let data = self.data("set", value)?;
+        let step = move |_: &_| Ok(Change::Write(Some(Data::clone(&data)), ()));
+        Ok(Version(self.queue.modify_versioned("set", step).await?.1.unwrap_or_default()))
+    }
+
+    /// Makes this the value if its version is `expected`; `None` there: if there is no value.
+    ///
+    /// Answers the new version; `None`: somebody was faster, and nothing was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`set`](Self::set).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on; it is carried out once or not at all.
+    pub async fn compare_and_set(
+        &self,
+        expected: Option<Version>,
+        value: &T,
+    ) -> Result<Option<Version>> {
+        let data = self.data("compare and set", value)?;
+        self.write("compare and set", expected, Some(data)).await
+    }
+
+    /// Deletes the value; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`set`](Self::set) but `Value`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`set`](Self::set).
+    pub async fn delete(&self) -> Result<bool> {
+        let step = |listing: &Listing| {
+            let is_there = listing.value.is_some();
+            Ok(if is_there { Change::Write(None, true) } else { Change::Keep(false) })
+        };
+        self.queue.modify("delete", step).await
+    }
+
+    /// Deletes the value if it has this version; whether it had.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`delete`](Self::delete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`compare_and_set`](Self::compare_and_set).
+    pub async fn compare_and_delete(&self, expected: Version) -> Result<bool> {
+        Ok(self.write("compare and delete", Some(expected), None).await?.is_some())
+    }
+
+    /// Makes of the value what `change` says, and answers what it made.
+    ///
+    /// Reads, and writes if nobody did so in between; else it begins anew. `change` is called once each time,
+    /// and only the outcome of its last call is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read) and [`set`](Self::set).
+    ///
+    /// # Cancel safety
+    ///
+    /// The outcome of a call of `change` is written or not.
+    ///
+    /// # Fairness
+    ///
+    /// None: one of those who contend is served each time, whoever is first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let servers = coordinator.value::<Vec<String>>("servers")?;
+    /// let now = servers.update(|servers| {
+    ///     let mut servers = servers.unwrap_or_default();
+    ///     servers.push("host-1".to_owned());
+    ///     servers
+    /// });
+    /// assert_eq!(now.await?.value, ["host-1"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn update(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
+        let mut delays =
+            DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+        loop {
+            let present = self.read_for("update").await?;
+            let expected = present.as_ref().map(|present| present.version);
+            let value = change(present.map(|present| present.value));
+            let data = self.data("update", &value)?;
+            if let Some(version) = self.write("update", expected, Some(data)).await? {
+                return Ok(Versioned { version, value });
+            }
+            let delay = delays.next_delay();
+            // There, because the caller need not be on a runtime.
+            let pause = self.queue.session.spawn(async move { tokio::time::sleep(delay).await });
+            drop(pause.await);
+        }
+    }
+
+    /// Follows the value; the first [`next`](ValueWatch::next) tells what it is.
+    ///
+    /// All in this process who follow one value share what is read of it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let limit = coordinator.value::<u32>("limit")?;
+    /// let mut changes = limit.watch();
+    /// assert!(changes.next().await?.is_none(), "there is none yet");
+    ///
+    /// let version = limit.set(&100).await?;
+    /// let change = changes.next().await?.expect("it was set");
+    /// assert_eq!((change.version, change.value), (version, 100));
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(&self) -> ValueWatch<T> {
+        let (views, queue) = (self.queue.observe(), self.queue.clone());
+        ValueWatch { queue, views, told: Told::default(), of: PhantomData }
+    }
+
+    async fn read_for(&self, operation: &'static str) -> Result<Option<Versioned<T>>> {
+        let stored = self.queue.read(operation).await?.value;
+        let value = stored.map(|stored| Versioned::parse(operation, &stored));
+        self.queue.named(value.transpose())
+    }
+
+    fn data(&self, operation: &'static str, value: &T) -> Result<Data> {
+        self.queue.named(to_data(operation, value, MAX_VALUE_BYTES))
+    }
+
+    async fn write(
+        &self,
+        operation: &'static str,
+        expected: Option<Version>,
+        data: Option<Data>,
+    ) -> Result<Option<Version>> {
+        let expected = expected.map(|version| version.0);
+        match self.queue.write(operation, Write::new(&self.queue.key, expected, data)).await? {
+            Written::Yes(version) => Ok(Some(Version(version))),
+            Written::No => Ok(None),
+            Written::Unknown => self.queue.named(Err(in_doubt(operation))),
+        }
+    }
+}
+
+impl<T> Clone for SharedValue<T> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), of: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for SharedValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedValue").field("name", &self.queue.name()).finish_non_exhaustive()
+    }
+}
+
+/// Follows a value, as [`SharedValue::watch`] gives it.
+///
+/// While it lives, the coordinator's session stays open, unless it is stopped.
+pub struct ValueWatch<T> {
+    queue: Queue,
+    views: Views,
+    told: Told,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> ValueWatch<T> {
+    /// The value: at first as this process knows it, then after every change. `None`: there is none.
+    ///
+    /// What is told may be older than the answer to [`SharedValue::read`] by the time that word of a change takes.
+    /// Versions rise. Values may be left out when they follow each other quickly, or when the store was
+    /// out of reach; the last is always told. While the store is out of reach nothing is told at all:
+    /// [`Coordinator::state`] tells of that.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Corrupt`]: what was written last is of another type. The next call waits for the next value.
+    /// * [`ErrorKind::Closed`]: the coordinator was stopped. Final.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is left out for a future that was dropped.
+    pub async fn next(&mut self) -> Result<Option<Versioned<T>>> {
+        loop {
+            let view = self.queue.named(self.views.next().await)?;
+            let now = view.listing.value.as_ref();
+            if self.told.is_news(now.map(|stored| stored.version)) {
+                let value = now.map(|stored| Versioned::parse("watch", stored));
+                return self.queue.named(value.transpose());
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for ValueWatch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValueWatch").field("name", &self.queue.name()).finish_non_exhaustive()
+    }
+}
+
+/// What a watch has told.
+#[derive(Default)]
+struct Told {
+    /// The last, if anything was told: its version, or that there was no value.
+    last: Option<Option<u64>>,
+    /// The highest version.
+    highest: u64,
+}
+
+impl Told {
+    /// Whether this is to be told, which it counts as then.
+    fn is_news(&mut self, version: Option<u64>) -> bool {
+        let is_news = match version {
+            Some(version) => version > self.highest,
+            None => self.last != Some(None),
+        };
+        if is_news {
+            self.last = Some(version);
+            self.highest = version.unwrap_or(self.highest);
+        }
+        is_news
+    }
+}
+
+/// A number that members add to. Made by [`Coordinator::counter`], without I/O; cheap to clone.
+///
+/// It belongs to nobody, and stays when all sessions have ended.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let tickets = coordinator.counter("tickets")?;
+/// assert_eq!(tickets.add(1).await?, 1);
+/// assert_eq!(tickets.add(9).await?, 10);
+/// assert_eq!(tickets.read().await?, 10);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Counter {
+    queue: Queue,
+}
+
+impl Counter {
+    /// The counter's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Adds to it, and answers what it is then: of several who add something, each gets another answer.
+    ///
+    /// An addition that was confirmed is neither lost nor doubled.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Value`]: the sum is no 64-bit number; nothing was added.
+    /// * [`ErrorKind::Corrupt`]: what the store has there is no number.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. With
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) it was added once or not at all, or will be yet: whoever adds
+    ///   again then may count twice.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on: it is added once or not at all.
+    ///
+    /// # Fairness
+    ///
+    /// None: one of those who contend is served each time, whoever is first.
+    pub async fn add(&self, amount: i64) -> Result<i64> {
+        let step = move |listing: &Listing| {
+            let present = number("add", listing.value.as_ref())?;
+            let sum = present.checked_add(amount).ok_or_else(|| {
+                let message = format!("{present} and {amount} are more than a 64-bit number holds");
+                Error::new(ErrorKind::Value, "add", message)
+            })?;
+            Ok(Change::Write(Some(sum.to_string().into()), sum))
+        };
+        self.queue.modify("add", step).await
+    }
+
+    /// What it is: at least as new as every addition that was confirmed before the call.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add`](Self::add) but `Value`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn read(&self) -> Result<i64> {
+        self.queue.named(number("read", self.queue.read("read").await?.value.as_ref()))
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counter").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+fn number(operation: &'static str, stored: Option<&Value>) -> Result<i64> {
+    stored.map_or(Ok(0), |stored| from_data(operation, &stored.data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_tells_each_version_once_and_never_goes_back() {
+        let mut told = Told::default();
+        let seen = [None, None, Some(3), Some(3), Some(2), Some(5), None, None, Some(5), Some(6)];
+        let news = seen.map(|version| told.is_news(version));
+        assert_eq!(news, [true, false, true, false, false, true, true, false, false, true]);
+    }
+}

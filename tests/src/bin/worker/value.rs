@@ -1,0 +1,19 @@
+//! Commands about values.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Arguments, Client, failed},
+    say,
+};
+
+/// Adds one, `n` times or for as long as the process lives, and tells each sum.
+pub(crate) async fn count(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
+    let counter = client.coordinator()?.counter(arguments.text("counter")?).map_err(failed)?;
+    let times = arguments.number("n").unwrap_or(u64::MAX);
+    for _ in 0..times {
+        let sum = counter.add(1).await.map_err(failed)?;
+        say(&json!({ "event": "counted", "sum": sum }));
+    }
+    Ok(json!({}))
+}
