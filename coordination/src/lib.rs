@@ -248,11 +248,17 @@ pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::election::{Candidate, Election, Leadership, Term, Terms};
 pub use recipe::grant::{Grant, TimedRelease};
+pub use recipe::group::{
+    Capabilities, Group, GroupEvent, GroupWatch, Member, Members, Membership, Presence,
+    RejoiningMembership,
+};
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, OncePer};
+pub use recipe::partition::Partitioner;
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
+pub use recipe::ring::{HashRing, UnknownNode};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::slots::Occupant;
 pub use recipe::value::{Counter, SharedValue, ValueWatch, Version, Versioned};

@@ -1,0 +1,381 @@
+//! Groups: who is there, and with what capabilities.
+//!
+//! A group is a queue of kind `group`; it exists while the queue has a value. A member is an entry: its
+//! member id, its capabilities as JSON, and its number, which is the *incarnation*. A group's value is removed
+//! only while it has no entry, so nobody can join what is being deleted.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::data::{MAX_ENTRY_BYTES, to_data};
+use super::judge::{Judge, Verdict};
+use super::place::Contents;
+use super::queue::Queue;
+use super::turn::Request;
+use crate::backend::{Data, Entry, EntryRef, Listing, Write};
+use crate::config::checked_member;
+use crate::coordinator::Coordinator;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+use crate::session::{Session, Written};
+
+mod members;
+mod membership;
+mod rejoin;
+mod watch;
+
+pub use members::{Capabilities, Member, Members};
+pub use membership::Membership;
+pub use rejoin::{Presence, RejoiningMembership};
+pub use watch::{GroupEvent, GroupWatch};
+
+const KIND: &str = "group";
+/// What a group's value says.
+const CREATED: &str = "{}";
+/// The longest that joining and watching wait for the store, however long the lease is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Coordinator {
+    /// The group of this name, with the coordinator's prefix before it. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: empty or too long, as for [`lock`](Self::lock).
+    pub fn group(&self, name: impl AsRef<str>) -> Result<Group> {
+        Ok(Group { queue: self.queue(KIND, name.as_ref())? })
+    }
+
+    /// The names of the groups that exist, in order; those with the coordinator's prefix, without it.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn groups(&self) -> Result<Vec<String>> {
+        self.names("groups", KIND).await
+    }
+}
+
+/// A named group. Made by [`Coordinator::group`], without I/O; cheap to clone.
+///
+/// A group is created once, by whoever comes first, and stays until it is deleted. Its members come and
+/// go, each with the session that it joined in.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::builder().member_id("host-1").connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let membership = group.join_or_create(&serde_json::json!({ "disks": 4 })).await?;
+///
+/// let member = group.member("host-1").await?;
+/// assert_eq!(member.incarnation, membership.incarnation());
+/// assert_eq!(member.capabilities.as_json(), r#"{"disks":4}"#);
+///
+/// membership.leave().await?;
+/// assert!(group.members().await?.is_empty());
+/// group.delete().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    pub(super) queue: Queue,
+}
+
+impl Group {
+    /// The group's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Creates the group. It stays until it is [deleted](Self::delete), also when its creator ends.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupExists`]: it is there already. With [`Effect::Unknown`] it may be this call
+    ///   that created it.
+    /// * Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn create(&self) -> Result<()> {
+        let write = Write::new(&self.queue.key, None, Some(CREATED.into()));
+        let exists = || self.queue.error(ErrorKind::GroupExists, "create", "the group exists");
+        match self.queue.write("create", write).await? {
+            Written::Yes(_) => Ok(()),
+            Written::No => Err(exists()),
+            Written::Unknown => Err(exists().with_effect(Effect::Unknown)),
+        }
+    }
+
+    /// Deletes the group, which must be empty. Those who watch it are told.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupMissing`]: there is none.
+    /// * [`ErrorKind::GroupNotEmpty`]: it has members, or somebody is just joining.
+    /// * Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not delete the group.
+    pub async fn delete(&self) -> Result<()> {
+        loop {
+            let listing = self.existing("delete").await?;
+            if !listing.entries.is_empty() {
+                let message = "the group has members";
+                return Err(self.queue.error(ErrorKind::GroupNotEmpty, "delete", message));
+            }
+            let version = listing.value.map(|value| value.version);
+            let mut write = Write::new(&self.queue.key, version, None);
+            write.if_empty = true;
+            match self.queue.write("delete", write).await? {
+                // Unknown: this group is gone, and it does not matter who deleted it.
+                Written::Yes(_) | Written::Unknown => return Ok(()),
+                // Somebody joined, or deleted it: the next look tells.
+                Written::No => {}
+            }
+        }
+    }
+
+    /// Whether the group has been created, and not deleted since.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn exists(&self) -> Result<bool> {
+        Ok(self.queue.read("exists").await?.value.is_some())
+    }
+
+    /// Joins the group as this process, under [`Coordinator::member_id`].
+    ///
+    /// On return everybody who asks sees the member, until it leaves, or its session ends and the store
+    /// notices (see `docs/guarantees.md`, L1). `capabilities` is anything that becomes JSON, at most 4 KiB
+    /// of it; `&()` for nothing.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupMissing`]: create the group first.
+    /// * [`ErrorKind::AlreadyJoined`]: this session is in the group under this member id.
+    /// * [`ErrorKind::MemberExists`]: another live session is.
+    /// * [`ErrorKind::Value`]: the capabilities are no JSON, or too large.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer within the lease or five seconds.
+    /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`], and those of a store that refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind; watchers may see a member come and go.
+    pub async fn join(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<Membership> {
+        let member = Arc::clone(&self.queue.session.settings.member);
+        let data = to_data("join", capabilities, MAX_ENTRY_BYTES)?;
+        self.enter(member, data).await
+    }
+
+    /// [`join`](Self::join) under another member id, 1 to 255 bytes, which gets no prefix: a process may
+    /// have several members, for example one for each disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`join`](Self::join), and [`ErrorKind::Name`]: the member id is empty or too long.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`join`](Self::join).
+    pub async fn join_as(
+        &self,
+        member_id: impl AsRef<str>,
+        capabilities: &(impl Serialize + ?Sized),
+    ) -> Result<Membership> {
+        let member = self.queue.named(checked_member(member_id.as_ref()))?;
+        let data = to_data("join", capabilities, MAX_ENTRY_BYTES)?;
+        self.enter(member, data).await
+    }
+
+    /// [`join`](Self::join), and creates the group if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`join`](Self::join) but `GroupMissing`.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`join`](Self::join); the group may have been created.
+    pub async fn join_or_create(
+        &self,
+        capabilities: &(impl Serialize + ?Sized),
+    ) -> Result<Membership> {
+        loop {
+            match self.join(capabilities).await {
+                Err(error) if error.kind() == ErrorKind::GroupMissing => {}
+                outcome => return outcome,
+            }
+            match self.create().await {
+                Err(error) if error.kind() != ErrorKind::GroupExists => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    async fn enter(&self, member: Arc<str>, data: Data) -> Result<Membership> {
+        let contents = Contents {
+            member: Arc::clone(&member),
+            data: Arc::clone(&data),
+            ..self.queue.contents()
+        };
+        let (session, queue) = (Arc::clone(&self.queue.session), self.queue.key.clone());
+        let limit = session.settings.ttl.min(PATIENCE);
+        let judge = Arc::new(Admission { session, queue, waits: AtomicBool::new(false) });
+        let request = Request { contents, judge: Some(Arc::<Admission>::clone(&judge)) };
+        match self.queue.acquire_within(&request, Some(limit)).await {
+            Ok(grant) => Ok(Membership::new(grant, self.clone(), member, data)),
+            Err(error) if error.kind() != ErrorKind::Timeout => Err(error),
+            // An earlier entry of this session has not gone away.
+            Err(_) if judge.waits.load(Ordering::SeqCst) => self.queue.named(Err(already_joined())),
+            Err(_) => {
+                let message = "the store did not answer within the time given";
+                Err(self.queue.error(ErrorKind::Unavailable, "join", message))
+            }
+        }
+    }
+
+    /// The members, in the order of joining, with their capabilities: one read.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupMissing`]: there is no such group.
+    /// * Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn members(&self) -> Result<Members> {
+        Ok(Members::of(&self.existing("members").await?))
+    }
+
+    /// The member of this id.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`members`](Self::members), and [`ErrorKind::NotJoined`]: there is no such member.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn member(&self, id: &str) -> Result<Member> {
+        let members = self.members().await?;
+        members.get(id).cloned().ok_or_else(|| self.not_joined("member"))
+    }
+
+    /// Takes a member out of the group, whoever it is, and tells who it was.
+    ///
+    /// For operators. The member learns of it like a holder whose lock was broken; a
+    /// [rejoining](Membership::rejoining) one comes back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`member`](Self::member); [`effect`](Error::effect) tells whether it may be out.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not remove the member. It never removes a later incarnation.
+    pub async fn remove(&self, id: &str) -> Result<Member> {
+        let listing = self.existing("remove").await?;
+        let entry = listing.entries.iter().find(|entry| *entry.member == *id);
+        let (entry, member) = entry
+            .and_then(|entry| Some((entry, Member::of(entry)?)))
+            .ok_or_else(|| self.not_joined("remove"))?;
+        let place = EntryRef { queue: self.queue.key.clone(), id: entry.id.clone() };
+        let (session, seq) = (Arc::clone(&self.queue.session), Some(entry.seq));
+        self.queue.call("remove", async move { session.backend.leave(&place, seq).await }).await?;
+        Ok(member)
+    }
+
+    /// Follows the members: a snapshot, then who joins, leaves and updates, in order.
+    ///
+    /// The snapshot, [`GroupWatch::members`], is what this process knows; what has changed since comes as
+    /// events. All who watch one group in a process share what is read of it.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupMissing`]: there is no such group.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer, asked twice for as long as [`join`](Self::join)
+    ///   waits.
+    /// * [`ErrorKind::Closed`], and those of a store that refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn watch(&self) -> Result<GroupWatch> {
+        GroupWatch::start(&self.queue).await
+    }
+
+    async fn existing(&self, operation: &'static str) -> Result<Listing> {
+        let listing = self.queue.read(operation).await?;
+        let missing = || Err(missing(operation));
+        self.queue.named(if listing.value.is_some() { Ok(listing) } else { missing() })
+    }
+
+    fn not_joined(&self, operation: &'static str) -> Error {
+        self.queue.error(ErrorKind::NotJoined, operation, "the group has no such member")
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// Lets an entry in if the group exists and nobody has its member id.
+struct Admission {
+    session: Arc<Session>,
+    queue: QueueKey,
+    /// For an earlier entry of the same session, to see it gone.
+    waits: AtomicBool,
+}
+
+impl Judge for Admission {
+    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+        if listing.value.is_none() {
+            return Err(missing("join"));
+        }
+        let mut before = listing.entries.iter().take_while(|entry| entry.seq < own.seq);
+        let Some(other) = before.find(|entry| entry.member == own.member) else {
+            return Ok(Verdict::Grant);
+        };
+        match self.session.lease_now() {
+            Some(lease) if !other.id.is_of(lease.id) => {
+                let message = "another session is in the group under this member id";
+                Err(Error::new(ErrorKind::MemberExists, "join", message))
+            }
+            Some(lease) if lease.holds_number(&self.queue, other.seq) => Err(already_joined()),
+            // Ours, and nobody here has it: it is being given up.
+            _ => {
+                self.waits.store(true, Ordering::SeqCst);
+                Ok(Verdict::Wait)
+            }
+        }
+    }
+}
+
+fn missing(operation: &'static str) -> Error {
+    Error::new(ErrorKind::GroupMissing, operation, "there is no such group")
+}
+
+fn already_joined() -> Error {
+    let message = "this session is in the group under this member id already";
+    Error::new(ErrorKind::AlreadyJoined, "join", message)
+}

@@ -1,0 +1,150 @@
+//! Members, and what they say of themselves.
+
+use std::collections::{BTreeMap, HashSet, btree_map};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+
+use super::watch::GroupEvent;
+use crate::backend::{Data, Entry, Listing};
+use crate::error::Result;
+use crate::recipe::data::from_data;
+use crate::token::FencingToken;
+
+/// A member of a group, as [`Group::members`](crate::Group::members) lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Member {
+    /// Its member id: unique in the group.
+    pub id: Arc<str>,
+    /// Rises with every join: a member that left and came back has a larger one.
+    pub incarnation: FencingToken,
+    /// When it joined, by its own wall clock: for people to read, not to compare.
+    pub since: Option<SystemTime>,
+    /// What it said of itself.
+    pub capabilities: Capabilities,
+}
+
+impl Member {
+    pub(super) fn of(entry: &Entry) -> Option<Self> {
+        Some(Self {
+            id: Arc::clone(&entry.member),
+            incarnation: FencingToken::new(entry.seq)?,
+            since: entry.since,
+            capabilities: Capabilities(Arc::clone(&entry.data)),
+        })
+    }
+}
+
+/// What a member says of itself: JSON, read whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities(Data);
+
+impl Capabilities {
+    /// The text as it was stored. Another program may have stored it: it need not be JSON.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`](crate::ErrorKind::Corrupt): it is no `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+        from_data("parse", &self.0)
+    }
+}
+
+/// The members of a group at one moment, in the order of joining.
+///
+/// # Examples
+///
+/// Kept up to date by hand:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// group.create().await?;
+/// let mut watch = group.watch().await?;
+/// let mut members = watch.members();
+///
+/// let membership = group.join(&()).await?;
+/// members.apply(&watch.next().await?);
+/// assert_eq!(members, group.members().await?);
+/// # drop(membership); Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members(BTreeMap<FencingToken, Member>);
+
+impl Members {
+    pub(super) fn of(listing: &Listing) -> Self {
+        let members = present(listing).into_iter().filter_map(Member::of);
+        Self(members.map(|member| (member.incarnation, member)).collect())
+    }
+
+    /// The member of this id.
+    pub fn get(&self, id: &str) -> Option<&Member> {
+        self.iter().find(|member| *member.id == *id)
+    }
+
+    /// In the order of joining.
+    pub fn iter(&self) -> btree_map::Values<'_, FencingToken, Member> {
+        self.0.values()
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What they are after this event.
+    pub fn apply(&mut self, event: &GroupEvent) {
+        match event {
+            GroupEvent::Joined(member) | GroupEvent::Updated(member) => {
+                self.0.insert(member.incarnation, member.clone());
+            }
+            GroupEvent::Left(member) => drop(self.0.remove(&member.incarnation)),
+            GroupEvent::Resync(members) => self.clone_from(members),
+            GroupEvent::Deleted => self.0.clear(),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Members {
+    type Item = &'a Member;
+    type IntoIter = btree_map::Values<'a, FencingToken, Member>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for Members {
+    type Item = Member;
+    type IntoIter = btree_map::IntoValues<FencingToken, Member>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_values()
+    }
+}
+
+/// The entries that are members, in order: of two with one member id the first, as the second is about to
+/// be refused.
+pub(super) fn present(listing: &Listing) -> Vec<&Entry> {
+    let mut ids = HashSet::with_capacity(listing.entries.len());
+    let members = listing.entries.iter().filter(|entry| !entry.member.is_empty());
+    members.fold(Vec::new(), |mut present, entry| {
+        if ids.insert(&*entry.member) {
+            present.push(entry);
+        }
+        present
+    })
+}

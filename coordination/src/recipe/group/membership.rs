@@ -1,0 +1,116 @@
+//! A place in a group.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::Serialize;
+
+use super::{Group, RejoiningMembership};
+use crate::backend::Data;
+use crate::error::Result;
+use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
+use crate::recipe::grant::Grant;
+use crate::token::FencingToken;
+
+/// A place in a group; leaves it when dropped.
+///
+/// It dereferences to [`Grant`]: [`is_held`](Grant::is_held), [`lost`](Grant::lost) and the rest tell whether
+/// the member is still in. When it is lost it stays lost: join again, or let
+/// [`rejoining`](Self::rejoining) do that. It keeps the session open, as a [`Group`] does.
+///
+/// Dropping it never blocks: leaving goes on in the background, and if it cannot be sent, the member goes
+/// with the session.
+#[must_use = "dropping it leaves the group"]
+pub struct Membership {
+    // Before the group, which may be what keeps the session open.
+    pub(in crate::recipe) grant: Grant,
+    pub(super) group: Group,
+    pub(super) member: Arc<str>,
+    capabilities: Mutex<Data>,
+}
+
+impl Membership {
+    pub(super) fn new(grant: Grant, group: Group, member: Arc<str>, capabilities: Data) -> Self {
+        Self { grant, group, member, capabilities: Mutex::new(capabilities) }
+    }
+
+    pub(super) fn capabilities(&self) -> MutexGuard<'_, Data> {
+        // Nothing that panics runs under it.
+        self.capabilities.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The member id in the group.
+    pub fn member_id(&self) -> &str {
+        &self.member
+    }
+
+    /// The number of this incarnation: larger than that of every join of this group before.
+    pub fn incarnation(&self) -> FencingToken {
+        self.grant.token()
+    }
+
+    /// Says something else of oneself. Readers see the old or the new, whole; the incarnation stays.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Value`](crate::ErrorKind::Value): the capabilities are no JSON, or too large.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the member is not in the group any more.
+    /// * Those of a store that refuses.
+    ///
+    /// # Fairness
+    ///
+    /// Updates take effect in the order in which they were asked for.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped update goes on, or is not made if another one was under way.
+    pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
+        self.put(to_data("update", capabilities, MAX_ENTRY_BYTES)?).await
+    }
+
+    pub(super) async fn put(&self, data: Data) -> Result<()> {
+        let update = self.grant.place().update("update", Default::default(), Arc::clone(&data));
+        self.grant.named(update.await)?;
+        *self.capabilities() = data;
+        Ok(())
+    }
+
+    /// Leaves the group and waits for the store to confirm.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): it was out of the group before.
+    /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed; the library goes on trying until
+    ///   the session ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it going on in the background.
+    pub async fn leave(self) -> Result<()> {
+        self.grant.release().await
+    }
+
+    /// Comes back after every loss, as a new incarnation.
+    pub fn rejoining(self) -> RejoiningMembership {
+        RejoiningMembership::start(self)
+    }
+}
+
+impl std::ops::Deref for Membership {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership")
+            .field("group", &self.name())
+            .field("member_id", &self.member)
+            .field("incarnation", &self.incarnation())
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}

@@ -1,0 +1,247 @@
+//! A membership that comes back after every loss.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::sync::{Mutex, watch};
+
+use super::{Group, Membership};
+use crate::backend::Data;
+use crate::error::{ErrorKind, LossReason, Result};
+use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
+use crate::token::FencingToken;
+
+/// How a [`RejoiningMembership`] stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Presence {
+    /// In the group, as this incarnation.
+    Member(FencingToken),
+    /// Out of the group, for this reason, and about to come back.
+    Away(LossReason),
+    /// Out of the group for good: it was deleted, or the coordinator was stopped.
+    Ended(ErrorKind),
+}
+
+/// A place in a group that is taken again whenever it is lost; leaves it when dropped.
+///
+/// Made by [`Membership::rejoining`]. Each time it comes back it is a new incarnation, and watchers see the
+/// old one leave first. It does so as soon as there is a session again and the store has let go
+/// of the old one; while somebody else has the member id, it goes on trying.
+///
+/// There is no [`is_held`](crate::Grant::is_held): what needs one incarnation asks for a
+/// [`Membership`] and joins again by itself.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use coordination::{Coordinator, Presence};
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let mut membership = group.join_or_create("ssd").await?.rejoining();
+/// let Presence::Member(first) = membership.presence() else { panic!("it has just joined") };
+///
+/// group.remove(coordinator.member_id()).await?;
+/// let mut now = membership.changed().await;
+/// while let Some(Presence::Away(_)) = now {
+///     now = membership.changed().await;
+/// }
+/// let Some(Presence::Member(second)) = now else { panic!("it comes back") };
+/// assert!(second > first);
+/// membership.leave().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping it leaves the group"]
+pub struct RejoiningMembership {
+    group: Group,
+    member: Arc<str>,
+    state: Arc<Mutex<State>>,
+    // The task ends when this goes.
+    presence: watch::Receiver<Presence>,
+    /// Whether the end was told.
+    is_over: bool,
+}
+
+struct State {
+    /// What the present incarnation says, or the next will.
+    capabilities: Data,
+    /// `None` while it is out, or has left.
+    current: Option<Arc<Membership>>,
+}
+
+impl RejoiningMembership {
+    pub(super) fn start(membership: Membership) -> Self {
+        let (group, member) = (membership.group.clone(), Arc::clone(&membership.member));
+        let capabilities = membership.capabilities().clone();
+        let (told, presence) = watch::channel(Presence::Member(membership.incarnation()));
+        let membership = Arc::new(membership);
+        let state = State { capabilities, current: Some(Arc::clone(&membership)) };
+        let state = Arc::new(Mutex::new(state));
+        let session = Arc::clone(&group.queue.session);
+        let keeping = Arc::clone(&state);
+        session.spawn(async move {
+            let gone = told.clone();
+            tokio::select! {
+                biased;
+                () = gone.closed() => {}
+                () = keep(membership, &keeping, &told) => {}
+            }
+            // Whoever has left meanwhile has taken it out already.
+            drop(keeping.lock().await.current.take());
+        });
+        Self { group, member, state, presence, is_over: false }
+    }
+
+    /// The group's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.group.name()
+    }
+
+    /// The member id in the group.
+    pub fn member_id(&self) -> &str {
+        &self.member
+    }
+
+    /// How it stands, as far as is known here.
+    pub fn presence(&self) -> Presence {
+        match *self.presence.borrow() {
+            ended @ Presence::Ended(_) => ended,
+            // The task has gone with the session's runtime.
+            _ if self.presence.has_changed().is_err() => Presence::Ended(ErrorKind::Closed),
+            now => now,
+        }
+    }
+
+    /// Waits until it stands otherwise than was last told; changes in between may be left out. `None`
+    /// after [`Presence::Ended`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The newest change is never lost when the future is dropped.
+    pub async fn changed(&mut self) -> Option<Presence> {
+        if self.is_over {
+            return None;
+        }
+        let now = match self.presence.changed().await {
+            Ok(()) => *self.presence.borrow_and_update(),
+            // The end of the task.
+            Err(_) => self.presence(),
+        };
+        self.is_over = matches!(now, Presence::Ended(_));
+        Some(now)
+    }
+
+    /// Says something else of oneself; while out of the group, from the next incarnation on.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Value`]: the capabilities are no JSON, or too large.
+    /// * [`ErrorKind::Closed`], [`ErrorKind::GroupMissing`]: it has [ended](Presence::Ended).
+    /// * Those of a store that refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped update may or may not take effect.
+    pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
+        let data = to_data("update", capabilities, MAX_ENTRY_BYTES)?;
+        if let Presence::Ended(kind) = self.presence() {
+            let message = "it is out of the group for good";
+            return Err(self.group.queue.error(kind, "update", message));
+        }
+        let mut state = self.state.lock().await;
+        // Before the store is asked: an incarnation that begins meanwhile says it already.
+        let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
+        let Some(membership) = &state.current else { return Ok(()) };
+        match membership.put(data).await {
+            Err(error) if error.loss_reason().is_none() => {
+                state.capabilities = before;
+                Err(error)
+            }
+            // A loss is made good by the next incarnation.
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves the group for good and waits for the store to confirm.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Membership::leave`] but for a loss: who is out of the group need not leave it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it going on in the background.
+    pub async fn leave(self) -> Result<()> {
+        let current = self.state.lock().await.current.take();
+        // Ends the task, and a join that may be under way.
+        drop(self);
+        let Some(membership) = current else { return Ok(()) };
+        match membership.grant.release().await {
+            Err(error) if error.loss_reason().is_some() => Ok(()),
+            outcome => outcome,
+        }
+    }
+}
+
+impl fmt::Debug for RejoiningMembership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejoiningMembership")
+            .field("group", &self.name())
+            .field("member_id", &self.member)
+            .field("presence", &self.presence())
+            .finish()
+    }
+}
+
+/// Joins again after every loss, as long as that is possible.
+async fn keep(
+    mut membership: Arc<Membership>,
+    state: &Mutex<State>,
+    told: &watch::Sender<Presence>,
+) {
+    loop {
+        let reason = membership.lost().await;
+        state.lock().await.current = None;
+        told.send_replace(Presence::Away(reason));
+        match rejoin(&membership, state).await {
+            Ok(next) => membership = next,
+            Err(kind) => {
+                told.send_replace(Presence::Ended(kind));
+                return;
+            }
+        }
+        told.send_replace(Presence::Member(membership.incarnation()));
+    }
+}
+
+async fn rejoin(last: &Membership, state: &Mutex<State>) -> Result<Arc<Membership>, ErrorKind> {
+    let (group, session) = (&last.group, &last.group.queue.session);
+    let mut delays = session.retry_delays(Some(session.settings.ttl));
+    loop {
+        // Before anything else: what is said meanwhile is to be said by the next incarnation.
+        session.lease("join").await.map_err(|error| error.kind())?;
+        let data = Arc::clone(&state.lock().await.capabilities);
+        match group.enter(Arc::clone(&last.member), Arc::clone(&data)).await {
+            Ok(membership) => {
+                let mut state = state.lock().await;
+                // Updated while it was joining.
+                let newer = Arc::clone(&state.capabilities);
+                if newer == data || membership.put(newer).await.is_ok() {
+                    let membership = Arc::new(membership);
+                    state.current = Some(Arc::clone(&membership));
+                    return Ok(membership);
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::GroupMissing) => {
+                return Err(error.kind());
+            }
+            Err(error) => {
+                tracing::debug!(%error, group = ?group.name(), "not back in the group yet")
+            }
+        }
+        tokio::time::sleep(delays.next_delay()).await;
+    }
+}

@@ -1,0 +1,360 @@
+//! Who comes and goes in a group: successive looks at it, compared.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::members::{Member, Members, present};
+use super::{PATIENCE, missing};
+use crate::backend::{Entry, Listing};
+use crate::error::Result;
+use crate::recipe::queue::Queue;
+use crate::session::{View, Views};
+
+/// What has changed in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupEvent {
+    /// A member came in. One that was lost and came back has left before, as another incarnation.
+    Joined(Member),
+    /// A member went, or its session ended; this is what was last known of it.
+    Left(Member),
+    /// A member says something else of itself.
+    Updated(Member),
+    /// The store was out of reach, and what happened meanwhile is not known: these are the members now.
+    Resync(Members),
+    /// The group was deleted; all members have left before. Nothing comes after it.
+    Deleted,
+}
+
+/// Follows the members of a group. Made by [`Group::watch`](crate::Group::watch).
+///
+/// The events of all watchers are in the same order, and replaying them over the first snapshot gives the
+/// last. Who comes and goes between two looks at the store may not be seen at all. Dropping it ends the
+/// watch.
+///
+/// It follows one life of the group: when that is deleted, all members are told as left, then
+/// [`Deleted`](GroupEvent::Deleted), also if a group of that name has been created since.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use coordination::{Coordinator, GroupEvent};
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let one = group.join_or_create("ssd").await?;
+///
+/// let mut watch = group.watch().await?;
+/// assert_eq!(watch.members().len(), 1);
+/// one.leave().await?;
+/// group.delete().await?;
+/// assert!(matches!(watch.next().await?, GroupEvent::Left(_)));
+/// assert_eq!(watch.next().await?, GroupEvent::Deleted);
+/// # Ok(()) }
+/// ```
+pub struct GroupWatch {
+    queue: Queue,
+    /// `None` when the group was deleted.
+    views: Option<Views>,
+    changes: Changes,
+}
+
+impl GroupWatch {
+    pub(super) async fn start(queue: &Queue) -> Result<Self> {
+        let (followed, session) = (queue.clone(), Arc::clone(&queue.session));
+        let limit = session.settings.ttl.min(PATIENCE);
+        // On the session's runtime, which has timers wherever the caller runs.
+        let starting = queue.run("watch", async move {
+            let mut views = followed.observe();
+            loop {
+                match tokio::time::timeout(limit, views.next()).await {
+                    Ok(Ok(view)) if view.listing.value.is_some() => return Ok((views, view)),
+                    Ok(Err(error)) => return Err(error),
+                    // None, or not yet seen here, or out of reach: ask the store itself.
+                    Ok(Ok(_)) | Err(_) => {}
+                }
+                if followed.read("watch").await?.value.is_none() {
+                    return Err(missing("watch"));
+                }
+            }
+        });
+        let (views, view) = starting.await?;
+        Ok(Self { queue: queue.clone(), views: Some(views), changes: Changes::from(view) })
+    }
+
+    /// The members after the last event that was told; at first, the snapshot.
+    pub fn members(&self) -> Members {
+        self.changes.members()
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    ///
+    /// * [`GroupMissing`](crate::ErrorKind::GroupMissing): after [`GroupEvent::Deleted`].
+    /// * [`Closed`](crate::ErrorKind::Closed): the coordinator was stopped.
+    ///
+    /// It waits through an outage of the store, and says [`GroupEvent::Resync`] afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// No event is lost when the future is dropped.
+    pub async fn next(&mut self) -> Result<GroupEvent> {
+        loop {
+            if let Some(event) = self.changes.next() {
+                return Ok(event);
+            }
+            let seen = match &mut self.views {
+                Some(views) => views.next().await,
+                None => Err(missing("watch")),
+            };
+            let view = self.queue.named(seen)?;
+            self.look(view);
+        }
+    }
+
+    /// The next event if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next).
+    pub fn try_next(&mut self) -> Result<Option<GroupEvent>> {
+        loop {
+            if let Some(event) = self.changes.next() {
+                return Ok(Some(event));
+            }
+            let seen = match &mut self.views {
+                Some(views) => views.newest(),
+                None => Err(missing("watch")),
+            };
+            match self.queue.named(seen)? {
+                Some(view) => self.look(view),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn look(&mut self, view: Arc<View>) {
+        if self.changes.compare(view) == Life::Over {
+            self.views = None;
+        }
+    }
+}
+
+impl fmt::Debug for GroupWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupWatch").field("group", &self.queue.name()).finish_non_exhaustive()
+    }
+}
+
+/// What one look shows that the one before did not, told bit by bit.
+///
+/// Looks are shared by all who follow a group in this process, so they cost each of them a pointer.
+struct Changes {
+    /// What `events` begin from, and what they lead to.
+    base: Arc<View>,
+    latest: Arc<View>,
+    events: Vec<GroupEvent>,
+    /// How many of them were told.
+    told: usize,
+}
+
+#[derive(Debug, PartialEq)]
+enum Life {
+    GoesOn,
+    Over,
+}
+
+impl From<Arc<View>> for Changes {
+    fn from(view: Arc<View>) -> Self {
+        Self { base: Arc::clone(&view), latest: view, events: Vec::new(), told: 0 }
+    }
+}
+
+impl Changes {
+    fn members(&self) -> Members {
+        let mut members = Members::of(&self.base.listing);
+        self.events.iter().take(self.told).for_each(|event| members.apply(event));
+        members
+    }
+
+    fn next(&mut self) -> Option<GroupEvent> {
+        let event = self.events.get(self.told).cloned()?;
+        self.told += 1;
+        if self.told == self.events.len() {
+            (self.events, self.told) = (Vec::new(), 0);
+            self.base = Arc::clone(&self.latest);
+        }
+        Some(event)
+    }
+
+    /// Finds out what has changed; everything before has been told.
+    fn compare(&mut self, view: Arc<View>) -> Life {
+        let life = |view: &View| view.listing.value.as_ref().map(|value| value.version);
+        if life(&view) != life(&self.base) {
+            self.events = difference(&present(&self.base.listing), &[]);
+            self.events.push(GroupEvent::Deleted);
+            self.latest = Arc::new(View { listing: Listing::default(), gaps: view.gaps });
+            return Life::Over;
+        }
+        self.events = match view.gaps > self.base.gaps {
+            true => vec![GroupEvent::Resync(Members::of(&view.listing))],
+            false => difference(&present(&self.base.listing), &present(&view.listing)),
+        };
+        if self.events.is_empty() {
+            self.base = Arc::clone(&view);
+        }
+        self.latest = view;
+        Life::GoesOn
+    }
+}
+
+/// What leads from the old members to the new: first who left, then who joined or was updated.
+fn difference(old: &[&Entry], new: &[&Entry]) -> Vec<GroupEvent> {
+    let find = |entries: &[&Entry], seq: u64| {
+        let at = entries.binary_search_by_key(&seq, |entry| entry.seq).ok();
+        at.and_then(|at| entries.get(at)).map(|entry| Arc::clone(&entry.data))
+    };
+    let left = old.iter().filter(|entry| find(new, entry.seq).is_none());
+    let left = left.filter_map(|entry| Some(GroupEvent::Left(Member::of(entry)?)));
+    let others = new.iter().filter_map(|entry| match find(old, entry.seq) {
+        None => Some(GroupEvent::Joined(Member::of(entry)?)),
+        Some(before) if before != entry.data => Some(GroupEvent::Updated(Member::of(entry)?)),
+        Some(_) => None,
+    });
+    left.chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::{EntryId, SessionId, Value};
+
+    /// Who is there at one moment: member, number, what it says.
+    type Look = Vec<(u8, u8)>;
+
+    /// A group's history: looks, with whether the store was out of reach before.
+    fn history() -> impl Strategy<Value = Vec<(Look, bool)>> {
+        let look = prop::collection::vec((0..6_u8, 0..3_u8), 0..8);
+        prop::collection::vec((look, prop::bool::weighted(0.2)), 1..12)
+    }
+
+    /// Gives each new appearance of a member a new number, and doubles numbers of their own.
+    fn views(history: Vec<(Look, bool)>) -> Vec<Arc<View>> {
+        let session = SessionId::random();
+        let (mut last, mut gaps) = (0, 0);
+        let mut known: BTreeMap<(u8, usize), Entry> = BTreeMap::new();
+        let view = |(look, gap): (Look, bool)| {
+            gaps += u64::from(gap);
+            let mut now = BTreeMap::new();
+            for (member, says) in look {
+                let nth = now.keys().filter(|(id, _)| *id == member).count();
+                let entry = known.get(&(member, nth)).cloned().unwrap_or_else(|| {
+                    last += 1;
+                    Entry {
+                        id: EntryId::random(session),
+                        seq: last,
+                        member: format!("member-{member}").into(),
+                        since: None,
+                        mode: Default::default(),
+                        data: Default::default(),
+                    }
+                });
+                now.insert((member, nth), Entry { data: says.to_string().into(), ..entry });
+            }
+            known = now;
+            let mut entries: Vec<_> = known.values().cloned().collect();
+            entries.sort_by_key(|entry| entry.seq);
+            let value = Some(Value { version: 1, data: "{}".into() });
+            Arc::new(View { listing: Listing { entries, value, ..Listing::default() }, gaps })
+        };
+        history.into_iter().map(view).collect()
+    }
+
+    fn told(changes: &mut Changes) -> Vec<GroupEvent> {
+        std::iter::from_fn(|| changes.next()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn replaying_the_events_gives_the_last_snapshot(history in history()) {
+            let mut views = views(history).into_iter();
+            let mut changes = Changes::from(views.next().expect("at least one"));
+            let mut members = changes.members();
+            for view in views {
+                let resync = view.gaps > changes.base.gaps;
+                prop_assert_eq!(changes.compare(Arc::clone(&view)), Life::GoesOn);
+                let mut ids: Vec<_> = members.iter().map(|member| Arc::clone(&member.id)).collect();
+                while let Some(event) = changes.next() {
+                    match &event {
+                        GroupEvent::Left(member) => {
+                            prop_assert!(ids.contains(&member.id));
+                            ids.retain(|id| *id != member.id);
+                        }
+                        GroupEvent::Joined(member) => {
+                            prop_assert!(!ids.contains(&member.id), "two of {}", member.id);
+                            ids.push(Arc::clone(&member.id));
+                        }
+                        GroupEvent::Updated(member) => prop_assert!(ids.contains(&member.id)),
+                        _ => prop_assert!(resync),
+                    }
+                    members.apply(&event);
+                    prop_assert_eq!(&changes.members(), &members);
+                }
+                prop_assert_eq!(&members, &Members::of(&view.listing));
+            }
+        }
+
+        #[test]
+        fn leaves_come_first_and_the_rest_by_number(history in history()) {
+            let views = views(history);
+            for pair in views.windows(2) {
+                let [old, new] = pair else { continue };
+                let events = difference(&present(&old.listing), &present(&new.listing));
+                let key = |event: &GroupEvent| match event {
+                    GroupEvent::Left(member) => (0, member.incarnation),
+                    GroupEvent::Joined(member) | GroupEvent::Updated(member) => (1, member.incarnation),
+                    _ => unreachable!("a difference has no other"),
+                };
+                prop_assert!(events.is_sorted_by_key(key));
+            }
+        }
+
+        #[test]
+        fn one_resync_after_a_gap(history in history()) {
+            let views = views(history);
+            let mut changes = Changes::from(Arc::clone(&views[0]));
+            let last = Arc::clone(views.last().expect("at least one"));
+            changes.compare(Arc::clone(&last));
+            let events = told(&mut changes);
+            let resyncs = events.iter().filter(|event| matches!(event, GroupEvent::Resync(_)));
+            prop_assert_eq!(resyncs.count(), usize::from(last.gaps > views[0].gaps));
+        }
+
+        #[test]
+        fn a_deleted_group_is_left_by_all(history in history(), again in any::<bool>()) {
+            let views = views(history);
+            let mut changes = Changes::from(Arc::clone(&views[0]));
+            let mut members = changes.members();
+            let entries = views.last().expect("at least one").listing.entries.clone();
+            // Gone, or there again with members of its own.
+            let value = again.then(|| Value { version: 2, data: "{}".into() });
+            let listing = Listing { entries, value, ..Listing::default() };
+            prop_assert_eq!(changes.compare(Arc::new(View { listing, gaps: 9 })), Life::Over);
+            let events = told(&mut changes);
+            prop_assert_eq!(events.last(), Some(&GroupEvent::Deleted));
+            for event in events.iter().filter(|event| **event != GroupEvent::Deleted) {
+                prop_assert!(matches!(event, GroupEvent::Left(_)));
+                members.apply(event);
+            }
+            prop_assert!(members.is_empty() && changes.members().is_empty());
+        }
+    }
+}

@@ -1,0 +1,875 @@
+//! G1–G4: who is in a group, and what those who watch it are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::{
+    Coordinator, Error, ErrorKind, Group, GroupEvent, GroupWatch, LossReason, Members, Membership,
+    Presence, RejoiningMembership, Result, State,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::timing::{lease_of, remove_sessions};
+use super::tools::{MOMENT, PATIENCE, drop_after_polls, until_state};
+use super::{Backend, Stage};
+use crate::harness::Mode;
+
+/// The group that most checks are about.
+const NAME: &str = "backups";
+
+/// The group that most checks are about, at this client.
+pub(super) fn group(coordinator: &Coordinator) -> Group {
+    coordinator.group(NAME).expect("a valid name")
+}
+
+/// A client with the group created.
+async fn with_group(stage: &Stage, member: &str) -> Result<(Coordinator, Group)> {
+    let coordinator = stage.connect(member).await?;
+    let group = group(&coordinator);
+    group.create().await?;
+    Ok((coordinator, group))
+}
+
+fn kind<T>(outcome: Result<T>) -> Option<ErrorKind> {
+    outcome.err().map(|error| error.kind())
+}
+
+fn ids(members: &Members) -> Vec<String> {
+    members.iter().map(|member| member.id.to_string()).collect()
+}
+
+/// Waits until these are the members, in this order.
+pub(super) async fn until_members(group: &Group, expected: &[&str]) {
+    let mut seen = Vec::new();
+    let come = async {
+        loop {
+            seen = ids(&group.members().await.expect("the group is there"));
+            if seen == expected {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let outcome = timeout(PATIENCE, come).await;
+    assert!(outcome.is_ok(), "members {expected:?} expected, and there are {seen:?}");
+}
+
+/// The next event, in good time.
+async fn next(watch: &mut GroupWatch) -> Result<GroupEvent> {
+    timeout(PATIENCE, watch.next()).await.expect("it is told")
+}
+
+/// What an event is about: `+a`, `-a`, `!a`, or a word.
+fn short(event: &GroupEvent) -> String {
+    match event {
+        GroupEvent::Joined(member) => format!("+{}", member.id),
+        GroupEvent::Left(member) => format!("-{}", member.id),
+        GroupEvent::Updated(member) => format!("!{}", member.id),
+        GroupEvent::Resync(members) => format!("resync {:?}", ids(members)),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+/// Ends the session at the store, behind the client's back.
+fn end_session(stage: &Stage) {
+    match stage.backend() {
+        Backend::Etcd => {
+            // The group itself is a key too.
+            let mut keys = stage.keys("group/");
+            keys.retain(|key| !key.ends_with("/!"));
+            assert!(stage.server().revoke_lease(lease_of(keys.first().expect("a member"))));
+        }
+        _ => remove_sessions(stage),
+    }
+}
+
+/// G1: groups are created once, listed, and deleted when they are empty.
+///
+/// Tooz: `test_create_group`, `test_create_group_already_exist`, `test_get_groups`,
+/// `test_get_groups_str_group_id`, `test_delete_group`, `test_delete_group_non_existent`,
+/// `test_delete_group_non_empty`.
+pub async fn g1_groups_are_created_listed_and_deleted(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let backups = group(&one);
+    assert!(!backups.exists().await?);
+    assert!(one.groups().await?.is_empty());
+    assert_eq!(kind(backups.delete().await), Some(ErrorKind::GroupMissing));
+
+    backups.create().await?;
+    assert_eq!(kind(group(&other).create().await), Some(ErrorKind::GroupExists));
+    assert!(group(&other).exists().await?);
+    let long = "é".repeat(300);
+    for name in ["a/b", "été", &long] {
+        one.group(name)?.create().await?;
+    }
+    // Of another kind, and of another prefix.
+    let _lock = one.lock("no-group")?.acquire(Some(PATIENCE)).await?;
+    let prefixed = stage.settings().member_id("third").prefix("manila-").connect(stage.url());
+    let prefixed = prefixed.await?;
+    prefixed.group("shares")?.create().await?;
+    assert_eq!(prefixed.groups().await?, ["shares"]);
+    let mut expected = vec!["a/b", "backups", "manila-shares", &long, "été"];
+    expected.sort_unstable();
+    assert_eq!(other.groups().await?, expected);
+
+    let membership = backups.join(&()).await?;
+    assert_eq!(kind(group(&other).delete().await), Some(ErrorKind::GroupNotEmpty));
+    membership.leave().await?;
+    group(&other).delete().await?;
+    assert!(!backups.exists().await?);
+    assert_eq!(kind(backups.join(&()).await), Some(ErrorKind::GroupMissing));
+    assert_eq!(kind(backups.delete().await), Some(ErrorKind::GroupMissing));
+    assert_eq!(one.groups().await?.len(), 4);
+    // A group outlives whoever created it.
+    one.stop().await?;
+    assert_eq!(other.groups().await?.len(), 4);
+    Ok(())
+}
+
+/// G1: a member is listed from the moment `join` returns until `leave` does.
+///
+/// Tooz: `test_join_group`, `test_join_nonexistent_group`, `test_join_group_create`, `test_leave_group`,
+/// `test_leave_nonexistent_group`, `test_leave_group_not_joined_by_member`, `test_get_members`,
+/// `test_get_members_str_member_id`.
+pub async fn g1_listed_from_join_to_leave(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    assert_eq!(kind(here.join(&()).await), Some(ErrorKind::GroupMissing));
+    assert_eq!(kind(here.members().await), Some(ErrorKind::GroupMissing));
+    assert_eq!(kind(here.remove("one").await), Some(ErrorKind::GroupMissing));
+
+    let first = here.join_or_create(&()).await?;
+    assert_eq!(ids(&there.members().await?), ["one"]);
+    assert_eq!(kind(there.remove("other").await), Some(ErrorKind::NotJoined));
+    let second = there.join_or_create(&()).await?;
+    assert_eq!(ids(&here.members().await?), ["one", "other"]);
+    assert!(second.incarnation() > first.incarnation());
+    assert_eq!((first.member_id(), first.name()), ("one", NAME));
+    assert!(first.is_held() && second.is_held());
+
+    let before = first.incarnation();
+    first.leave().await?;
+    assert_eq!(ids(&there.members().await?), ["other"]);
+    drop(second);
+    until_members(&here, &[]).await;
+    let again = here.join(&()).await?;
+    assert!(again.incarnation() > before, "each join is an incarnation of its own");
+    Ok(())
+}
+
+/// G1: never two of one member id; who joins a second time is told whether it is himself.
+///
+/// Tooz: `test_join_group_with_member_id_already_exists`.
+pub async fn g1_one_member_of_one_id(stage: &Stage) -> Result<()> {
+    let (one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let membership = here.join(&()).await?;
+    assert_eq!(kind(here.join(&()).await), Some(ErrorKind::AlreadyJoined));
+    assert_eq!(kind(there.join_as("one", &()).await), Some(ErrorKind::MemberExists));
+    // Refused ones are gone before they hear of it.
+    assert_eq!(ids(&there.members().await?), ["one"]);
+    let disks = [here.join_as("disk-1", &()).await?, here.join_as("disk-2", &()).await?];
+    assert_eq!(ids(&there.members().await?), ["one", "disk-1", "disk-2"]);
+    assert_eq!(disks.map(|disk| disk.member_id().to_owned()), ["disk-1", "disk-2"]);
+    for id in ["", &"x".repeat(256)] {
+        assert_eq!(kind(here.join_as(id, &()).await), Some(ErrorKind::Name));
+    }
+    // Dropped, and at once joined again: the one before is waited for.
+    let mut membership = membership;
+    for _ in 0..stage.rounds(50, 10) {
+        let before = membership.incarnation();
+        drop(membership);
+        membership = here.join(&()).await?;
+        assert!(membership.incarnation() > before);
+    }
+    membership.leave().await?;
+    let membership = there.join_as("one", &()).await?;
+    assert!(membership.is_held());
+    one.stop().await
+}
+
+/// G1: many want one member id at once, and never do two have it.
+pub async fn g1_contended_member_id(stage: &Stage) -> Result<()> {
+    let (_keeper, watched) = with_group(stage, "keeper").await?;
+    let mut clients = Vec::new();
+    for client in 0..4 {
+        clients.push(stage.connect(&format!("client-{client}")).await?);
+    }
+    let room = Arc::new(super::tools::Room::default());
+    let mut tasks = JoinSet::new();
+    for client in &clients {
+        let (group, room, rounds) = (group(client), room.clone(), stage.rounds(40, 8));
+        tasks.spawn(async move {
+            let (mut joined, mut refused) = (0, 0);
+            while joined < rounds {
+                match group.join_as("the-one", &()).await {
+                    Ok(membership) => {
+                        let inside = room.enter();
+                        tokio::task::yield_now().await;
+                        drop(inside);
+                        membership.leave().await.expect("confirmed");
+                        joined += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::MemberExists, "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            refused
+        });
+    }
+    let mut refused = 0;
+    let mut ended = 0;
+    while ended < clients.len() {
+        tokio::select! {
+            Some(task) = tasks.join_next() => {
+                refused += task.expect("no panic");
+                ended += 1;
+            }
+            members = watched.members() => assert!(members?.len() <= 1),
+        }
+    }
+    eprintln!("G1: {refused} joins refused");
+    until_members(&watched, &[]).await;
+    Ok(())
+}
+
+/// G1: who joins and who deletes the group exclude each other.
+pub async fn g1_nobody_is_in_a_group_that_is_gone(stage: &Stage) -> Result<()> {
+    let deleter = group(&stage.connect("deleter").await?);
+    let wanted = stage.rounds(30, 3);
+    let done = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for client in 0..2 {
+        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let done = Arc::clone(&done);
+        tasks.spawn(async move {
+            let group = group(&coordinator);
+            let mut joined = 0;
+            while joined < wanted || !done.load(Ordering::SeqCst) {
+                let membership = group.join_or_create(&()).await?;
+                assert!(group.exists().await?, "deleted under a member");
+                assert!(group.member(coordinator.member_id()).await.is_ok());
+                membership.leave().await?;
+                joined += 1;
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Error>(joined)
+        });
+    }
+    let (mut deleted, mut kept) = (0, 0);
+    while deleted < wanted {
+        match kind(deleter.delete().await) {
+            None => deleted += 1,
+            Some(ErrorKind::GroupMissing | ErrorKind::GroupNotEmpty) => kept += 1,
+            Some(kind) => panic!("{kind:?}"),
+        }
+        tokio::task::yield_now().await;
+    }
+    done.store(true, Ordering::SeqCst);
+    let joined: Vec<_> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
+    eprintln!("G1: deleted {deleted} times, kept {kept} times, joined {joined:?} times");
+    Ok(())
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Host {
+    disks: Vec<u32>,
+    zone: Option<String>,
+}
+
+/// G1: members are listed with what they say of themselves, in one read.
+///
+/// Tooz: `test_get_member_capabilities`, `test_get_member_capabilities_complex`,
+/// `test_get_member_capabilities_nonexistent_group`, `test_get_member_capabilities_nonjoined_member`,
+/// `test_get_members_with_capabilities`, `_multiple`, `_nonexistent_group`, `_empty_group`, `_no_caps`,
+/// `test_get_member_info`, `test_get_member_info_complex`, `test_get_member_info_nonexistent_group`,
+/// `test_get_member_info_nonjoined_member`.
+pub async fn g1_members_with_capabilities(stage: &Stage) -> Result<()> {
+    let one = stage.connect("one").await?;
+    let here = group(&one);
+    let there = group(&stage.connect("other").await?);
+    assert_eq!(kind(there.member("one").await), Some(ErrorKind::GroupMissing));
+    here.create().await?;
+    assert!(there.members().await?.is_empty());
+    assert_eq!(kind(there.member("one").await), Some(ErrorKind::NotJoined));
+
+    let host = Host { disks: vec![1, 2], zone: Some("ü\"\n".into()) };
+    // Some stores keep milliseconds.
+    let started = std::time::SystemTime::now() - Duration::from_millis(1);
+    let first = here.join(&host).await?;
+    let _plain = there.join(&()).await?;
+    let _text = here.join_as("text", "ssd").await?;
+    let member = there.member("one").await?;
+    assert_eq!(member.capabilities.parse::<Host>()?, host);
+    assert_eq!(member.incarnation, first.incarnation());
+    let age = member.since.expect("ours say when").duration_since(started);
+    assert!(age.is_ok_and(|age| age < PATIENCE), "{:?}", member.since);
+    let said: Vec<_> = there
+        .members()
+        .await?
+        .into_iter()
+        .map(|member| (member.id.to_string(), member.capabilities.as_json().to_owned()))
+        .collect();
+    let expected =
+        [("one", r#"{"disks":[1,2],"zone":"ü\"\n"}"#), ("other", "null"), ("text", r#""ssd""#)];
+    assert_eq!(said, expected.map(|(id, json)| (id.to_owned(), json.to_owned())));
+    let wrong = there.member("text").await?.capabilities.parse::<Host>();
+    assert_eq!(kind(wrong), Some(ErrorKind::Corrupt));
+    let large = "x".repeat(5_000);
+    assert_eq!(kind(here.join_as("large", &large).await), Some(ErrorKind::Value));
+    assert_eq!(kind(first.update(&large).await), Some(ErrorKind::Value));
+    assert_eq!(there.members().await?.len(), 3);
+    Ok(())
+}
+
+/// G1: what others put beside the members is no member, and harms nobody.
+pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let mut watch = here.watch().await?;
+    let mut partitioner = here.partitioner(4).await?;
+    let keys = stage.keys("group/");
+    let group_key = keys.first().and_then(|key| key.strip_suffix('!')).expect("the group's own");
+    for (name, value) in [("7f", "{{{"), ("zz-not-hex", "[]"), ("7f-1", "")] {
+        stage.server().administer(&["put", &format!("{group_key}{name}"), value]);
+    }
+    let membership = here.join("ssd").await?;
+    assert_eq!(ids(&here.members().await?), ["one"]);
+    assert_eq!(short(&next(&mut watch).await?), "+one");
+    partitioner.changed().await?;
+    assert_eq!(partitioner.members_for("vol-7", 9, &[])?, ["one"]);
+    membership.leave().await?;
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    assert_eq!(kind(here.delete().await), Some(ErrorKind::GroupNotEmpty));
+    assert!(stage.server().delete_key(&format!("{group_key}7f")));
+    assert!(stage.server().delete_key(&format!("{group_key}7f-1")));
+    assert!(stage.server().delete_key(&format!("{group_key}zz-not-hex")));
+    here.delete().await
+}
+
+/// G1: a join that is dropped at any point leaves nobody behind, and the next one works.
+pub async fn g1_dropped_join_leaves_nobody(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    for polls in 0..stage.rounds(12, 12) {
+        drop_after_polls(here.join(&()), polls).await;
+        // At once: what is being given up is waited for.
+        here.join(&()).await?.leave().await?;
+        until_members(&there, &[]).await;
+        drop_after_polls(here.join_or_create(&()), polls).await;
+        until_members(&there, &[]).await;
+    }
+    // While the entry of the dropped one is on its way: it comes first, and is to be waited for.
+    for _ in 0..stage.rounds(50, 20) {
+        tokio::select! {
+            biased;
+            joined = here.join(&()) => drop(joined?),
+            () = std::future::ready(()) => {}
+        }
+        here.join(&()).await?.leave().await?;
+    }
+    for polls in 0..6 {
+        let membership = here.join(&()).await?;
+        drop_after_polls(membership.leave(), polls).await;
+        until_members(&there, &[]).await;
+    }
+    there.delete().await
+}
+
+/// G1: a member goes within the crash bound when its process is killed, and its id is free again.
+pub async fn g1_a_killed_member_goes(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let mut watch = here.watch().await?;
+    let worker = stage.worker("killed");
+    worker.call(json!({ "command": "join_group", "group": NAME }));
+    assert_eq!(short(&next(&mut watch).await?), "+killed");
+    assert_eq!(kind(here.join_as("killed", &()).await), Some(ErrorKind::MemberExists));
+    let killed = Instant::now();
+    worker.kill();
+    assert_eq!(short(&next(&mut watch).await?), "-killed");
+    let took = killed.elapsed();
+    eprintln!("G1: gone after {took:?}");
+    assert!(took <= stage.crash_bound(), "gone after {took:?}");
+    here.join_as("killed", &()).await.map(drop)
+}
+
+/// G1: stopping leaves the groups.
+///
+/// Tooz: `test_disconnect_leave_group`.
+pub async fn g1_stop_leaves_the_groups(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let here = group(&one);
+    let also = one.group("also")?;
+    let memberships = [here.join_or_create(&()).await?, also.join_or_create(&()).await?];
+    let mut rejoining = here.join_as("rejoining", &()).await?.rejoining();
+    one.stop().await?;
+    assert!(group(&other).members().await?.is_empty());
+    assert!(other.group("also")?.members().await?.is_empty());
+    for membership in memberships {
+        assert_eq!(membership.lost().await, LossReason::Closed);
+        assert_eq!(kind(membership.update("more").await), Some(ErrorKind::Closed));
+        assert_eq!(kind(membership.leave().await), Some(ErrorKind::Closed));
+    }
+    assert_eq!(ended(&mut rejoining).await, ErrorKind::Closed);
+    assert_eq!(kind(rejoining.update("more").await), Some(ErrorKind::Closed));
+    rejoining.leave().await?;
+    assert_eq!(kind(here.join(&()).await), Some(ErrorKind::Closed));
+    assert_eq!(kind(here.watch().await), Some(ErrorKind::Closed));
+    Ok(())
+}
+
+/// Why it ended for good.
+async fn ended(membership: &mut RejoiningMembership) -> ErrorKind {
+    let ending = async {
+        loop {
+            if let Presence::Ended(kind) = membership.changed().await.expect("not yet told") {
+                assert_eq!(membership.changed().await, None);
+                return kind;
+            }
+        }
+    };
+    timeout(PATIENCE, ending).await.expect("it ends")
+}
+
+/// G1, G2: a member whose session is ended learns of it, and those who watch do.
+pub async fn g1_a_lost_session_is_out(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let mut watch = group(&stage.connect("other").await?).watch().await?;
+    let membership = here.join(&()).await?;
+    assert_eq!(short(&next(&mut watch).await?), "+one");
+    sleep(2 * MOMENT).await;
+    end_session(stage);
+    let lost = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
+    assert_ne!(lost, LossReason::Closed);
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    assert!(!membership.is_held());
+    assert_eq!(kind(membership.update(&1).await), Some(ErrorKind::Lost));
+    let before = membership.incarnation();
+    assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
+    // By hand, with the next session.
+    let again = here.join(&()).await?;
+    assert!(again.incarnation() > before);
+    assert_eq!(short(&next(&mut watch).await?), "+one");
+    Ok(())
+}
+
+/// G1: a member that is cut off is dropped when its lease is over, and told so itself.
+///
+/// Tooz: `test_timeout`.
+pub async fn g1_a_silent_member_is_dropped(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let mut watch = here.watch().await?;
+    let silent = stage.connect_by_proxy("silent").await?;
+    let membership = group(&silent).join(&()).await?;
+    assert_eq!(short(&next(&mut watch).await?), "+silent");
+    let cut = Instant::now();
+    stage.proxy().set_both(Mode::Blackhole);
+    let told = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
+    assert_eq!(told, LossReason::DeadlinePassed);
+    assert_eq!(short(&next(&mut watch).await?), "-silent");
+    let took = cut.elapsed();
+    assert!(took <= stage.crash_bound(), "dropped after {took:?}");
+    assert!(!membership.is_held());
+    Ok(())
+}
+
+/// G2: every join, leave and update is told, in order, and alike to all.
+///
+/// Tooz: `test_watch_group_join`, `test_watch_leave_group`, `test_unwatch_leave_group`,
+/// `test_unwatch_join_group_callback_not_found` and its likes (a watch that is dropped tells nobody anything),
+/// `TestHook`.
+pub async fn g2_joins_leaves_and_updates_in_order(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    let early = here.join_or_create("early").await?;
+    let (mut watch, mut same) = (there.watch().await?, there.watch().await?);
+    let dropped = there.watch().await?;
+    let mut elsewhere = here.watch().await?;
+    assert_eq!(ids(&watch.members()), ["one"]);
+    assert!(watch.try_next()?.is_none());
+    drop(dropped);
+
+    let second = there.join("late").await?;
+    // A future that is dropped loses no event: it is told to the next, or was seen by the last.
+    let mut polls = 0;
+    while watch.members().len() < 2 {
+        drop_after_polls(watch.next(), polls % 3).await;
+        polls += 1;
+    }
+    let incarnation = second.incarnation();
+    second.update("later").await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
+    assert_eq!(
+        (&*member.capabilities.parse::<String>()?, member.incarnation),
+        ("later", incarnation)
+    );
+    second.leave().await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
+    // What was last known of it.
+    assert_eq!(member.capabilities.parse::<String>()?, "later");
+    let again = there.join("again").await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Joined(member) = &event else { panic!("{event:?}") };
+    assert!(member.incarnation > incarnation && member.incarnation == again.incarnation());
+    early.leave().await?;
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    assert_eq!(ids(&watch.members()), ["other"]);
+
+    // The same process shares what is read, and another one reads by itself: they may merge, never invert.
+    for other in [&mut same, &mut elsewhere] {
+        let mut members = other.members();
+        while ids(&members) != ["other"] || members.get("other") != Some(member) {
+            members.apply(&next(other).await?);
+            assert_eq!(members, other.members());
+        }
+        assert!(other.try_next()?.is_none());
+    }
+    Ok(())
+}
+
+/// G2: whatever many do at once, replaying what is told gives what there is in the end.
+pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let other = stage.connect("other").await?;
+    let watches = [here.watch().await?, group(&other).watch().await?, here.watch().await?];
+    let done = tokio::sync::watch::Sender::new(false);
+    let mut replays = JoinSet::new();
+    for mut watch in watches {
+        let mut end = done.subscribe();
+        replays.spawn(async move {
+            let mut members = watch.members();
+            let mut newest = BTreeMap::new();
+            let mut events = 0;
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    event = watch.next() => event.expect("the group is there"),
+                    _ = end.wait_for(|done| *done) => return (members, watch, events),
+                };
+                if let GroupEvent::Joined(member) = &event {
+                    let before = newest.insert(member.id.clone(), member.incarnation);
+                    assert!(before < Some(member.incarnation), "an old incarnation is back");
+                }
+                members.apply(&event);
+                assert_eq!(members, watch.members());
+                events += 1;
+            }
+        });
+    }
+    let mut tasks = JoinSet::new();
+    for member in 0..6_usize {
+        let group = group(if member % 2 == 0 { &other } else { &_one });
+        let rounds = stage.rounds(30, 8);
+        tasks.spawn(async move {
+            for round in 0..rounds {
+                let membership = group.join_as(format!("member-{member}"), &round).await?;
+                membership.update(&(round, "more")).await?;
+                if round + 1 == rounds {
+                    return Ok::<_, Error>(membership);
+                }
+                match round % 2 {
+                    0 => drop(membership),
+                    _ => membership.leave().await?,
+                }
+            }
+            unreachable!("there are rounds")
+        });
+    }
+    let memberships: Vec<Membership> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
+    let last = here.members().await?;
+    assert_eq!(last.len(), memberships.len());
+    // They hear of the last change, and then of nothing.
+    sleep(4 * MOMENT + stage.scheduling()).await;
+    done.send_replace(true);
+    while let Some(replay) = replays.join_next().await {
+        let (mut members, mut watch, events) = replay.expect("no panic");
+        while members != last {
+            members.apply(&next(&mut watch).await?);
+        }
+        eprintln!("G2: {events} events");
+        assert_eq!(watch.members(), last);
+    }
+    Ok(())
+}
+
+/// G2: a group that is not there cannot be watched, and nothing is left of the attempt.
+///
+/// Tooz: `test_watch_join_group_non_existent`, `test_watch_leave_group_non_existent`.
+pub async fn g2_a_missing_group_is_not_watched(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    assert_eq!(kind(here.watch().await), Some(ErrorKind::GroupMissing));
+    assert!(!there.exists().await?, "watching creates nothing");
+    // As soon as it is there it can be, whatever was seen before.
+    for _ in 0..stage.rounds(20, 5) {
+        there.create().await?;
+        assert!(here.watch().await?.members().is_empty());
+        there.delete().await?;
+        let watch = here.watch().await;
+        if let Ok(mut watch) = watch {
+            // Seen here before word of the deletion, which comes at once.
+            assert_eq!(next(&mut watch).await?, GroupEvent::Deleted);
+        }
+    }
+    Ok(())
+}
+
+/// G2: a group that is deleted is left by all, then gone.
+///
+/// Tooz: `test_watch_join_group_disappear`.
+pub async fn g2_a_deleted_group_ends_the_watch(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let (first, second) = (here.join(&()).await?, here.join_as("two", &()).await?);
+    let mut watch = there.watch().await?;
+    let mut members = watch.members();
+    assert_eq!(members.len(), 2);
+    first.leave().await?;
+    second.leave().await?;
+    here.delete().await?;
+    here.create().await?;
+    let _next_life = here.join_as("three", &()).await?;
+    let mut told = Vec::new();
+    loop {
+        let event = next(&mut watch).await?;
+        told.push(short(&event));
+        members.apply(&event);
+        if event == GroupEvent::Deleted {
+            break;
+        }
+    }
+    assert_eq!(told, ["-one", "-two", "deleted"]);
+    assert!(members.is_empty() && watch.members().is_empty());
+    assert_eq!(kind(watch.next().await), Some(ErrorKind::GroupMissing));
+    assert_eq!(kind(watch.try_next()), Some(ErrorKind::GroupMissing));
+    // The next life is another watch's.
+    let mut watch = there.watch().await?;
+    while ids(&watch.members()) != ["three"] {
+        next(&mut watch).await?;
+    }
+    Ok(())
+}
+
+/// G2: who is taken out of the group notices, and so do those who watch.
+///
+/// Tooz: `test_watch_join_group_booted_out`.
+pub async fn g2_a_removed_member_is_told(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let membership = here.join("ssd").await?;
+    let mut watch = here.watch().await?;
+    // Shorter memberships go unwatched.
+    sleep(2 * MOMENT).await;
+    let removed = there.remove("one").await?;
+    let start = Instant::now();
+    assert_eq!(removed.incarnation, membership.incarnation());
+    assert_eq!(removed.capabilities.parse::<String>()?, "ssd");
+    let reason = timeout(PATIENCE, membership.lost()).await.expect("told");
+    assert_eq!(reason, LossReason::EntryDeleted);
+    assert!(start.elapsed() <= stage.notice_bound(), "told after {:?}", start.elapsed());
+    while short(&next(&mut watch).await?) != "-one" {}
+    assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
+    assert_eq!(kind(there.remove("one").await), Some(ErrorKind::NotJoined));
+    Ok(())
+}
+
+/// G2: after an outage there is one resync, and then all is as it would have been.
+pub async fn g2_resync_after_an_outage(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let staying = here.join_as("staying", &1).await?;
+    let leaving = here.join_as("leaving", &1).await?;
+    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let mut watches = [group(&cut_off).watch().await?, group(&cut_off).watch().await?];
+    let mut state = cut_off.state();
+    stage.proxy().set_both(Mode::Blackhole);
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    leaving.leave().await?;
+    let _coming = here.join_as("coming", &1).await?;
+    staying.update(&2).await?;
+    // Past the next re-check, which fails: an outage that nobody met is none.
+    let ttl = stage.ttl().expect("the check is for leases");
+    sleep(ttl + 2 * stage.attempt_timeout() + stage.scheduling()).await;
+    for watch in &mut watches {
+        assert_eq!(watch.try_next()?, None, "it cannot know");
+    }
+    stage.proxy().heal();
+    let last = here.members().await?;
+    for watch in &mut watches {
+        assert_eq!(next(watch).await?, GroupEvent::Resync(last.clone()));
+        assert_eq!(watch.members(), last);
+    }
+    // From here on as ever.
+    staying.leave().await?;
+    for watch in &mut watches {
+        assert_eq!(short(&next(watch).await?), "-staying");
+    }
+    Ok(())
+}
+
+/// G3: whoever asked for it comes back after a loss, as somebody new, and says what it said last.
+pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let mut watch = there.watch().await?;
+    let mut membership = here.join(&0).await?.rejoining();
+    let GroupEvent::Joined(mut last) = next(&mut watch).await? else { panic!("it has joined") };
+    assert_eq!(membership.presence(), Presence::Member(last.incarnation));
+    for round in 1..=3 {
+        membership.update(&round).await?;
+        let event = next(&mut watch).await?;
+        let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
+        assert_eq!(member.incarnation, last.incarnation);
+        sleep(2 * MOMENT).await;
+        if round == 1 || stage.backend() == Backend::Memory {
+            there.remove("one").await?;
+        } else {
+            end_session(stage);
+        }
+        let event = next(&mut watch).await?;
+        let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
+        assert_eq!(member.incarnation, last.incarnation);
+        let event = next(&mut watch).await?;
+        let GroupEvent::Joined(member) = event else { panic!("{event:?}") };
+        assert!(member.incarnation > last.incarnation, "a silent continuation");
+        assert_eq!(member.capabilities.parse::<i32>()?, round);
+        until_presence(&mut membership, Presence::Member(member.incarnation)).await;
+        last = member;
+    }
+    membership.leave().await?;
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    Ok(())
+}
+
+async fn until_presence(membership: &mut RejoiningMembership, wanted: Presence) {
+    let come = async {
+        while membership.presence() != wanted {
+            membership.changed().await.expect("it has not ended");
+        }
+    };
+    let outcome = timeout(PATIENCE, come).await;
+    assert!(outcome.is_ok(), "{wanted:?} expected, and it is {:?}", membership.presence());
+}
+
+/// G3: after an outage that cost the session; what was said meanwhile is said on return.
+pub async fn g3_back_after_an_outage(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let mut membership = group(&cut_off).join("before").await?.rejoining();
+    let Presence::Member(first) = membership.presence() else { panic!("it has joined") };
+    let mut watch = here.watch().await?;
+    stage.proxy().set_both(Mode::Blackhole);
+    let told = timeout(PATIENCE, membership.changed()).await.expect("told");
+    assert_eq!(told, Some(Presence::Away(LossReason::DeadlinePassed)));
+    membership.update("after").await?;
+    assert_eq!(short(&next(&mut watch).await?), "-cut-off");
+    stage.proxy().heal();
+    let event = next(&mut watch).await?;
+    let GroupEvent::Joined(member) = event else { panic!("{event:?}") };
+    assert!(member.incarnation > first);
+    assert_eq!(member.capabilities.parse::<String>()?, "after");
+    until_presence(&mut membership, Presence::Member(member.incarnation)).await;
+
+    // Out again, and the group is deleted meanwhile: there is nothing to come back to.
+    stage.proxy().set_both(Mode::Blackhole);
+    assert_eq!(short(&next(&mut watch).await?), "-cut-off");
+    here.delete().await?;
+    stage.proxy().heal();
+    assert_eq!(ended(&mut membership).await, ErrorKind::GroupMissing);
+    assert!(!here.exists().await?);
+    Ok(())
+}
+
+/// G3: leaving, and dropping, is for good, at whatever moment.
+pub async fn g3_leaving_is_for_good(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    for round in 0..stage.rounds(30, 10) {
+        let membership = here.join(&()).await?.rejoining();
+        if round % 3 > 0 {
+            there.remove("one").await?;
+            sleep(Duration::from_millis(2) * u32::try_from(round).unwrap_or_default()).await;
+        }
+        match round % 2 {
+            0 => membership.leave().await?,
+            _ => drop(membership),
+        }
+        until_members(&there, &[]).await;
+        sleep(Duration::from_millis(5)).await;
+        assert!(there.members().await?.is_empty(), "back in round {round}");
+    }
+    // Nothing is left that could come back later.
+    sleep(2 * stage.heartbeat() + MOMENT).await;
+    assert!(there.members().await?.is_empty());
+    there.delete().await
+}
+
+#[derive(Serialize, Deserialize)]
+struct Twice {
+    number: u32,
+    again: Vec<u32>,
+}
+
+impl Twice {
+    fn new(number: u32) -> Self {
+        Self { number, again: vec![number; 100] }
+    }
+
+    fn check(self) -> u32 {
+        assert_eq!(self.again, [self.number; 100], "half an update");
+        self.number
+    }
+}
+
+/// G4: readers see what a member says of itself before an update or after it, and never go back.
+///
+/// Tooz: `test_update_capabilities`, `test_update_capabilities_with_group_id_nonexistent` (here only
+/// members update).
+pub async fn g4_capabilities_change_at_once(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let other = stage.connect("other").await?;
+    let (there, mut watch) = (group(&other), group(&other).watch().await?);
+    let rounds = u32::try_from(stage.rounds(200, 60)).expect("small");
+    let membership = here.join(&Twice::new(0)).await?;
+    let incarnation = membership.incarnation();
+    let updating = tokio::spawn(async move {
+        for number in 1..=rounds {
+            membership.update(&Twice::new(number)).await?;
+        }
+        Ok::<_, Error>(membership)
+    });
+    let (mut read, mut reads) = (0, 0);
+    while read < rounds {
+        let member = there.member("one").await?;
+        let number = member.capabilities.parse::<Twice>()?.check();
+        assert!(number >= read, "{number} after {read}");
+        assert_eq!(member.incarnation, incarnation);
+        (read, reads) = (number, reads + 1);
+    }
+    let membership = updating.await.expect("no panic")?;
+    let mut told = None;
+    while told < Some(rounds) {
+        let (GroupEvent::Joined(member) | GroupEvent::Updated(member)) = next(&mut watch).await?
+        else {
+            panic!("nobody left")
+        };
+        let number = member.capabilities.parse::<Twice>()?.check();
+        assert!(told < Some(number), "{number} told after {told:?}");
+        told = Some(number);
+    }
+    eprintln!("G4: {reads} reads over {rounds} updates");
+    // Of updates that are dropped on the way the last one counts in the end.
+    for number in 0..10_usize {
+        drop_after_polls(membership.update(&number), number % 3).await;
+    }
+    membership.update(&json!("last")).await?;
+    assert_eq!(there.member("one").await?.capabilities.parse::<Value>()?, json!("last"));
+    membership.leave().await
+}
