@@ -246,12 +246,15 @@ pub use characteristics::{Characteristics, Durability, Liveness, Requirement, Sc
 pub use config::Config;
 pub use coordinator::{Builder, Coordinator};
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
+pub use recipe::barrier::Barrier;
+pub use recipe::double_barrier::{DoubleBarrier, Inside};
 pub use recipe::election::{Candidate, Election, Leadership, Term, Terms};
 pub use recipe::grant::{Grant, TimedRelease};
 pub use recipe::group::{
     Capabilities, Group, GroupEvent, GroupWatch, Member, Members, Membership, Presence,
     RejoiningMembership,
 };
+pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};

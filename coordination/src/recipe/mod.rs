@@ -1,12 +1,15 @@
 //! Coordination recipes, each written once over the [`Backend`](crate::backend::Backend) trait.
 
 mod acquire;
+pub(crate) mod barrier;
 pub(crate) mod data;
+pub(crate) mod double_barrier;
 pub(crate) mod election;
 mod gate;
 pub(crate) mod grant;
 pub(crate) mod group;
 mod judge;
+pub(crate) mod latch;
 pub(crate) mod limiter;
 pub(crate) mod lock;
 pub(crate) mod multi;

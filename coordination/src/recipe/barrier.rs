@@ -1,0 +1,135 @@
+//! The barrier: closed by somebody, waited for by many, opened for all of them at once.
+//!
+//! Closed means that the queue has a value. Nobody owns it, so a barrier stays closed when whoever closed
+//! it is gone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::data::{MAX_VALUE_BYTES, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::Listing;
+use crate::coordinator::Coordinator;
+use crate::error::Result;
+
+impl Coordinator {
+    /// The barrier of this name. No I/O. It is open until somebody closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
+    pub fn barrier(&self, name: impl AsRef<str>) -> Result<Barrier> {
+        Ok(Barrier { queue: self.queue("barrier", name.as_ref())? })
+    }
+}
+
+/// Holds up all who wait at it, while it is closed. Made by [`Coordinator::barrier`], without I/O; cheap
+/// to clone.
+///
+/// It belongs to nobody: anybody opens and closes it, and it stays as it is when they are gone.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let barrier = coordinator.barrier("maintenance")?;
+/// barrier.close().await?;
+///
+/// let waiting = tokio::spawn({
+///     let barrier = barrier.clone();
+///     async move { barrier.wait(None).await }
+/// });
+/// barrier.open().await?;
+/// waiting.await.expect("no panic")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Barrier {
+    queue: Queue,
+}
+
+impl Barrier {
+    /// The barrier's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Closes it; false: it was closed already.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer; with
+    /// [`Effect::Unknown`](crate::Effect::Unknown) it may be closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn close(&self) -> Result<bool> {
+        let by = Arc::clone(&self.queue.session.settings.member);
+        let step = move |listing: &Listing| match listing.value {
+            Some(_) => Ok(Change::Keep(false)),
+            // Whom to ask, for people who look into the store.
+            None => Ok(Change::Write(Some(to_data("close", &*by, MAX_VALUE_BYTES)?), true)),
+        };
+        self.queue.modify("close", step).await
+    }
+
+    /// Opens it for all who wait; false: it was open already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`close`](Self::close).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn open(&self) -> Result<bool> {
+        let step = |listing: &Listing| match listing.value {
+            Some(_) => Ok(Change::Write(None, true)),
+            None => Ok(Change::Keep(false)),
+        };
+        self.queue.modify("open", step).await
+    }
+
+    /// Whether it is open.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn is_open(&self) -> Result<bool> {
+        Ok(self.queue.read("is_open").await?.value.is_none())
+    }
+
+    /// Waits until it is open.
+    ///
+    /// On return it was open at a moment after the call. It may be closed again by then; and if it is open
+    /// for a moment only, who waits may miss that and goes on waiting.
+    ///
+    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): it was closed all the time.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer.
+    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or this is a forked child.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        let is_open = |listing: &Listing| Ok(listing.value.is_none().then_some(()));
+        self.queue.until("wait", timeout, is_open).await
+    }
+}
+
+impl fmt::Debug for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Barrier").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,324 @@
+//! The double barrier: a number of processes begin together and end together.
+//!
+//! Each has an entry in the queue. The value names the last entry of each round that was let in. When
+//! enough entries stand behind the last round, whoever sees it first writes the next one; an entry is
+//! in when a round covers it. Out are all when no entry of the round is left.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
+use super::grant::{Grant, guard};
+use super::judge::{Judge, Verdict};
+use super::place::Contents;
+use super::queue::Queue;
+use super::turn::Request;
+use crate::backend::{Entry, Listing};
+use crate::coordinator::Coordinator;
+use crate::error::{Error, ErrorKind, Result};
+
+impl Coordinator {
+    /// The double barrier of this name, for so many `parties`. No I/O.
+    ///
+    /// The first number is stored with it; see [`DoubleBarrier`].
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Name`]: empty or too long.
+    /// * [`ErrorKind::Input`]: it is for nobody.
+    pub fn double_barrier(&self, name: impl AsRef<str>, parties: u32) -> Result<DoubleBarrier> {
+        let queue = self.queue("double-barrier", name.as_ref())?;
+        if parties == 0 {
+            let message = "a double barrier is for one party at least";
+            return Err(queue.error(ErrorKind::Input, "double_barrier", message));
+        }
+        Ok(DoubleBarrier { queue, parties })
+    }
+}
+
+/// Lets parties in when enough have come, and out when all who were in have left or died. Made by
+/// [`Coordinator::double_barrier`], without I/O; cheap to clone.
+///
+/// # What it promises
+///
+/// Nobody gets in before as many as there are `parties` stood before it at one moment. They make up a
+/// round; the next who come wait for the next one, which can begin while this one is still in.
+/// [`leave`](Inside::leave) returns when everybody of the round, and of rounds before it, has left or lost its session.
+///
+/// Who comes and then dies or gives up counts as having come until its entry has gone: for the round trip that
+/// giving up takes, or for a dead process' lease. A round that is complete by it is let in, fewer by one. Who is
+/// in can tell by its guard, a [`Grant`], whether it still counts as in.
+///
+/// Users with another number of parties get [`ErrorKind::Mismatch`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let barrier = coordinator.double_barrier("phase", 2)?;
+/// let (one, other) = tokio::try_join!(barrier.enter(None), barrier.enter(None))?;
+/// // Both work.
+/// tokio::try_join!(one.leave(None), other.leave(None))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct DoubleBarrier {
+    queue: Queue,
+    parties: u32,
+}
+
+impl DoubleBarrier {
+    /// The barrier's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Comes to the barrier, and waits until enough have come.
+    ///
+    /// `timeout` bounds the whole call; `None` waits for ever, also through an outage of the store; zero
+    /// gets in only if all others have come already. A caller whose session is lost while it waits comes anew
+    /// under the next session.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Timeout`]: too few came.
+    /// * [`ErrorKind::Mismatch`]: the barrier is for another number.
+    /// * The other kinds of [`Lock::acquire`](crate::Lock::acquire), with the same meaning.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the caller away from the barrier. If it had been let in, it has left.
+    ///
+    /// # Fairness
+    ///
+    /// The first who come make up the round, by the order of arrival at the store.
+    pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
+        let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
+        let judge = Some(Arc::clone(&gate) as Arc<dyn Judge>);
+        // Who comes for another number is refused, and is not to be counted until it has gone.
+        let data = to_data("enter", &self.parties, MAX_ENTRY_BYTES)?;
+        let request = Request { contents: Contents { data, ..self.queue.contents() }, judge };
+        let entering = self.queue.acquire_within(&request, timeout).await;
+        let grant = entering.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => {
+                let message = "too few have come within the time given";
+                self.queue.error(ErrorKind::Timeout, "enter", message)
+            }
+            _ => error,
+        })?;
+        let through = gate.through.load(Ordering::SeqCst);
+        Ok(Inside { grant, queue: self.queue.clone(), through })
+    }
+
+    /// How many have come and wait to be let in.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that does not answer, and [`ErrorKind::Mismatch`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn waiting(&self) -> Result<usize> {
+        let listing = self.queue.read("waiting").await?;
+        let rounds = self.queue.named(Rounds::of(&listing, self.parties))?;
+        Ok(rounds.waiting(&listing).count())
+    }
+}
+
+impl fmt::Debug for DoubleBarrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DoubleBarrier")
+            .field("name", &self.name())
+            .field("parties", &self.parties)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The value: what rounds were let in.
+#[derive(Serialize, Deserialize)]
+struct Rounds {
+    parties: u32,
+    /// The number of each round's last entry, in order. Those before the last one are kept as long as
+    /// somebody of theirs may be in.
+    through: Vec<u64>,
+}
+
+impl Rounds {
+    fn of(listing: &Listing, parties: u32) -> Result<Self> {
+        let Some(value) = &listing.value else { return Ok(Self { parties, through: Vec::new() }) };
+        let stored: Self = from_data("enter", &value.data)?;
+        if stored.parties == parties {
+            return Ok(stored);
+        }
+        let message =
+            format!("the barrier is for {}, and {parties} were asked for", stored.parties);
+        Err(Error::new(ErrorKind::Mismatch, "enter", message))
+    }
+
+    /// The last entry of the round that this entry is in; `None`: it waits.
+    fn round_of(&self, seq: u64) -> Option<u64> {
+        self.through.iter().copied().find(|through| seq <= *through)
+    }
+
+    fn waiting<'a>(&self, listing: &'a Listing) -> impl Iterator<Item = &'a Entry> + use<'a> {
+        let last = self.through.last().copied().unwrap_or_default();
+        let parties = self.parties.to_string();
+        listing.entries.iter().filter(move |entry| entry.seq > last && *entry.data == *parties)
+    }
+
+    /// The next round is in, too.
+    fn and(mut self, through: u64, listing: &Listing) -> Self {
+        let oldest = listing.entries.first().map_or(through, |entry| entry.seq);
+        self.through.retain(|round| *round >= oldest);
+        self.through.push(through);
+        self
+    }
+}
+
+/// Says whether an entry is in.
+struct Gate {
+    parties: u32,
+    /// The last entry of one's own round, once it is in.
+    through: AtomicU64,
+}
+
+impl Judge for Gate {
+    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+        let rounds = Rounds::of(listing, self.parties)?;
+        if let Some(through) = rounds.round_of(own.seq) {
+            self.through.store(through, Ordering::SeqCst);
+            return Ok(Verdict::Grant);
+        }
+        let others = usize::try_from(self.parties - 1).unwrap_or(usize::MAX);
+        let rounds = match rounds.waiting(listing).nth(others) {
+            Some(last) => rounds.and(last.seq, listing),
+            // The number of parties is stored by the first who comes.
+            None if listing.value.is_none() => rounds,
+            None => return Ok(Verdict::Wait),
+        };
+        Ok(Verdict::Found(to_data("enter", &rounds, MAX_VALUE_BYTES)?))
+    }
+}
+
+/// Somebody who was let in. Dropping it leaves, and waits for nobody.
+#[must_use = "it leaves when the guard is dropped"]
+pub struct Inside {
+    grant: Grant,
+    queue: Queue,
+    through: u64,
+}
+
+guard!(Inside, "the place inside");
+
+impl Inside {
+    /// Leaves, and waits until all others of the round have left or died.
+    ///
+    /// `timeout` bounds the waiting; `None` waits for ever, also through an outage of the store.
+    ///
+    /// # Errors
+    ///
+    /// In any case this one has left, as far as this process is concerned.
+    ///
+    /// * [`ErrorKind::Timeout`]: somebody is still in.
+    /// * Those of [`release`](Self::release): its session, and with it its place, may have been lost before.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves, and waits for nobody.
+    pub async fn leave(self, timeout: Option<Duration>) -> Result<()> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.grant.release().await?;
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let is_empty = |listing: &Listing| {
+            let is_in = |entry: &Entry| entry.seq <= self.through;
+            Ok((!listing.entries.iter().any(is_in)).then_some(()))
+        };
+        self.queue.until("leave", left, is_empty).await
+    }
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inside").field("grant", &self.grant).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{EntryId, Mode, SessionId, Value};
+
+    fn listing(seqs: &[u64], value: Option<&str>) -> Listing {
+        let entry = |seq: &u64| Entry {
+            id: EntryId::random(SessionId::random()),
+            seq: *seq,
+            member: "".into(),
+            since: None,
+            mode: Mode::Exclusive,
+            data: if *seq == 10 { "3" } else { "2" }.into(),
+        };
+        Listing {
+            entries: seqs.iter().map(entry).collect(),
+            value: value.map(|data| Value { version: 1, data: data.into() }),
+            ..Listing::default()
+        }
+    }
+
+    fn verdict(parties: u32, listing: &Listing, own: usize) -> (String, u64) {
+        let gate = Gate { parties, through: AtomicU64::new(0) };
+        let told = match gate.judge(listing, &listing.entries[own]) {
+            Ok(Verdict::Wait) => "wait".to_owned(),
+            Ok(Verdict::Grant) => "in".to_owned(),
+            Ok(Verdict::Found(data)) => data.to_string(),
+            Ok(_) => "other".to_owned(),
+            Err(error) => format!("{:?}", error.kind()),
+        };
+        (told, gate.through.into_inner())
+    }
+
+    #[test]
+    fn a_round_begins_when_enough_have_come() {
+        let first = verdict(2, &listing(&[7], None), 0);
+        assert_eq!(first, (r#"{"parties":2,"through":[]}"#.to_owned(), 0));
+        let alone = listing(&[7], Some(&first.0));
+        assert_eq!(verdict(2, &alone, 0).0, "wait");
+        // The tenth came for three.
+        let refused = listing(&[7, 10], Some(&first.0));
+        assert_eq!(verdict(2, &refused, 0).0, "wait");
+        assert_eq!(verdict(3, &refused, 1).0, "Mismatch");
+        let both = verdict(2, &listing(&[7, 9, 11], Some(&first.0)), 2).0;
+        assert_eq!(both, r#"{"parties":2,"through":[9]}"#);
+        let in_and_waiting = listing(&[7, 9, 11], Some(&both));
+        assert_eq!(verdict(2, &in_and_waiting, 0), ("in".to_owned(), 9));
+        assert_eq!(verdict(2, &in_and_waiting, 1), ("in".to_owned(), 9));
+        assert_eq!(verdict(2, &in_and_waiting, 2).0, "wait");
+    }
+
+    #[test]
+    fn a_round_is_kept_while_somebody_of_it_is_in() {
+        let value = r#"{"parties":2,"through":[3,9]}"#;
+        let next = verdict(2, &listing(&[7, 11, 12, 13], Some(value)), 1).0;
+        assert_eq!(next, r#"{"parties":2,"through":[9,12]}"#);
+        assert_eq!(verdict(2, &listing(&[7, 11, 12, 13], Some(&next)), 0).1, 9);
+        assert_eq!(verdict(2, &listing(&[7, 11, 12, 13], Some(&next)), 2).1, 12);
+        let next = verdict(2, &listing(&[11, 12], Some(value)), 1).0;
+        assert_eq!(next, r#"{"parties":2,"through":[12]}"#);
+    }
+
+    #[test]
+    fn another_number_and_damage_are_told() {
+        let value = r#"{"parties":3,"through":[]}"#;
+        assert_eq!(verdict(2, &listing(&[7], Some(value)), 0).0, "Mismatch");
+        for damaged in ["", "7", r#"{"parties":-1,"through":[]}"#, r#"{"parties":2}"#] {
+            assert_eq!(verdict(2, &listing(&[7], Some(damaged)), 0).0, "Corrupt");
+        }
+    }
+}

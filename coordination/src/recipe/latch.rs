@@ -1,0 +1,175 @@
+//! The latch: counts down to zero, once, and lets go all who wait for that.
+//!
+//! The count is the queue's value, which nobody owns: who has counted may be gone.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::{Data, Listing};
+use crate::coordinator::Coordinator;
+use crate::error::{Error, ErrorKind, Result};
+
+impl Coordinator {
+    /// The latch of this name, which is to be counted down `count` times. No I/O.
+    ///
+    /// The first count is stored with it; see [`Latch`].
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Name`]: empty or too long.
+    /// * [`ErrorKind::Input`]: the count is zero.
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Result<Latch> {
+        let queue = self.queue("latch", name.as_ref())?;
+        if count == 0 {
+            let message = "a latch counts down from one at least";
+            return Err(queue.error(ErrorKind::Input, "latch", message));
+        }
+        Ok(Latch { queue, count })
+    }
+}
+
+/// Lets go all who wait when it has been counted down to zero. Made by [`Coordinator::latch`], without
+/// I/O; cheap to clone.
+///
+/// Counts belong to nobody: they stay when who has counted is gone, and whoever is gone before it has
+/// counted is missed for ever. A process that counts twice counts twice. At zero it stays, until it is
+/// [`reset`](Self::reset).
+///
+/// Users with another count get [`ErrorKind::Mismatch`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let ready = coordinator.latch("workers-ready", 2)?;
+/// assert_eq!(ready.count_down().await?, 1);
+/// assert_eq!(ready.count_down().await?, 0);
+/// ready.wait(None).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Latch {
+    queue: Queue,
+    count: u32,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Stored {
+    count: u32,
+    remaining: u32,
+}
+
+impl Stored {
+    fn of(listing: &Listing, count: u32, operation: &'static str) -> Result<Self> {
+        let Some(value) = &listing.value else { return Ok(Self { count, remaining: count }) };
+        let stored: Self = from_data(operation, &value.data)?;
+        if stored.count == count {
+            return Ok(stored);
+        }
+        let message = format!("the latch counts from {}, and {count} was asked for", stored.count);
+        Err(Error::new(ErrorKind::Mismatch, operation, message))
+    }
+
+    fn data(self, operation: &'static str) -> Result<Data> {
+        to_data(operation, &self, MAX_VALUE_BYTES)
+    }
+}
+
+impl Latch {
+    /// The latch's name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Counts down by one, and answers what remains. At zero nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Mismatch`]: it counts from another number.
+    /// * Those of a store that refuses or does not answer. With
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been counted; never twice.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn count_down(&self) -> Result<u32> {
+        let count = self.count;
+        let step = move |listing: &Listing| {
+            let stored = Stored::of(listing, count, "count_down")?;
+            let Some(remaining) = stored.remaining.checked_sub(1) else {
+                return Ok(Change::Keep(0));
+            };
+            let data = Stored { remaining, ..stored }.data("count_down")?;
+            Ok(Change::Write(Some(data), remaining))
+        };
+        self.queue.modify("count_down", step).await
+    }
+
+    /// How many counts are missing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`count_down`](Self::count_down).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn remaining(&self) -> Result<u32> {
+        let listing = self.queue.read("remaining").await?;
+        let stored = self.queue.named(Stored::of(&listing, self.count, "remaining"))?;
+        Ok(stored.remaining)
+    }
+
+    /// Waits until it has been counted down to zero.
+    ///
+    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Timeout`]: it was not within the time given.
+    /// * [`ErrorKind::Mismatch`]: it counts from another number.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer.
+    /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads.
+    pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        let is_zero = |listing: &Listing| {
+            let stored = Stored::of(listing, self.count, "wait")?;
+            Ok((stored.remaining == 0).then_some(()))
+        };
+        self.queue.until("wait", timeout, is_zero).await
+    }
+
+    /// Starts anew, with this latch's count, whatever is stored.
+    ///
+    /// Who waits goes on waiting; who is to be let go has to have seen the zero before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`count_down`](Self::count_down) but `Mismatch`.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call goes on.
+    pub async fn reset(&self) -> Result<()> {
+        let fresh = Stored { count: self.count, remaining: self.count };
+        let step = move |_: &Listing| Ok(Change::Write(Some(fresh.data("reset")?), ()));
+        self.queue.modify("reset", step).await
+    }
+}
+
+impl fmt::Debug for Latch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latch")
+            .field("name", &self.name())
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
