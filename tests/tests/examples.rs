@@ -66,7 +66,25 @@ fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
 
 #[test]
 fn the_small_examples_end_well_without_a_server() {
-    for name in ["boot", "timeouts", "fenced", "blocking", "operators"] {
+    let names = [
+        "boot",
+        "timeouts",
+        "fenced",
+        "blocking",
+        "operators",
+        "read_write",
+        "several_locks",
+        "semaphore",
+        "limiter",
+        "rate_limiter",
+        "once",
+        "group",
+        "partition",
+        "election",
+        "barrier",
+        "values",
+    ];
+    for name in names {
         let output = example(name).output().expect("it starts");
         assert!(output.status.success(), "{name}: {}", shown(&output));
     }

@@ -173,3 +173,52 @@ async fn idle_waiters_cost_nothing_but_heartbeats() {
     assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing:?}");
     assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
 }
+
+/// What `docs/recipes/groups.md` says of a group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_a_few_requests() {
+    let server = Counted::new().await;
+    let group = server.client.group("counted").expect("a good name");
+    let cost = server.cost(async { group.create().await.expect("there is none") }).await;
+    assert_eq!(cost.requests, 1, "create: {cost:?}");
+    let mut membership = None;
+    let joining = async { membership = Some(group.join(&1).await.expect("it is let in")) };
+    let cost = server.cost(joining).await;
+    println!("joining a group: {cost:?}");
+    assert_eq!(cost.requests, 2, "join: {cost:?}");
+    // Then its own entry is watched.
+    let cost = server.cost(tokio::time::sleep(Duration::from_millis(200))).await;
+    println!("staying in a group: {cost:?}");
+    assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost:?}");
+    let membership = membership.expect("it has joined");
+    let cost = server.cost(async { membership.update(&2).await.expect("it is in") }).await;
+    assert_eq!(cost.requests, 1, "update: {cost:?}");
+    let cost = server.cost(async { drop(group.members().await.expect("it is there")) }).await;
+    assert_eq!(cost.requests, 1, "members: {cost:?}");
+
+    let mut watches = Vec::new();
+    let watching = async {
+        for _ in 0..10 {
+            watches.push(group.watch().await.expect("it is there"));
+        }
+    };
+    let cost = server.cost(watching).await;
+    println!("ten watches: {cost:?}");
+    assert_eq!(cost.requests, 1, "watch: {cost:?}");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let changing = async {
+        membership.update(&3).await.expect("it is in");
+        for watch in &mut watches {
+            watch.next().await.expect("it is told");
+        }
+    };
+    let cost = server.cost(changing).await;
+    println!("an update, told to ten watches: {cost:?}");
+    assert_eq!(cost.requests, 2, "{cost:?}");
+    drop(watches);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let cost = server.cost(async { membership.leave().await.expect("it is in") }).await;
+    assert_eq!(cost.requests, 1, "leave: {cost:?}");
+    let cost = server.cost(async { group.delete().await.expect("it is empty") }).await;
+    assert_eq!(cost.requests, 2, "delete: {cost:?}");
+}

@@ -201,6 +201,8 @@ pub async fn c4_drop_never_blocks(stage: &Stage) -> Result<()> {
 }
 
 /// C5: what a release comes to.
+///
+/// Tooz: test_ensure_acquire_release_return.
 pub async fn c5_release_tells(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     acquire(&one).await?.release().await?;
@@ -274,6 +276,8 @@ pub async fn c5_cancelled_release_goes_on(stage: &Stage) -> Result<()> {
 }
 
 /// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.
+///
+/// Tooz: test_heartbeat_lock_not_acquired.
 pub async fn c6_nothing_is_renewed_after_release(stage: &Stage) -> Result<()> {
     let one = stage.connect("one").await?;
     for round in 0..4 {

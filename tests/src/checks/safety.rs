@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use coordination::{
-    BootInstant, Coordinator, ErrorKind, Fence, FencingToken, LossReason, Result, State,
+    BootInstant, Coordinator, ErrorKind, Fence, FencingToken, LossReason, Result, State, blocking,
 };
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -26,6 +26,8 @@ struct Contest {
 }
 
 /// S1, S2: many tasks of several clients, some of which give up or drop their guards.
+///
+/// Tooz: test_get_lock, test_get_lock_multiple_coords.
 pub async fn s1_timed_exclusion(stage: &Stage) -> Result<()> {
     let contest = Arc::new(Contest::default());
     let mut tasks = JoinSet::new();
@@ -81,7 +83,47 @@ async fn contend(
     Ok(visits)
 }
 
+/// S1: the same by threads without async code: of one handle, of several of one client, and of clients of
+/// their own.
+///
+/// Tooz: test_get_lock_concurrency_locking_same_lock, test_get_lock_concurrency_locking_two_lock_thread1,
+/// test_get_lock_concurrency_locking_two_lock_thread2.
+pub async fn s1_exclusion_of_threads(stage: &Stage) -> Result<()> {
+    let contest = Arc::new(Contest::default());
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let shared = blocking::Lock::from(lock(&one));
+    let handles = [shared.clone(), shared, lock(&one).into(), lock(&other).into()];
+    let rounds = stage.rounds(50, 5);
+    let threads = handles.map(|lock| {
+        let contest = Arc::clone(&contest);
+        std::thread::spawn(move || -> Result<()> {
+            for _ in 0..rounds {
+                let guard = lock.acquire(Some(PATIENCE))?;
+                let inside = contest.room.enter();
+                assert!(guard.is_held());
+                contest.tokens.lock().expect("nobody panicked").push(guard.token());
+                drop(inside);
+                blocking::release(guard)?;
+            }
+            Ok(())
+        })
+    });
+    let joining = tokio::task::spawn_blocking(|| threads.map(std::thread::JoinHandle::join));
+    for outcome in joining.await.expect("no panic") {
+        outcome.expect("no panic in the critical section")?;
+    }
+    let tokens = contest.tokens.lock().expect("nobody panicked");
+    assert!(
+        tokens.len() == 4 * rounds && tokens.is_sorted_by(|one, next| one < next),
+        "{tokens:?}"
+    );
+    Ok(())
+}
+
 /// S1: the same over processes.
+///
+/// Tooz: test_get_lock_concurrency_locking_two_lock_process,
+/// test_get_lock_serial_locking_two_lock_process.
 pub async fn s1_exclusion_of_processes(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("here").await?;
     let workers = [stage.worker("worker-0"), stage.worker("worker-1")];

@@ -28,6 +28,17 @@ pub enum Backend {
     Etcd,
 }
 
+impl Backend {
+    /// What the stages on this store are called in the list of checks.
+    pub fn stages(self) -> &'static [&'static str] {
+        match self {
+            Self::Memory => &["memory"],
+            Self::File => &["file"],
+            Self::Etcd => &["etcd", "own_etcd"],
+        }
+    }
+}
+
 /// The programs that a check may start; only a test target knows where they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs {
@@ -278,6 +289,31 @@ impl Stage {
                 holders.iter().map(|contender| contender.token.to_string()).collect()
             }
         }
+    }
+
+    /// Ends the session of this member at the store, as an operator or a lapse of its lease would.
+    ///
+    /// # Panics
+    ///
+    /// On memory, and where the member has no session.
+    pub fn end_session(&self, member: &str) {
+        let ended = match self.backend {
+            Backend::Memory => panic!("a session in memory ends with its coordinator only"),
+            Backend::File => {
+                let is_its = |file: &PathBuf| {
+                    let note = fs::read_to_string(file).unwrap_or_default();
+                    note.split_whitespace().nth(1) == Some(member)
+                };
+                let mut files = self.session_files().into_iter().filter(is_its);
+                files.next().is_some_and(|file| fs::remove_file(file).is_ok())
+            }
+            Backend::Etcd => {
+                let key = format!("{}/member/{member}", self.namespace);
+                let id = self.server().administer(&["get", "--print-value-only", "--", &key]);
+                i64::from_str_radix(id.trim(), 16).is_ok_and(|id| self.server().revoke_lease(id))
+            }
+        };
+        assert!(ended, "no session of {member}");
     }
 
     /// The keys of the namespace that begin with `prefix`; on etcd.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination::{
     BootInstant, Coordinator, ErrorKind, LockGuard, LossReason, Result, State, StateWatch,
@@ -92,6 +92,27 @@ pub async fn t1_a_blocked_executor_loses_nothing(stage: &Stage) -> Result<()> {
         })
     });
     blocking.await.expect("no panic")
+}
+
+/// T1: heartbeats keep a lock for many times its lease.
+///
+/// Absent from Tooz's suite: a heartbeat that keeps a lock past its TTL.
+pub async fn t1_heartbeats_keep_a_lock_past_its_lease(stage: &Stage) -> Result<()> {
+    let ttl = stage.ttl().expect("the check is for leases");
+    let (holder, other) = (stage.connect("holder").await?, stage.connect("other").await?);
+    let guard = Arc::new(acquire(&holder).await?);
+    let token = guard.token();
+    let probe = Probe::start(&guard);
+    let start = Instant::now();
+    while start.elapsed() < 2 * ttl + ttl / 2 {
+        sleep(ttl / 4).await;
+        assert!(probe.is_held());
+        assert!(lock(&other).try_acquire().await?.is_none());
+        let left = guard.remaining().expect("it has a lease");
+        assert!(left <= ttl && !left.is_zero(), "{left:?}");
+    }
+    assert_eq!(lock(&other).holders().await?[0].token, token);
+    holder.stop().await
 }
 
 /// T2: `lost` fires within 50 ms of the deadline, and not before it.

@@ -92,6 +92,16 @@ pub async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: usize) -> Opt
     None
 }
 
+/// Polls a future once and drops it where it stands; its output, if it came.
+pub async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
+    match polled.await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
 /// Polls a future so many times and drops it where it stands; whether it had completed.
 pub async fn drop_after_polls<F: Future>(future: F, times: usize) -> bool {
     poll_times(pin!(future), times).await.is_some()
@@ -137,7 +147,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A thread that asks a guard [`is_held`](LockGuard::is_held) all the time, whatever the executor does.
+/// A thread that asks a guard [`is_held`](coordination::Grant::is_held) all the time, whatever the executor does.
 #[derive(Debug)]
 pub struct Probe(JoinHandle<BootInstant>);
 
@@ -169,4 +179,44 @@ impl Probe {
         let joining = tokio::task::spawn_blocking(|| self.0.join().expect("the probe"));
         timeout(PATIENCE, joining).await.expect("the guard is lost").expect("not aborted")
     }
+}
+
+/// Numbers that look random, and are printed to be had again.
+#[derive(Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// Of a seed that differs each time, or that `COORDINATION_TEST_SEED` gives.
+    pub fn new(check: &str) -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let given = std::env::var("COORDINATION_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(|| RandomState::new().hash_one(check));
+        eprintln!("{check}: COORDINATION_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    /// Another sequence.
+    pub fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> usize {
+        usize::try_from(self.next() % limit).unwrap_or_default()
+    }
+
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Runs this on a thread of which no runtime knows.
+pub async fn without_a_runtime(run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let (done, outcome) = tokio::sync::oneshot::channel();
+    thread::spawn(move || done.send(run()));
+    outcome.await.expect("no panic")
 }

@@ -162,7 +162,7 @@ impl Client {
         lock(&self.guards).get(handle).cloned().ok_or_else(|| misused("no guard has that handle"))
     }
 
-    fn keep(&self, arguments: Arguments<'_>, guard: LockGuard) -> Value {
+    pub(crate) fn keep(&self, arguments: Arguments<'_>, guard: LockGuard) -> Value {
         let t_ns = now_ns();
         let result = json!({
             "token": guard.token(),
@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// The guard alone: whoever looked at it has let go.
-    async fn take(&self, arguments: Arguments<'_>) -> Result<LockGuard, Value> {
+    pub(crate) async fn take(&self, arguments: Arguments<'_>) -> Result<LockGuard, Value> {
         let Held { mut guard, ending } = self.held(arguments)?;
         lock(&self.guards).remove(arguments.text("handle")?);
         ending.store(true, Ordering::SeqCst);

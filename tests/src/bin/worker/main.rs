@@ -15,6 +15,9 @@
 //! | `connect` | `url?` (default: the environment's), `member?`, `prefix?`, `namespace?`, `ttl_ms?`, `heartbeat_ms?`, `max_backoff_ms?` | `{"member", "ms"}`: how long it took |
 //! | `acquire` | `lock`, `timeout_ms?`, `as?` | `{"token", "remaining_ms", "t_ns"}`, as of its return |
 //! | `try_acquire` | `lock`, `as?` | the same, or `null` when it is taken |
+//! | `acquire_shared` | `lock`, `timeout_ms?`, `as?` | as for `acquire` |
+//! | `acquire_all` | `locks`, `timeout_ms?` | `{"tokens", "t_ns"}`; held until the process ends |
+//! | `release_after` | `handle`, `ms` | `{"t_ns"}`: it lets go by itself, so long after its grant |
 //! | `release` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `drop` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
@@ -30,6 +33,26 @@
 //! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
 //! | `block_executor` | `ms` | `{"workers"}`, when it is over; the event `blocked` when it has begun |
 //! | `spawn_children` | `n`, `seconds?` | `{}`: runs `true` that often; or `sleep`, and leaves them |
+//! | `permits` | `semaphore`, `of`, `count?`, `timeout_ms?` | `{"slots", "token", "t_ns"}`; kept until `let_go` |
+//! | `enter` | `limiter`, `slots?`, `standby?`, `order?` (`latest`), `timeout_ms?` (patience) | `{"slot", "token", "t_ns"}`, kept until `let_go`; or `{"refused"}` |
+//! | `let_go` | – | `{"t_ns"}`: gives back what the two have taken |
+//! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "refused"}` |
+//! | `campaign` | `election`, `value`, `timeout_ms?` | `{"term", "t_ns"}`: it leads |
+//! | `reign` | `election` | none: it leads and resigns again and again; events `leads` |
+//! | `watch_leadership` | `election` | `{}`; the event `out` follows |
+//! | `probe_leadership` | `election` | `{}`; the event `not_leader` follows |
+//! | `count` | `counter`, `n?` | `{}`: adds one `n` times, or for ever; events `counted` |
+//! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "waits": [[from, to]], "refused"}` |
+//! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, in µs; the last two say how the machine kept it waiting, at most and in all: takes `n`, or as many as come within `ms` |
+//! | `claim` | `job`, `period_ms` | `{"token"}`, or `null` |
+//! | `close_barrier` | `barrier` | `{"closed"}` |
+//! | `count_down` | `latch`, `count` | `{"remaining"}` |
+//! | `go_in` | `barrier`, `parties` | `{"token"}`; it stays in |
+//! | `create_group` | `group` | `{}` |
+//! | `join_group` | `group`, `member?`, `capabilities?` | `{"incarnation", "t_ns"}` |
+//! | `join_many` | `group`, `prefix`, `n` | `{"ms"}`: members `<prefix>-0` and so on |
+//! | `watch_many` | `group`, `n` | `{"ms"}`: that many watches more |
+//! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has told of its join |
 //! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
 //! `hold_loop` is another name of `cycle`. `file` is a history (`harness::log`), to which each grant
@@ -44,6 +67,10 @@
 //! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | a thread of its own, which does nothing but ask, got the first `is_held() == false`; and when it had begun to ask for the last `true` |
 //! | `state` | `state`, `t_ns` | the coordinator's state has changed |
 //! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |
+//! | `leads` | `term` | it was elected |
+//! | `out` | `election`, `reason`, `t_ns` | `lost()` of the leadership has returned |
+//! | `not_leader` | `election`, `t_ns`, `last_true_before_ns` | a thread got the first `is_leader() == false` |
+//! | `counted` | `sum` | an addition was confirmed |
 //!
 //! # Errors
 //!
@@ -52,8 +79,15 @@
 //! command is wrong, and `UnknownCommand` when there is none of that name.
 
 mod client;
+mod election;
 mod events;
+mod group;
 mod load;
+mod locks;
+mod rate;
+mod slots;
+mod together;
+mod value;
 
 use std::{env, process, sync::Arc};
 
@@ -99,6 +133,9 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "connect" => client.connect(arguments).await,
         "acquire" => client.acquire(arguments).await,
         "try_acquire" => client.try_acquire(arguments).await,
+        "acquire_shared" => locks::acquire_shared(client, arguments).await,
+        "acquire_all" => locks::acquire_all(client, arguments).await,
+        "release_after" => locks::release_after(client, arguments).await,
         "release" => client.release(arguments).await,
         "drop" => client.drop_guard(arguments).await,
         "is_held" => client.is_held(arguments),
@@ -114,6 +151,25 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "tasks" => load::tasks(client, arguments).await,
         "block_executor" => load::block_executor(arguments).await,
         "spawn_children" => load::spawn_children(arguments).await,
+        "permits" => slots::permits(client, arguments).await,
+        "enter" => slots::enter(client, arguments).await,
+        "come_and_go" => slots::come_and_go(client, arguments).await,
+        "let_go" => slots::let_go().await,
+        "campaign" => election::campaign(client, arguments).await,
+        "reign" => election::reign(client, arguments).await,
+        "watch_leadership" => election::watch_leadership(arguments),
+        "probe_leadership" => election::probe_leadership(arguments),
+        "count" => value::count(client, arguments).await,
+        "rate" => rate::rate(client, arguments).await,
+        "claim" => together::claim(client, arguments).await,
+        "close_barrier" => together::close_barrier(client, arguments).await,
+        "count_down" => together::count_down(client, arguments).await,
+        "go_in" => together::go_in(client, arguments).await,
+        "create_group" => group::create(client, arguments).await,
+        "join_group" => group::join(client, arguments).await,
+        "join_many" => group::join_many(client, arguments).await,
+        "watch_many" => group::watch_many(client, arguments).await,
+        "await_member" => group::await_member(arguments).await,
         "exit" => {
             let code = arguments.number("code").and_then(|code| code.try_into().ok());
             process::exit(code.unwrap_or(0))
