@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use coordination::{Coordinator, Lock};
+use coordination::{Admission, Coordinator, Lock};
 use coordination_tests::harness::{Direction, Etcd, Proxy};
 use tokio::task::block_in_place;
 
@@ -221,4 +221,44 @@ async fn a_group_is_a_few_requests() {
     assert_eq!(cost.requests, 1, "leave: {cost:?}");
     let cost = server.cost(async { group.delete().await.expect("it is empty") }).await;
     assert_eq!(cost.requests, 2, "delete: {cost:?}");
+}
+
+/// The numbers on the recipes' pages. Each is counted from its second use on: the first one stores the limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_slots_and_terms_are_a_few_requests() {
+    let server = Counted::new().await;
+    let client = &server.client;
+    let shared = async || {
+        let share = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("shared");
+        share.release().await.expect("the store confirms");
+    };
+    let semaphore = client.semaphore("uploads", 3).expect("a good name");
+    let permit = async || {
+        let permit = semaphore.acquire(Some(SOON)).await.expect("one is free");
+        permit.release().await.expect("the store confirms");
+    };
+    let limiter = client.singleton("nightly").expect("a good name");
+    let slot = async || match limiter.enter().await.expect("in reach") {
+        Admission::Working(slot) => slot.release().await.expect("the store confirms"),
+        Admission::Refused(refusal) => panic!("{refusal:?}"),
+    };
+    let election = client.election("scheduler").expect("a good name");
+    let term = async || {
+        let leadership = election.campaign("here", Some(SOON)).await.expect("nobody stands");
+        leadership.resign().await.expect("the store confirms");
+    };
+    let counter = client.counter("jobs").expect("a good name");
+    let count = async || drop(counter.add(1).await.expect("in reach"));
+
+    let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
+    shared().await;
+    assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");
+    held.release().await.expect("the store confirms");
+    permit().await;
+    assert_eq!(server.cost(permit()).await.requests, 4, "a permit");
+    slot().await;
+    assert_eq!(server.cost(slot()).await.requests, 4, "a slot");
+    assert_eq!(server.cost(term()).await.requests, 2, "a term");
+    count().await;
+    assert_eq!(server.cost(count()).await.requests, 2, "a count");
 }
