@@ -248,7 +248,9 @@ async fn permits_slots_and_terms_are_a_few_requests() {
         leadership.resign().await.expect("the store confirms");
     };
     let counter = client.counter("jobs").expect("a good name");
-    let count = async || drop(counter.add(1).await.expect("in reach"));
+    let count = async || {
+        counter.add(1).await.expect("in reach");
+    };
 
     let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
     shared().await;

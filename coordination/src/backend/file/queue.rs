@@ -276,11 +276,14 @@ impl Locked<'_> {
         if is_new { self.cut_off_history() } else { Ok(()) }
     }
 
+    /// Reads on from where the log was read to, over what is in the buffer.
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
-        buffer.clear();
+        let mut filled = 0;
         loop {
-            let filled = buffer.len();
-            buffer.resize(filled + 16 * PAGE, 0);
+            // Most often there is little or nothing: what the buffer has will do.
+            if buffer.len() < filled + PAGE {
+                buffer.resize(filled + KEPT, 0);
+            }
             let chunk = buffer.get_mut(filled..).unwrap_or_default();
             let read = self.pread(chunk, self.queue.read_to + filled as u64)?;
             if filled + read == 0 {
@@ -291,9 +294,9 @@ impl Locked<'_> {
             }
             let text = chunk.get(..read).unwrap_or_default();
             let end = text.iter().position(|byte| *byte == 0);
-            buffer.truncate(filled + end.unwrap_or(read));
+            filled += end.unwrap_or(read);
             if read == 0 || end.is_some() {
-                return self.replay(buffer);
+                return self.replay(buffer.get(..filled).unwrap_or_default());
             }
         }
     }
