@@ -42,7 +42,12 @@ pub(crate) async fn acquire(
     let (answer, answered) = oneshot::channel();
     let task = wait(Arc::clone(session), queue.clone(), request.clone(), patience, started, answer);
     drop(session.spawn(task));
-    answered.await.unwrap_or_else(|_| Err(Error::lost("acquire", LossReason::Closed)))
+    let outcome =
+        answered.await.unwrap_or_else(|_| Err(Error::lost("acquire", LossReason::Closed)));
+    if let Ok(Some(place)) = &outcome {
+        place.deliver();
+    }
+    outcome
 }
 
 /// Enters at once, on stores that need no waiting for it; not where a judge has to be asked.

@@ -76,6 +76,11 @@ impl Place {
         &self.entry.data
     }
 
+    /// The caller has it, and did not go away while it was on its way.
+    pub(super) fn deliver(&self) {
+        self.hold.deliver();
+    }
+
     /// Nothing was entered, so there is nothing to leave.
     pub(super) fn forget(self) {
         self.hold.begin_release();

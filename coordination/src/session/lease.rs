@@ -153,9 +153,14 @@ impl Lease {
         self.holds().by_entry.values().map(|held| held.entry.clone()).collect()
     }
 
-    /// Whether the entry of this queue that has this number is held under this lease.
+    /// Whether somebody has what the entry of this queue with this number was granted for. Not so while the
+    /// grant is on its way to a caller, who may have gone.
     pub(crate) fn holds_number(&self, queue: &QueueKey, seq: u64) -> bool {
-        let is_it = |held: &Held| held.seq == Some(seq) && held.entry.queue == *queue;
+        let is_it = |held: &Held| {
+            held.seq == Some(seq)
+                && held.entry.queue == *queue
+                && held.hold.delivered.load(Ordering::SeqCst)
+        };
         self.holds().by_entry.values().any(is_it)
     }
 
@@ -184,6 +189,8 @@ fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
 /// One grant: held until it is released or lost, whichever comes first.
 #[derive(Default)]
 pub(crate) struct Hold {
+    /// The caller has it.
+    delivered: AtomicBool,
     released: AtomicBool,
     loss: Signal,
     monitor: OnceLock<AbortHandle>,
@@ -192,6 +199,10 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn lost(&self) -> Option<LossReason> {
         self.loss.reason()
+    }
+
+    pub(crate) fn deliver(&self) {
+        self.delivered.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -318,6 +329,8 @@ mod tests {
         let entry = EntryRef { queue, id: EntryId::random(lease.id) };
         let hold = Arc::new(Hold::default());
         lease.register(&entry, Some(7), &hold).expect("a live lease");
+        assert!(!lease.holds_number(&entry.queue, 7), "on its way");
+        hold.deliver();
         assert!(lease.holds_number(&entry.queue, 7) && !lease.holds_number(&entry.queue, 8));
         lease.lose(LossReason::ExpiredByServer);
         lease.lose(LossReason::Closed);
