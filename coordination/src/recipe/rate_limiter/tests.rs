@@ -1,0 +1,184 @@
+//! The limiter as its users see it, on paused time.
+
+use std::pin::pin;
+
+use tokio::time::{advance, sleep};
+
+use super::*;
+
+const WINDOW: Duration = Duration::from_millis(800);
+
+async fn limiter(store: &str) -> RateLimiter {
+    let url = format!("memory://rate-{store}");
+    // The caller's runtime, whose clock these tests pause.
+    let coordinator = Coordinator::builder().heartbeat_on_current_runtime(true).connect(&url).await;
+    coordinator.expect("memory").rate_limiter("api", 5, WINDOW).expect("allowed")
+}
+
+async fn is_granted(limiter: &RateLimiter) -> bool {
+    limiter.try_acquire(1).await.expect("memory").granted().is_some()
+}
+
+/// T1: 5 in 0.8 s, asked for each 0.1 s.
+#[tokio::test(start_paused = true)]
+async fn t1_sixty_four_of_a_hundred() {
+    let limiter = limiter("t1").await;
+    let mut granted = Vec::new();
+    for call in 0..100 {
+        if is_granted(&limiter).await {
+            granted.push(call);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(granted, (0..100).filter(|call| call % 8 < 5).collect::<Vec<_>>());
+    assert_eq!(granted.len(), 64);
+}
+
+/// T2: five at the end of what others count as one window.
+#[tokio::test(start_paused = true)]
+async fn t2_no_edge() {
+    let limiter = limiter("t2").await;
+    advance(Duration::from_millis(750)).await;
+    for _ in 0..5 {
+        assert!(is_granted(&limiter).await);
+        advance(Duration::from_millis(10)).await;
+    }
+    for _ in 0..74 {
+        assert!(!is_granted(&limiter).await);
+        advance(Duration::from_millis(10)).await;
+    }
+    advance(Duration::from_millis(10)).await;
+    assert!(is_granted(&limiter).await);
+    assert!(!is_granted(&limiter).await);
+}
+
+/// T3: to the microsecond.
+#[tokio::test(start_paused = true)]
+async fn t3_retry_after_is_exact() {
+    let limiter = limiter("t3").await;
+    assert!(limiter.try_acquire(5).await.expect("memory").granted().is_some());
+    advance(Duration::from_micros(1_234)).await;
+    let Ok(Attempt::Denied { retry_after }) = limiter.try_acquire(1).await else {
+        panic!("the sixth");
+    };
+    assert_eq!(retry_after, WINDOW - Duration::from_micros(1_234));
+    advance(retry_after - Duration::from_micros(1)).await;
+    assert!(!is_granted(&limiter).await);
+    advance(Duration::from_micros(1)).await;
+    assert!(is_granted(&limiter).await);
+}
+
+/// T6: it does not look at the wall clock, so nobody who sets it has an effect.
+#[test]
+fn t6_no_wall_clock() {
+    let sources = [
+        include_str!("../rate_limiter.rs"),
+        include_str!("clock.rs"),
+        include_str!("permit.rs"),
+        include_str!("schedule.rs"),
+    ];
+    for source in sources {
+        for wall in
+            [concat!("System", "Time"), concat!("unix", "_micros"), concat!("UNIX", "_EPOCH")]
+        {
+            assert!(!source.contains(wall), "{wall}");
+        }
+    }
+}
+
+/// T8: a wait that is too long takes nothing, and zero is a try.
+#[tokio::test(start_paused = true)]
+async fn t8_fails_at_once_and_takes_nothing() {
+    let limiter = limiter("t8").await;
+    let start = Instant::now();
+    assert_eq!(limiter.acquire(6, None).await.expect_err("5").kind(), ErrorKind::Input);
+    assert_eq!(limiter.acquire(0, None).await.expect_err("5").kind(), ErrorKind::Input);
+    limiter.acquire(5, Some(Duration::ZERO)).await.expect("free");
+    for timeout in [Duration::ZERO, WINDOW - Duration::from_micros(1)] {
+        let refused = limiter.acquire(1, Some(timeout)).await.expect_err("taken");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Timeout, Effect::None));
+        assert_eq!(refused.retry_after(), Some(WINDOW));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+    let permit = limiter.acquire(5, Some(WINDOW)).await.expect("just in time");
+    assert_eq!((start.elapsed(), permit.slot()), (WINDOW, WINDOW));
+    assert!(permit.usable());
+}
+
+/// T9: a wait that is given up spends its slot; nobody gets it, and nobody comes too early.
+#[tokio::test(start_paused = true)]
+async fn t9_dropped_waits() {
+    let limiter = limiter("t9").await;
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let mut wait = Box::pin(limiter.acquire(1, None));
+        // Until it has its slot, and sleeps.
+        let reserving = tokio::time::timeout(Duration::from_nanos(1), wait.as_mut());
+        let done = reserving.await.ok();
+        waits.push((done, wait));
+    }
+    let start = Instant::now();
+    for (number, (done, wait)) in waits.into_iter().enumerate() {
+        if number % 2 == 1 {
+            continue;
+        }
+        let permit = match done {
+            Some(permit) => permit,
+            None => wait.await,
+        };
+        let slot = permit.expect("memory").slot();
+        let expected = WINDOW * u32::try_from(number / 5).expect("small");
+        // Each reservation took a millisecond of paused time.
+        assert!(slot >= expected && slot <= expected + Duration::from_millis(21), "{slot:?}");
+    }
+    assert!(start.elapsed() >= 3 * WINDOW - Duration::from_millis(21));
+    // The ones that were dropped count.
+    assert!(!is_granted(&limiter).await);
+}
+
+/// T12.
+#[tokio::test(start_paused = true)]
+async fn t12_two_names_are_apart() {
+    let coordinator = Coordinator::connect("memory://rate-t12").await.expect("memory");
+    for name in ["one", "other"] {
+        let limiter = coordinator.rate_limiter(name, 1, WINDOW).expect("allowed");
+        assert!(is_granted(&limiter).await);
+        assert!(!is_granted(&limiter).await);
+    }
+}
+
+/// After a reboot, as the store's clock tells it, all permits count as taken when that was first seen.
+#[test]
+fn a_clock_that_starts_anew_starts_cold() {
+    let mut rules = Rules::default();
+    rules.add(5, WINDOW).expect("allowed");
+    let mut listing = Listing::default();
+    let mut call = |epoch, millis| {
+        let now = Duration::from_millis(millis);
+        listing.clock = Some(crate::backend::Clock { epoch, now });
+        let at = (BootInstant::now(), Instant::now());
+        let wanted = (5, Some(at.1));
+        match look_at(&listing, &rules, &Clock::default(), wanted, at, at.0).expect("sound") {
+            Change::Write(Some(data), look) => {
+                listing.value = Some(crate::backend::Value { version: 1, data });
+                look.slot
+            }
+            Change::Write(None, look) | Change::Keep(look) => look.slot,
+        }
+    };
+    assert_eq!(call(1, 900_000), Ok(900_000_000));
+    assert_eq!(call(2, 5), Err(800_000));
+    assert_eq!(call(2, 400), Err(405_000));
+    assert_eq!(call(2, 805), Ok(805_000));
+}
+
+#[tokio::test]
+async fn a_margin_passes() {
+    let margin = Duration::from_millis(40);
+    let limiter = limiter("margin").await.margin(margin).expect("allowed");
+    let permit = limiter.acquire(1, None).await.expect("memory");
+    let dawdling = pin!(sleep(margin));
+    assert!(permit.usable());
+    dawdling.await;
+    assert!(!permit.usable());
+}

@@ -1,0 +1,163 @@
+//! G3, G4: members who come back, and capabilities that change.
+
+use super::*;
+
+/// G3: whoever asked for it comes back after a loss, as somebody new, and says what it said last.
+pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let mut watch = there.watch().await?;
+    let mut membership = here.join(&0).await?.rejoining();
+    let GroupEvent::Joined(mut last) = next(&mut watch).await? else { panic!("it has joined") };
+    assert_eq!(membership.presence(), Presence::Member(last.incarnation));
+    for round in 1..=3 {
+        membership.update(&round).await?;
+        let event = next(&mut watch).await?;
+        let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
+        assert_eq!(member.incarnation, last.incarnation);
+        sleep(2 * MOMENT).await;
+        if round == 1 || stage.backend() == Backend::Memory {
+            there.remove("one").await?;
+        } else {
+            end_session(stage);
+        }
+        let event = next(&mut watch).await?;
+        let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
+        assert_eq!(member.incarnation, last.incarnation);
+        let event = next(&mut watch).await?;
+        let GroupEvent::Joined(member) = event else { panic!("{event:?}") };
+        assert!(member.incarnation > last.incarnation, "a silent continuation");
+        assert_eq!(member.capabilities.parse::<i32>()?, round);
+        until_presence(&mut membership, Presence::Member(member.incarnation)).await;
+        last = member;
+    }
+    membership.leave().await?;
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    Ok(())
+}
+
+async fn until_presence(membership: &mut RejoiningMembership, wanted: Presence) {
+    let come = async {
+        while membership.presence() != wanted {
+            membership.changed().await.expect("it has not ended");
+        }
+    };
+    let outcome = timeout(PATIENCE, come).await;
+    assert!(outcome.is_ok(), "{wanted:?} expected, and it is {:?}", membership.presence());
+}
+
+/// G3: after an outage that cost the session; what was said meanwhile is said on return.
+pub async fn g3_back_after_an_outage(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let mut membership = group(&cut_off).join("before").await?.rejoining();
+    let Presence::Member(first) = membership.presence() else { panic!("it has joined") };
+    let mut watch = here.watch().await?;
+    stage.proxy().set_both(Mode::Blackhole);
+    let told = timeout(PATIENCE, membership.changed()).await.expect("told");
+    assert_eq!(told, Some(Presence::Away(LossReason::DeadlinePassed)));
+    membership.update("after").await?;
+    assert_eq!(short(&next(&mut watch).await?), "-cut-off");
+    stage.proxy().heal();
+    let event = next(&mut watch).await?;
+    let GroupEvent::Joined(member) = event else { panic!("{event:?}") };
+    assert!(member.incarnation > first);
+    assert_eq!(member.capabilities.parse::<String>()?, "after");
+    until_presence(&mut membership, Presence::Member(member.incarnation)).await;
+
+    // Out again, and the group is deleted meanwhile: there is nothing to come back to.
+    stage.proxy().set_both(Mode::Blackhole);
+    assert_eq!(short(&next(&mut watch).await?), "-cut-off");
+    here.delete().await?;
+    stage.proxy().heal();
+    assert_eq!(ended(&mut membership).await, ErrorKind::GroupMissing);
+    assert!(!here.exists().await?);
+    Ok(())
+}
+
+/// G3: leaving, and dropping, is for good, at whatever moment.
+pub async fn g3_leaving_is_for_good(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    for round in 0..stage.rounds(30, 10) {
+        let membership = here.join(&()).await?.rejoining();
+        if round % 3 > 0 {
+            there.remove("one").await?;
+            sleep(Duration::from_millis(2) * u32::try_from(round).unwrap_or_default()).await;
+        }
+        match round % 2 {
+            0 => membership.leave().await?,
+            _ => drop(membership),
+        }
+        until_members(&there, &[]).await;
+        sleep(Duration::from_millis(5)).await;
+        assert!(there.members().await?.is_empty(), "back in round {round}");
+    }
+    // Nothing is left that could come back later.
+    sleep(2 * stage.heartbeat() + MOMENT).await;
+    assert!(there.members().await?.is_empty());
+    there.delete().await
+}
+
+#[derive(Serialize, Deserialize)]
+struct Twice {
+    number: u32,
+    again: Vec<u32>,
+}
+
+impl Twice {
+    fn new(number: u32) -> Self {
+        Self { number, again: vec![number; 100] }
+    }
+
+    fn check(self) -> u32 {
+        assert_eq!(self.again, [self.number; 100], "half an update");
+        self.number
+    }
+}
+
+/// G4: readers see what a member says of itself before an update or after it, and never go back.
+///
+/// Tooz: `test_update_capabilities`, `test_update_capabilities_with_group_id_nonexistent` (here only
+/// members update).
+pub async fn g4_capabilities_change_at_once(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let other = stage.connect("other").await?;
+    let (there, mut watch) = (group(&other), group(&other).watch().await?);
+    let rounds = u32::try_from(stage.rounds(200, 60)).expect("small");
+    let membership = here.join(&Twice::new(0)).await?;
+    let incarnation = membership.incarnation();
+    let updating = tokio::spawn(async move {
+        for number in 1..=rounds {
+            membership.update(&Twice::new(number)).await?;
+        }
+        Ok::<_, Error>(membership)
+    });
+    let (mut read, mut reads) = (0, 0);
+    while read < rounds {
+        let member = there.member("one").await?;
+        let number = member.capabilities.parse::<Twice>()?.check();
+        assert!(number >= read, "{number} after {read}");
+        assert_eq!(member.incarnation, incarnation);
+        (read, reads) = (number, reads + 1);
+    }
+    let membership = updating.await.expect("no panic")?;
+    let mut told = None;
+    while told < Some(rounds) {
+        let (GroupEvent::Joined(member) | GroupEvent::Updated(member)) = next(&mut watch).await?
+        else {
+            panic!("nobody left")
+        };
+        let number = member.capabilities.parse::<Twice>()?.check();
+        assert!(told < Some(number), "{number} told after {told:?}");
+        told = Some(number);
+    }
+    eprintln!("G4: {reads} reads over {rounds} updates");
+    // Of updates that are dropped on the way the last one counts in the end.
+    for number in 0..10_usize {
+        drop_after_polls(membership.update(&number), number % 3).await;
+    }
+    membership.update(&json!("last")).await?;
+    assert_eq!(there.member("one").await?.capabilities.parse::<Value>()?, json!("last"));
+    membership.leave().await
+}

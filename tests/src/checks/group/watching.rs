@@ -1,0 +1,238 @@
+//! G2: what those who watch a group are told.
+
+use super::*;
+
+/// G2: every join, leave and update is told, in order, and alike to all.
+///
+/// Tooz: `test_watch_group_join`, `test_watch_leave_group`, `test_unwatch_leave_group`,
+/// `test_unwatch_join_group_callback_not_found` and its likes (a watch that is dropped tells nobody anything),
+/// `TestHook`.
+pub async fn g2_joins_leaves_and_updates_in_order(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    let early = here.join_or_create("early").await?;
+    let (mut watch, mut same) = (there.watch().await?, there.watch().await?);
+    let dropped = there.watch().await?;
+    let mut elsewhere = here.watch().await?;
+    assert_eq!(ids(&watch.members()), ["one"]);
+    assert!(watch.try_next()?.is_none());
+    drop(dropped);
+
+    let second = there.join("late").await?;
+    // A future that is dropped loses no event: it is told to the next, or was seen by the last.
+    let mut polls = 0;
+    while watch.members().len() < 2 {
+        drop_after_polls(watch.next(), polls % 3).await;
+        polls += 1;
+    }
+    let incarnation = second.incarnation();
+    second.update("later").await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
+    assert_eq!(
+        (&*member.capabilities.parse::<String>()?, member.incarnation),
+        ("later", incarnation)
+    );
+    second.leave().await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
+    // What was last known of it.
+    assert_eq!(member.capabilities.parse::<String>()?, "later");
+    let again = there.join("again").await?;
+    let event = next(&mut watch).await?;
+    let GroupEvent::Joined(member) = &event else { panic!("{event:?}") };
+    assert!(member.incarnation > incarnation && member.incarnation == again.incarnation());
+    early.leave().await?;
+    assert_eq!(short(&next(&mut watch).await?), "-one");
+    assert_eq!(ids(&watch.members()), ["other"]);
+
+    // The same process shares what is read, and another one reads by itself: they may merge, never invert.
+    for other in [&mut same, &mut elsewhere] {
+        let mut members = other.members();
+        while ids(&members) != ["other"] || members.get("other") != Some(member) {
+            members.apply(&next(other).await?);
+            assert_eq!(members, other.members());
+        }
+        assert!(other.try_next()?.is_none());
+    }
+    Ok(())
+}
+
+/// G2: whatever many do at once, replaying what is told gives what there is in the end.
+pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let other = stage.connect("other").await?;
+    let watches = [here.watch().await?, group(&other).watch().await?, here.watch().await?];
+    let done = tokio::sync::watch::Sender::new(false);
+    let mut replays = JoinSet::new();
+    for mut watch in watches {
+        let mut end = done.subscribe();
+        replays.spawn(async move {
+            let mut members = watch.members();
+            let mut newest = BTreeMap::new();
+            let mut events = 0;
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    event = watch.next() => event.expect("the group is there"),
+                    _ = end.wait_for(|done| *done) => return (members, watch, events),
+                };
+                if let GroupEvent::Joined(member) = &event {
+                    let before = newest.insert(member.id.clone(), member.incarnation);
+                    assert!(before < Some(member.incarnation), "an old incarnation is back");
+                }
+                members.apply(&event);
+                assert_eq!(members, watch.members());
+                events += 1;
+            }
+        });
+    }
+    let mut tasks = JoinSet::new();
+    for member in 0..6_usize {
+        let group = group(if member % 2 == 0 { &other } else { &_one });
+        let rounds = stage.rounds(30, 8);
+        tasks.spawn(async move {
+            for round in 0..rounds {
+                let membership = group.join_as(format!("member-{member}"), &round).await?;
+                membership.update(&(round, "more")).await?;
+                if round + 1 == rounds {
+                    return Ok::<_, Error>(membership);
+                }
+                match round % 2 {
+                    0 => drop(membership),
+                    _ => membership.leave().await?,
+                }
+            }
+            unreachable!("there are rounds")
+        });
+    }
+    let memberships: Vec<Membership> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
+    let last = here.members().await?;
+    assert_eq!(last.len(), memberships.len());
+    // They hear of the last change, and then of nothing.
+    sleep(4 * MOMENT + stage.scheduling()).await;
+    done.send_replace(true);
+    while let Some(replay) = replays.join_next().await {
+        let (mut members, mut watch, events) = replay.expect("no panic");
+        while members != last {
+            members.apply(&next(&mut watch).await?);
+        }
+        eprintln!("G2: {events} events");
+        assert_eq!(watch.members(), last);
+    }
+    Ok(())
+}
+
+/// G2: a group that is not there cannot be watched, and nothing is left of the attempt.
+///
+/// Tooz: `test_watch_join_group_non_existent`, `test_watch_leave_group_non_existent`.
+pub async fn g2_a_missing_group_is_not_watched(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    assert_eq!(kind(here.watch().await), Some(ErrorKind::GroupMissing));
+    assert!(!there.exists().await?, "watching creates nothing");
+    // As soon as it is there it can be, whatever was seen before.
+    for _ in 0..stage.rounds(20, 5) {
+        there.create().await?;
+        assert!(here.watch().await?.members().is_empty());
+        there.delete().await?;
+        let watch = here.watch().await;
+        if let Ok(mut watch) = watch {
+            // Seen here before word of the deletion, which comes at once.
+            assert_eq!(next(&mut watch).await?, GroupEvent::Deleted);
+        }
+    }
+    Ok(())
+}
+
+/// G2: a group that is deleted is left by all, then gone.
+///
+/// Tooz: `test_watch_join_group_disappear`.
+pub async fn g2_a_deleted_group_ends_the_watch(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let (first, second) = (here.join(&()).await?, here.join_as("two", &()).await?);
+    let mut watch = there.watch().await?;
+    let mut members = watch.members();
+    assert_eq!(members.len(), 2);
+    first.leave().await?;
+    second.leave().await?;
+    here.delete().await?;
+    here.create().await?;
+    let _next_life = here.join_as("three", &()).await?;
+    let mut told = Vec::new();
+    loop {
+        let event = next(&mut watch).await?;
+        told.push(short(&event));
+        members.apply(&event);
+        if event == GroupEvent::Deleted {
+            break;
+        }
+    }
+    assert_eq!(told, ["-one", "-two", "deleted"]);
+    assert!(members.is_empty() && watch.members().is_empty());
+    assert_eq!(kind(watch.next().await), Some(ErrorKind::GroupMissing));
+    assert_eq!(kind(watch.try_next()), Some(ErrorKind::GroupMissing));
+    // The next life is another watch's.
+    let mut watch = there.watch().await?;
+    while ids(&watch.members()) != ["three"] {
+        next(&mut watch).await?;
+    }
+    Ok(())
+}
+
+/// G2: who is taken out of the group notices, and so do those who watch.
+///
+/// Tooz: `test_watch_join_group_booted_out`.
+pub async fn g2_a_removed_member_is_told(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let there = group(&stage.connect("other").await?);
+    let membership = here.join("ssd").await?;
+    let mut watch = here.watch().await?;
+    // Shorter memberships go unwatched.
+    sleep(2 * MOMENT).await;
+    let removed = there.remove("one").await?;
+    let start = Instant::now();
+    assert_eq!(removed.incarnation, membership.incarnation());
+    assert_eq!(removed.capabilities.parse::<String>()?, "ssd");
+    let reason = timeout(PATIENCE, membership.lost()).await.expect("told");
+    assert_eq!(reason, LossReason::EntryDeleted);
+    assert!(start.elapsed() <= stage.notice_bound(), "told after {:?}", start.elapsed());
+    while short(&next(&mut watch).await?) != "-one" {}
+    assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
+    assert_eq!(kind(there.remove("one").await), Some(ErrorKind::NotJoined));
+    Ok(())
+}
+
+/// G2: after an outage there is one resync, and then all is as it would have been.
+pub async fn g2_resync_after_an_outage(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let staying = here.join_as("staying", &1).await?;
+    let leaving = here.join_as("leaving", &1).await?;
+    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let mut watches = [group(&cut_off).watch().await?, group(&cut_off).watch().await?];
+    let mut state = cut_off.state();
+    stage.proxy().set_both(Mode::Blackhole);
+    until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
+    leaving.leave().await?;
+    let _coming = here.join_as("coming", &1).await?;
+    staying.update(&2).await?;
+    // Past the next re-check, which fails: an outage that nobody met is none.
+    let ttl = stage.ttl().expect("the check is for leases");
+    sleep(ttl + 2 * stage.attempt_timeout() + stage.scheduling()).await;
+    for watch in &mut watches {
+        assert_eq!(watch.try_next()?, None, "it cannot know");
+    }
+    stage.proxy().heal();
+    let last = here.members().await?;
+    for watch in &mut watches {
+        assert_eq!(next(watch).await?, GroupEvent::Resync(last.clone()));
+        assert_eq!(watch.members(), last);
+    }
+    // From here on as ever.
+    staying.leave().await?;
+    for watch in &mut watches {
+        assert_eq!(short(&next(watch).await?), "-staying");
+    }
+    Ok(())
+}
