@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::characteristics::Requirement;
@@ -11,6 +12,7 @@ use crate::coordinator::Coordinator;
 use crate::duration;
 use crate::error::{Error, NameError, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
+use crate::random;
 use crate::url::Url;
 
 const DEFAULT_NAMESPACE: &str = "coordination";
@@ -226,7 +228,7 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
     let id = match id {
         Some(id) if id.is_empty() => return Err(NameError::Empty.into()),
         Some(id) => id,
-        None => format!("{:032x}", rand::random::<u128>()),
+        None => format!("{:032x}", random::rng().random::<u128>()),
     };
     checked_member(&format!("{prefix}{id}"))
 }

@@ -53,6 +53,18 @@ struct Inner {
     encoded: String,
 }
 
+impl Ord for QueueKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0.kind, &self.0.name).cmp(&(other.0.kind, &other.0.name))
+    }
+}
+
+impl PartialOrd for QueueKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl QueueKey {
     /// Checks the name, prefix included, once; what holds a key needs no further check.
     ///

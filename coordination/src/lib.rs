@@ -110,15 +110,20 @@
 )]
 
 mod backend;
+mod canary;
 mod characteristics;
 mod config;
 mod coordinator;
 mod duration;
 mod error;
 mod key;
+mod random;
 mod recipe;
 mod retry;
 mod session;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod template;
 mod time;
 mod token;

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
+
+use crate::random;
+
 /// Decorrelated jitter: each delay is drawn from `initial ..= 3 × the one before`, up to `max`.
 ///
 /// The spread keeps a thousand clients that lost the same server from coming back in step. From
@@ -24,8 +28,11 @@ impl DecorrelatedJitter {
     /// The next delay.
     pub(crate) fn next_delay(&mut self) -> Duration {
         let upper = self.previous.saturating_mul(3).min(self.max);
-        self.previous =
-            if upper > self.initial { rand::random_range(self.initial..=upper) } else { upper };
+        self.previous = if upper > self.initial {
+            random::rng().random_range(self.initial..=upper)
+        } else {
+            upper
+        };
         self.previous
     }
 }

@@ -23,10 +23,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use data_encoding::HEXLOWER;
+use rand::RngExt;
 
 use crate::characteristics::Characteristics;
 use crate::error::Result;
 use crate::key::QueueKey;
+use crate::random;
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
@@ -37,12 +39,12 @@ pub(crate) mod memory;
 pub(crate) mod registry;
 
 /// A session's name at the store: 63 random bits, never zero, chosen by the client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId(u64);
 
 impl SessionId {
     pub(crate) fn random() -> Self {
-        Self(rand::random_range(1..=i64::MAX as u64))
+        Self(random::rng().random_range(1..=i64::MAX as u64))
     }
 
     #[cfg(feature = "file")]
@@ -89,7 +91,7 @@ impl EntryId {
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);
-            HEXLOWER.encode_mut(&rand::random::<u128>().to_be_bytes(), &mut rest[1..]);
+            HEXLOWER.encode_mut(&random::rng().random::<u128>().to_be_bytes(), &mut rest[1..]);
         }
         Self(String::from_utf8_lossy(&text).into())
     }
@@ -136,7 +138,10 @@ pub(crate) struct NewSession {
     /// Unique among the live sessions of the namespace.
     pub(crate) member: Arc<str>,
     /// The lease asked for; the store may grant another.
-    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "for stores with leases"))]
+    #[cfg_attr(
+        not(any(feature = "etcd", feature = "simulation")),
+        expect(dead_code, reason = "for stores with leases")
+    )]
     pub(crate) ttl: Duration,
 }
 
@@ -265,7 +270,7 @@ pub(crate) struct Write {
 
 impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
-        Self { queue: queue.clone(), id: rand::random(), expected, data, if_empty: false }
+        Self { queue: queue.clone(), id: random::rng().random(), expected, data, if_empty: false }
     }
 }
 
@@ -273,7 +278,7 @@ impl Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossDetection {
     /// By [`Backend::gone`] on its own entry: at once.
-    #[cfg(feature = "etcd")]
+    #[cfg(any(feature = "etcd", feature = "simulation"))]
     Watch,
     /// By the answer to each heartbeat.
     Heartbeat,

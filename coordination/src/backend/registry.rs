@@ -12,6 +12,8 @@ use super::file;
 use super::memory;
 use crate::config::{COMMON_OPTIONS, Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "simulation")]
+use crate::simulation;
 use crate::url::Url;
 
 /// Every scheme there is: its aliases, and the cargo feature that brings it.
@@ -28,6 +30,8 @@ pub(crate) struct Target {
 }
 
 enum Kind {
+    #[cfg(feature = "simulation")]
+    Simulation(Arc<simulation::Client>),
     #[cfg(feature = "memory")]
     Memory(memory::Config),
     #[cfg(feature = "file")]
@@ -50,6 +54,8 @@ impl Target {
         match &self.kind {
             #[cfg(feature = "memory")]
             Kind::Memory(_) => true,
+            #[cfg(feature = "simulation")]
+            Kind::Simulation(_) => true,
             #[allow(unreachable_patterns)]
             _ => false,
         }
@@ -59,6 +65,8 @@ impl Target {
     pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Backend>> {
         let _ = settings;
         match self.kind {
+            #[cfg(feature = "simulation")]
+            Kind::Simulation(client) => Ok(Arc::new(simulation::Network::new(client))),
             #[cfg(feature = "memory")]
             Kind::Memory(config) => Ok(Arc::new(memory::Memory::new(&config, settings))),
             #[cfg(feature = "file")]
@@ -77,6 +85,11 @@ impl fmt::Display for Target {
 
 fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
     let scheme = url.scheme.clone();
+    #[cfg(feature = "simulation")]
+    if let ("simulation", Some(client)) = (scheme.as_str(), simulation::current()) {
+        let settings = Settings::resolve(config, url, None)?;
+        return Ok((Kind::Simulation(client), settings));
+    }
     let Some((name, _, _)) =
         SCHEMES.iter().find(|(_, aliases, _)| aliases.contains(&scheme.as_str()))
     else {

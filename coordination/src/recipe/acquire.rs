@@ -10,6 +10,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::place::Place;
 use super::turn::{Patience, Request, Started, take};
+use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
@@ -93,6 +94,10 @@ async fn wait(
     let out_of_time = async {
         match patience {
             Patience::Forever => std::future::pending().await,
+            Patience::For(limit) if sings(Canary::TimeoutRestarts) => {
+                let mut views = session.observe(&queue);
+                while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
+            }
             Patience::For(limit) => tokio::time::sleep(limit).await,
             Patience::Never => {
                 tokio::time::sleep(session.attempt_timeout(Some(session.settings.ttl))).await

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Data, EntryId, EntryRef, LossDetection, Mode, NewEntry};
+use crate::canary::{Canary, sings};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};
@@ -81,6 +82,12 @@ impl Place {
         self.hold.deliver();
     }
 
+    /// Goes on with the entry of the place before.
+    pub(super) fn adopt(&mut self, before: &mut Option<EntryId>) {
+        let id = before.get_or_insert_with(|| self.entry.place.id.clone());
+        self.entry.place.id = id.clone();
+    }
+
     /// Nothing was entered, so there is nothing to leave.
     pub(super) fn forget(self) {
         self.hold.begin_release();
@@ -104,7 +111,10 @@ impl Place {
         if !self.session.is_own_process() {
             return Some(LossReason::Closed);
         }
-        self.hold.lost().or_else(|| self.lease.lost())
+        self.hold.lost().or_else(|| match sings(Canary::LossSetByTaskOnly) {
+            true => None,
+            false => self.lease.lost(),
+        })
     }
 
     /// Resolves when [`lost`](Self::lost) would answer something.
@@ -218,6 +228,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if sings(Canary::NoDrop) {
+            return;
+        }
         self.let_go();
     }
 }

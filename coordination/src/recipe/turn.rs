@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::judge::{Judge, await_verdict};
 use super::place::{Contents, Place};
 use crate::backend::{Blocker, Data, EntryRef, Mode, Position};
+use crate::canary::{Canary, sings};
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
@@ -70,15 +71,20 @@ pub(super) async fn take(
     entered: &AtomicBool,
     mut cancelled: watch::Receiver<()>,
 ) -> Result<Option<Box<Place>>> {
+    let mut adopted = None;
     loop {
         let Started { mut place, position } = match started.take() {
             Some(started) => started,
             None => {
                 let lease = tokio::select! {
+                    biased;
                     lease = session.lease("acquire") => lease?,
                     _ = cancelled.changed() => return Ok(None),
                 };
-                let place = Box::new(Place::new(session, lease, queue, &request.contents));
+                let mut place = Box::new(Place::new(session, lease, queue, &request.contents));
+                if sings(Canary::OldEntryAdopted) {
+                    place.adopt(&mut adopted);
+                }
                 match session
                     .persist(place.lease(), "acquire", || session.backend.enter(place.entry()))
                     .await
@@ -99,8 +105,16 @@ pub(super) async fn take(
         };
         let turn = tokio::select! {
             biased;
-            turn = waiting => turn,
-            _ = cancelled.changed() => return Ok(None),
+            turn = waiting => Some(turn),
+            _ = cancelled.changed() => None,
+        };
+        let Some(turn) = turn else {
+            let is_permit = request.judge.is_some();
+            if sings(Canary::CancelledAcquireNotCleaned) || sings(Canary::PermitLeaked) && is_permit
+            {
+                place.forget();
+            }
+            return Ok(None);
         };
         match turn {
             Ok(Turn::Mine(kept)) => {
@@ -150,6 +164,7 @@ async fn await_turn(
             session.persist(lease, "acquire", || session.backend.position(entry, position.seq));
         match look.await? {
             Some(now) => position = now,
+            None if sings(Canary::NoOwnEntryCheck) => return Ok(Turn::Mine(None)),
             None => return Ok(Turn::PlaceLost),
         }
     }

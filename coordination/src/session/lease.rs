@@ -115,7 +115,9 @@ impl Lease {
         }
         holds.ended = Some(reason);
         self.end.set(reason);
-        for (_, held) in holds.by_entry.drain() {
+        let mut lost: Vec<_> = holds.by_entry.drain().map(|(_, held)| held).collect();
+        lost.sort_unstable_by_key(|held| held.seq);
+        for held in lost {
             held.hold.lose(reason);
         }
     }

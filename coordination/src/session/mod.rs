@@ -21,9 +21,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::backend::{Backend, EntryRef, Write};
+use crate::canary::{Canary, sings};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
+use crate::time::BootInstant;
 
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
@@ -144,6 +146,8 @@ impl Session {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
+        #[cfg(feature = "simulation")]
+        let task = crate::simulation::within(task);
         self.handle.spawn(task)
     }
 
@@ -155,6 +159,9 @@ impl Session {
 
     /// How long a waiter may go without asking the store itself.
     pub(crate) fn recheck_interval(&self, lease: &Lease) -> Duration {
+        if sings(Canary::NoRecheck) {
+            return Duration::from_secs(365 * 24 * 60 * 60);
+        }
         lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK)
     }
 
@@ -182,8 +189,14 @@ impl Session {
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let limit = self.attempt_timeout(ttl);
+        let sent = sings(Canary::DeadlineFromReads).then(BootInstant::now);
         match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                if let (Some(sent), Some(lease), true) = (sent, self.lease_now(), answer.is_ok()) {
+                    lease.extend(sent);
+                }
+                answer
+            }
             Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
                 operation,
@@ -291,7 +304,9 @@ impl Session {
         let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
             .retry(delays)
             .sleep(tokio::time::sleep)
-            .when(|error| error.loss_reason().is_none());
+            .when(|error| {
+                error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
+            });
         tokio::select! {
             biased;
             // It held when the release began, and the store may have carried it out.

@@ -1,6 +1,6 @@
 //! What observers see of a queue: one look at the store for all of a process.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ type Sender = watch::Sender<Option<Arc<View>>>;
 
 /// The queues that somebody of this process observes.
 #[derive(Default)]
-pub(crate) struct Observers(Mutex<HashMap<QueueKey, Sender>>);
+pub(crate) struct Observers(Mutex<BTreeMap<QueueKey, Sender>>);
 
 impl Observers {
-    fn by_queue(&self) -> MutexGuard<'_, HashMap<QueueKey, Sender>> {
+    fn by_queue(&self) -> MutexGuard<'_, BTreeMap<QueueKey, Sender>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -99,6 +99,7 @@ impl Session {
         let mut phase = self.phase.subscribe();
         loop {
             tokio::select! {
+                biased;
                 () = self.follow(&queue, &sender) => {}
                 () = sender.closed() => {}
                 _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)) => {

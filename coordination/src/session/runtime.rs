@@ -26,6 +26,8 @@ impl Runtime {
 
     /// Starts the session's main task; its runtime ends with it.
     pub(crate) fn start(self, main: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        #[cfg(feature = "simulation")]
+        let main = crate::simulation::within(main);
         match self {
             Self::Current(handle) => drop(handle.spawn(main)),
             Self::Own => {

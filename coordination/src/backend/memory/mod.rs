@@ -87,6 +87,24 @@ impl Memory {
         // A NUL cannot be part of a namespace, so two pairs never make one name.
         Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
     }
+
+    /// A store that nobody else can name.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn unshared() -> Self {
+        Self { store: Arc::new(Store::new()) }
+    }
+
+    /// How many entries there are in all queues.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn entries(&self) -> u64 {
+        self.store.entries()
+    }
+
+    /// Loses everything.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn forget_all(&self) {
+        self.store.forget_all();
+    }
 }
 
 #[async_trait]

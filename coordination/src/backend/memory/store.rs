@@ -11,6 +11,7 @@ use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
     SessionId, Value, Write,
 };
+use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::{number_after, unix_micros};
@@ -28,7 +29,7 @@ pub(super) struct Store {
 #[derive(Default)]
 struct State {
     sessions: HashMap<SessionId, Arc<str>>,
-    queues: HashMap<QueueKey, Queue>,
+    queues: BTreeMap<QueueKey, Queue>,
     /// The largest number given in any queue, to an entry, a value or a revision: one counter for all
     /// keeps a queue's numbers rising after the queue itself was dropped for being empty.
     last: u64,
@@ -63,9 +64,24 @@ impl Store {
         if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
             return store;
         }
-        let store = Arc::new(Self { state: Mutex::default(), start: Instant::now() });
+        let store = Arc::new(Self::new());
         stores.insert(name.to_owned(), Arc::downgrade(&store));
         store
+    }
+
+    /// An empty one.
+    pub(super) fn new() -> Self {
+        Self { state: Mutex::default(), start: Instant::now() }
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(super) fn entries(&self) -> u64 {
+        self.state().queues.values().map(|queue| queue.entries.len() as u64).sum()
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(super) fn forget_all(&self) {
+        *self.state() = State::default();
     }
 
     pub(super) fn open(&self, session: &NewSession) -> Result<()> {
@@ -83,10 +99,24 @@ impl Store {
     pub(super) fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
         let state = self.state();
         state.check(session, "renew")?;
+        if sings(Canary::RenewalAfterRelease) {
+            drop(state);
+            return held
+                .iter()
+                .try_for_each(|entry| self.put_back(session, entry))
+                .map(|()| Vec::new());
+        }
         let is_gone = |entry: &&EntryRef| {
             state.queues.get(&entry.queue).is_none_or(|queue| !queue.by_id.contains_key(&entry.id))
         };
         Ok(held.iter().filter(is_gone).map(|entry| entry.id.clone()).collect())
+    }
+
+    /// What a renewal that does not know of the release does.
+    fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
+        let (member, data) = ("".into(), "".into());
+        let entry = NewEntry { place: entry.clone(), session, member, mode: Mode::Exclusive, data };
+        self.enter(&entry).map(|_| ())
     }
 
     pub(super) fn close(&self, session: SessionId) {
@@ -109,7 +139,14 @@ impl Store {
         let mut state = self.state();
         state.check(new.session, "enter")?;
         let state = &mut *state;
-        let queue = state.queues.entry(new.place.queue.clone()).or_default();
+        let mut key = new.place.queue.clone();
+        if sings(Canary::PrefixMatch) {
+            let has_prefix = |other: &&QueueKey| {
+                other.kind() == key.kind() && other.name().starts_with(key.name())
+            };
+            key = state.queues.keys().rfind(has_prefix).unwrap_or(&key).clone();
+        }
+        let queue = state.queues.entry(key).or_default();
         if let Some(seq) = queue.by_id.get(&new.place.id) {
             return Ok(queue.position(*seq, new.mode));
         }
@@ -143,7 +180,11 @@ impl Store {
         let mut state = self.state();
         let state = &mut *state;
         let Some(queue) = state.queues.get_mut(&entry.queue) else { return };
-        let Some(seq) = queue.by_id.remove(&entry.id) else { return };
+        let seq = match queue.entries.first_key_value() {
+            Some((first, _)) if sings(Canary::ReleaseByName) => Some(*first),
+            _ => queue.by_id.remove(&entry.id),
+        };
+        let Some(seq) = seq else { return };
         queue.entries.remove(&seq);
         queue.moved(&mut state.last);
         if !queue.is_used() {
@@ -275,8 +316,11 @@ impl Queue {
     }
 
     fn position(&self, seq: u64, mode: Mode) -> Position {
+        let own = || self.entries.get(&seq).map(|entry| entry.session);
         let mut before = self.entries.range(..seq).rev();
-        let blocker = before.find(|(_, entry)| entry.mode.blocks(mode));
+        let blocker = before.find(|(_, entry)| {
+            entry.mode.blocks(mode) && !(sings(Canary::Reentrant) && own() == Some(entry.session))
+        });
         Position {
             seq,
             blocker: blocker.map(|(seq, entry)| Blocker { id: entry.id.clone(), seq: *seq }),

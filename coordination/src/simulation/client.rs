@@ -1,0 +1,235 @@
+//! A client: what a process would be, with clocks of its own.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::{nanos, with};
+use crate::canary::{Canary, sings};
+use crate::simulation::World;
+use crate::{Config, Coordinator, Result};
+
+/// How a client's clocks differ from the store's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// What the clock since boot showed when the run began, in nanoseconds.
+    pub boot: u64,
+    /// How much faster it runs, in millionths; the contract allows 5,000 either way (A1).
+    pub faster_ppm: i64,
+    /// How far the wall clock is ahead, in microseconds.
+    pub wall_ahead: i64,
+}
+
+/// What passes between a client and the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// No request arrives.
+    pub requests_cut: bool,
+    /// No reply and no notification arrives.
+    pub replies_cut: bool,
+    /// No heartbeat arrives, and everything else does: as at a server that is cut off from its leader.
+    pub heartbeats_cut: bool,
+}
+
+/// A client process.
+pub struct Client {
+    world: World,
+    clocks: Clocks,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    link: Link,
+    is_paused: bool,
+    is_dead: bool,
+    /// Nanoseconds of the run that it has spent suspended, before the present time.
+    suspended: u64,
+    suspended_since: Option<u64>,
+    /// Tasks that wanted to run meanwhile.
+    parked: Vec<Waker>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("clocks", &self.clocks).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(super) fn new(world: World, clocks: Clocks) -> Arc<Self> {
+        Arc::new(Self { world, clocks, state: Mutex::default() })
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Connects a coordinator of this client.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Coordinator::connect`].
+    pub async fn connect(self: &Arc<Self>, config: Config) -> Result<Coordinator> {
+        let connecting = crate::coordinator::Builder::from(config).connect("simulation://");
+        Within::new(Some(Arc::clone(self)), connecting).await
+    }
+
+    /// Starts a task of this client.
+    pub fn spawn<F>(self: &Arc<Self>, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        tokio::spawn(Within::new(Some(Arc::clone(self)), task))
+    }
+
+    /// Does something as this client would.
+    pub fn enter<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        let _inside = Inside::of(Some(Arc::clone(self)));
+        work()
+    }
+
+    /// Stops all its tasks.
+    pub fn pause(&self) {
+        self.state().is_paused = true;
+    }
+
+    /// Stops all its tasks, and the clock that does not count suspend.
+    pub fn suspend(&self) {
+        let mut state = self.state();
+        state.is_paused = true;
+        state.suspended_since.get_or_insert(nanos());
+    }
+
+    /// Lets its tasks go on, after a pause or a suspend.
+    pub fn resume(&self) {
+        let mut state = self.state();
+        state.is_paused = false;
+        if let Some(since) = state.suspended_since.take() {
+            state.suspended += nanos() - since;
+        }
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        parked.into_iter().for_each(Waker::wake);
+    }
+
+    /// Kills it: nothing that it does afterwards, destructors included, reaches the store.
+    pub fn crash(&self) {
+        self.state().is_dead = true;
+        self.resume();
+    }
+
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.state().is_dead
+    }
+
+    /// Whether it is paused or suspended.
+    pub fn is_paused(&self) -> bool {
+        self.state().is_paused
+    }
+
+    /// What passes between it and the store.
+    pub fn link(&self) -> Link {
+        self.state().link
+    }
+
+    /// Changes what passes.
+    pub fn set_link(&self, link: Link) {
+        self.state().link = link;
+    }
+
+    /// What its clock since boot shows at this moment of the run.
+    pub fn boot_nanos(&self, elapsed: u64) -> u64 {
+        let mut elapsed = i128::from(elapsed);
+        if sings(Canary::ClockStopsInSuspend) {
+            let state = self.state();
+            let now = state.suspended_since.map_or(0, |since| elapsed - i128::from(since));
+            elapsed -= i128::from(state.suspended) + now;
+        }
+        let shown = elapsed + elapsed * i128::from(self.clocks.faster_ppm) / 1_000_000;
+        self.clocks.boot + u64::try_from(shown).unwrap_or_default()
+    }
+
+    pub(super) fn wall_micros(&self, now: u64) -> u64 {
+        now.saturating_add_signed(self.clocks.wall_ahead)
+    }
+
+    /// The moment of the run at which its clock since boot shows this.
+    pub fn moment_of(&self, boot: Duration) -> u64 {
+        let shown = (boot.as_nanos() as i128) - i128::from(self.clocks.boot);
+        let elapsed = shown * 1_000_000 / (1_000_000 + i128::from(self.clocks.faster_ppm));
+        u64::try_from(elapsed.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// While it exists, this client is the one that runs.
+struct Inside(Option<Arc<Client>>);
+
+impl Inside {
+    fn of(client: Option<Arc<Client>>) -> Self {
+        Self(with(|current| std::mem::replace(&mut current.client, client)).flatten())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // Dropped out of reach of the run's own borrow.
+        let inner = with(|current| std::mem::replace(&mut current.client, self.0.take()));
+        drop(inner);
+    }
+}
+
+/// A task of a client: runs, and is dropped, within it.
+pub(super) struct Within<F> {
+    client: Option<Arc<Client>>,
+    /// `None` once it has ended, or its client has died.
+    task: Option<Pin<Box<F>>>,
+}
+
+impl<F> Within<F> {
+    pub(super) fn new(client: Option<Arc<Client>>, task: F) -> Self {
+        Self { client, task: Some(Box::pin(task)) }
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let _inside = Inside::of(this.client.clone());
+        if let Some(client) = &this.client {
+            let mut state = client.state();
+            if state.is_dead {
+                drop(state);
+                this.task = None;
+                return Poll::Pending;
+            }
+            if state.is_paused {
+                state.parked.push(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        match &mut this.task {
+            Some(task) => task.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Within<F> {
+    fn drop(&mut self) {
+        let _inside = Inside::of(self.client.clone());
+        self.task = None;
+    }
+}

@@ -1,0 +1,144 @@
+//! A world to test in: one store, many clients, a network between them, and time under control.
+//!
+//! Not part of the public API: it exists with the feature `simulation`, for this project's own tests
+//! (`tests/simulation`, described in `docs/testing.md`).
+//!
+//! # How it works
+//!
+//! Everything runs in one thread, on tokio's paused clock. Each [`Client`] is what a process would be: its tasks are
+//! polled [`within`] it, so that [`BootInstant`](crate::BootInstant) shows *its* clock, and not at all while it is
+//! paused. Between a client and the [store](server) lies the [`network`], a decorator of the memory backend: each call
+//! becomes a request and a reply on their way, out of the caller's hands, which may be late, lost or come twice.
+//! Notifications may be late, lost, early or repeated. The store has leases, which the memory backend has not, and
+//! can end a session early, restart, or lose all its data.
+//!
+//! Whatever is random, in here and in the library, comes from one seed. So a seed is a run, and can be run again.
+//!
+//! # What it is not
+//!
+//! tokio's timers go on while a single client is suspended; only its clocks tell. They tick in milliseconds: nothing
+//! that is shorter can be told apart. Threads do not exist.
+
+mod client;
+mod network;
+mod server;
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng, TryRng};
+use tokio::time::Instant;
+
+pub use client::{Client, Clocks, Link};
+pub(crate) use network::Network;
+pub use server::{Traits, Weather, World};
+
+/// The wall clock at the start of each run: some day in 2026, in microseconds.
+const WALL_START: u64 = 1_780_000_000_000_000;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+}
+
+/// The run of this thread.
+struct Current {
+    start: Instant,
+    random: StdRng,
+    client: Option<Arc<Client>>,
+}
+
+fn with<T>(ask: impl FnOnce(&mut Current) -> T) -> Option<T> {
+    CURRENT.with_borrow_mut(|current| current.as_mut().map(ask))
+}
+
+/// Ends the run of this thread when it goes.
+#[derive(Debug)]
+pub struct Run(());
+
+impl Run {
+    /// Begins a run: from here on this thread has no clock and no randomness but those of the simulation.
+    ///
+    /// # Panics
+    ///
+    /// When there is one already.
+    pub fn begin(seed: u64) -> Self {
+        let current =
+            Current { start: Instant::now(), random: StdRng::seed_from_u64(seed), client: None };
+        let before = CURRENT.replace(Some(current));
+        assert!(before.is_none(), "a thread has one run at a time");
+        Self(())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+/// Nanoseconds since the run began, by no client's clock.
+pub fn nanos() -> u64 {
+    with(|current| current.start.elapsed().as_nanos() as u64).unwrap_or_default()
+}
+
+/// What this client's clock since boot shows; `None`: there is no simulation here.
+pub(crate) fn boot_nanos() -> Option<u64> {
+    with(|current| {
+        let elapsed = current.start.elapsed().as_nanos() as u64;
+        current.client.as_ref().map_or(elapsed, |client| client.boot_nanos(elapsed))
+    })
+}
+
+/// The wall clock, of the client or of the store.
+pub(crate) fn unix_micros() -> Option<u64> {
+    with(|current| {
+        let now = WALL_START + current.start.elapsed().as_micros() as u64;
+        current.client.as_ref().map_or(now, |client| client.wall_micros(now))
+    })
+}
+
+/// The client that is running.
+pub(crate) fn current() -> Option<Arc<Client>> {
+    with(|current| current.client.clone()).flatten()
+}
+
+/// Keeps a task within the client that starts it.
+pub(crate) fn within<F: Future>(task: F) -> impl Future<Output = F::Output> {
+    client::Within::new(current(), task)
+}
+
+/// The library's random numbers: those of the run, or without one those of the thread.
+#[derive(Debug)]
+pub(crate) struct Random;
+
+impl Random {
+    fn draw<T>(one: impl Fn(&mut dyn Rng) -> T) -> T {
+        with(|current| one(&mut current.random)).unwrap_or_else(|| one(&mut rand::rng()))
+    }
+}
+
+impl TryRng for Random {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(Self::draw(|random| random.next_u32()))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(Self::draw(|random| random.next_u64()))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        let mut chunks = bytes.chunks_exact_mut(8);
+        for chunk in &mut chunks {
+            chunk.copy_from_slice(&self.try_next_u64()?.to_le_bytes());
+        }
+        let rest = chunks.into_remainder();
+        let last = self.try_next_u64()?.to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! The store of a simulated world: the memory backend, with leases, and with ways to fail.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::Instant;
+
+use super::{Client, Clocks};
+use crate::backend::memory::Memory;
+use crate::backend::{Backend, EntryId, NewSession, SessionId};
+use crate::error::{Error, LossReason, Result};
+
+/// What kind of store it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Traits {
+    /// Sessions have leases, and calls take a way there and back. Otherwise the store is within the process, as
+    /// memory is, and nothing can come between.
+    pub is_remote: bool,
+    /// The store has a clock that its clients can read.
+    pub has_clock: bool,
+    /// A removed entry is told by a watch; otherwise with the next heartbeat.
+    pub watches: bool,
+    /// Leases start anew when the store restarts; otherwise their time goes on.
+    pub renews_on_restart: bool,
+}
+
+/// How the network behaves. Chances are in millionths, for each call.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    /// How long a message is on its way, in milliseconds.
+    pub delay: RangeInclusive<u64>,
+    /// A message takes this much longer.
+    pub slow: (u32, RangeInclusive<u64>),
+    /// A request does not arrive.
+    pub lost_request: u32,
+    /// A reply does not arrive.
+    pub lost_reply: u32,
+    /// A request arrives once more, this much later.
+    pub repeated_request: (u32, RangeInclusive<u64>),
+    /// A notification does not arrive.
+    pub lost_notification: u32,
+    /// A notification comes though nothing has happened.
+    pub early_notification: u32,
+    /// A watch ends with an error.
+    pub broken_watch: u32,
+}
+
+impl Weather {
+    /// Nothing fails.
+    pub fn calm() -> Self {
+        Self {
+            delay: 0..=1,
+            slow: (0, 0..=0),
+            lost_request: 0,
+            lost_reply: 0,
+            repeated_request: (0, 0..=0),
+            lost_notification: 0,
+            early_notification: 0,
+            broken_watch: 0,
+        }
+    }
+}
+
+/// A store and what is between it and its clients. Cheap to clone.
+#[derive(Clone)]
+pub struct World(Arc<Inner>);
+
+struct Inner {
+    traits: Traits,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What is random about the network and the store; apart from the library's, so that one more number drawn there
+    /// does not change everything here.
+    random: StdRng,
+    memory: Arc<Memory>,
+    weather: Weather,
+    leases: BTreeMap<SessionId, Lease>,
+    /// Entries that were removed: what was sent for them before does not arrive any more. This is a promise that
+    /// the trait asks of every backend.
+    left: HashSet<EntryId>,
+    is_down: bool,
+    /// Counts restarts: what was on its way is lost by one.
+    starts: u64,
+    faults: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Lease {
+    ttl: Duration,
+    expires: Instant,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("traits", &self.0.traits).finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// A new store, empty.
+    pub fn new(seed: u64, traits: Traits) -> Self {
+        let state = State {
+            random: StdRng::seed_from_u64(seed),
+            memory: Arc::new(Memory::unshared()),
+            weather: Weather::calm(),
+            leases: BTreeMap::new(),
+            left: HashSet::new(),
+            is_down: false,
+            starts: 0,
+            faults: BTreeMap::new(),
+        };
+        Self(Arc::new(Inner { traits, state: Mutex::new(state) }))
+    }
+
+    /// What kind of store it is.
+    pub fn traits(&self) -> Traits {
+        self.0.traits
+    }
+
+    /// A client of this store.
+    pub fn client(&self, clocks: Clocks) -> Arc<Client> {
+        Client::new(self.clone(), clocks)
+    }
+
+    /// Changes how the network behaves.
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    /// Stops the store, or starts it again. What is on its way is lost.
+    pub fn set_down(&self, is_down: bool) {
+        let mut state = self.state();
+        state.is_down = is_down;
+        state.starts += 1;
+        if !is_down && self.0.traits.renews_on_restart {
+            let now = Instant::now();
+            state.leases.values_mut().for_each(|lease| lease.expires = now + lease.ttl);
+        }
+    }
+
+    /// The store loses all that it had: sessions, entries, values, and the last token.
+    pub fn wipe(&self) {
+        let mut state = self.state();
+        state.leases.clear();
+        // Whoever listens to the old one is told that what he waits for is gone.
+        let old = std::mem::replace(&mut state.memory, Arc::new(Memory::unshared()));
+        drop(state);
+        old.forget_all();
+    }
+
+    /// The store ends some session before its time; false: there is none.
+    pub fn end_some_session(&self) -> bool {
+        let mut state = self.state();
+        if state.leases.is_empty() {
+            return false;
+        }
+        let count = state.leases.len();
+        let index = state.random.random_range(0..count);
+        let Some(id) = state.leases.keys().nth(index).copied() else { return false };
+        drop(state);
+        self.end(id);
+        true
+    }
+
+    /// How many entries the store has, in all queues.
+    pub fn entries(&self) -> u64 {
+        self.memory().entries()
+    }
+
+    /// How many sessions are alive.
+    pub fn sessions(&self) -> usize {
+        self.state().leases.len()
+    }
+
+    /// How often each kind of fault has happened by itself.
+    pub fn faults(&self) -> BTreeMap<&'static str, u64> {
+        self.state().faults.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.state().memory)
+    }
+
+    /// Draws by how the network behaves.
+    pub(super) fn draw<T>(&self, draw: impl FnOnce(&mut StdRng, &Weather) -> T) -> T {
+        let State { random, weather, .. } = &mut *self.state();
+        draw(random, weather)
+    }
+
+    pub(super) fn count(&self, fault: &'static str) {
+        *self.state().faults.entry(fault).or_default() += 1;
+    }
+
+    /// Which start of the store this is; `None`: it is down.
+    pub(super) fn start(&self) -> Option<u64> {
+        let state = self.state();
+        (!state.is_down).then_some(state.starts)
+    }
+
+    pub(super) async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.memory().open(session).await?;
+        if !self.0.traits.is_remote {
+            return Ok(None);
+        }
+        let lease = Lease { ttl: session.ttl, expires: Instant::now() + session.ttl };
+        let is_new = self.state().leases.insert(session.id, lease).is_none();
+        if is_new {
+            let (world, id) = (self.clone(), session.id);
+            drop(tokio::spawn(async move { world.expire(id).await }));
+        }
+        Ok(Some(session.ttl))
+    }
+
+    /// Ends the session when its lease is over; never before, and a little later as most stores do.
+    async fn expire(&self, id: SessionId) {
+        while let Some(lease) = self.lease(id) {
+            let late = self.state().random.random_range(0..=200);
+            let is_over = lease.expires <= Instant::now() && self.start().is_some();
+            if is_over {
+                return self.end(id);
+            }
+            tokio::time::sleep_until(lease.expires.max(Instant::now())).await;
+            tokio::time::sleep(Duration::from_millis(late)).await;
+        }
+    }
+
+    fn lease(&self, id: SessionId) -> Option<Lease> {
+        self.state().leases.get(&id).copied()
+    }
+
+    pub(super) fn end(&self, id: SessionId) {
+        self.state().leases.remove(&id);
+        self.memory().close_now(id);
+    }
+
+    /// Extends a lease.
+    pub(super) fn renew(&self, id: SessionId) -> Result<()> {
+        if !self.0.traits.is_remote {
+            return Ok(());
+        }
+        let mut state = self.state();
+        match state.leases.get_mut(&id) {
+            Some(lease) => {
+                lease.expires = Instant::now() + lease.ttl;
+                Ok(())
+            }
+            None => Err(Error::lost("renew", LossReason::ExpiredByServer)),
+        }
+    }
+
+    pub(super) fn has_left(&self, id: &EntryId) -> bool {
+        self.state().left.contains(id)
+    }
+
+    pub(super) fn leaves(&self, id: &EntryId) {
+        self.state().left.insert(id.clone());
+    }
+}
