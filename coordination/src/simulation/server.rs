@@ -168,6 +168,17 @@ impl World {
         true
     }
 
+    /// Somebody removes an entry that waits in a queue of this kind; false: there is none.
+    pub fn remove_some_waiter(&self, kind: &str) -> bool {
+        let State { random, memory, .. } = &mut *self.state();
+        let waiters = memory.waiters(kind);
+        if waiters.is_empty() {
+            return false;
+        }
+        memory.remove(&waiters[random.random_range(0..waiters.len())]);
+        true
+    }
+
     /// How many entries the store has, in all queues.
     pub fn entries(&self) -> u64 {
         self.memory().entries()

@@ -100,6 +100,18 @@ impl Memory {
         self.store.entries()
     }
 
+    /// The entries in queues of this kind that another one blocks.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
+        self.store.waiters(kind)
+    }
+
+    /// Removes an entry, whosever it is.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn remove(&self, entry: &EntryRef) {
+        self.store.leave(entry);
+    }
+
     /// Loses everything.
     #[cfg(feature = "simulation")]
     pub(crate) fn forget_all(&self) {

@@ -80,6 +80,21 @@ impl Store {
     }
 
     #[cfg(feature = "simulation")]
+    pub(super) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
+        let state = self.state();
+        let of_kind = state.queues.iter().filter(|(key, _)| key.kind() == kind);
+        let waiting = of_kind.flat_map(|(key, queue)| {
+            let is_blocked = |(seq, entry): &(&u64, &Stored)| {
+                queue.position(**seq, entry.mode).blocker.is_some()
+            };
+            let place =
+                |(_, entry): (&u64, &Stored)| EntryRef { queue: key.clone(), id: entry.id.clone() };
+            queue.entries.iter().filter(is_blocked).map(place)
+        });
+        waiting.collect()
+    }
+
+    #[cfg(feature = "simulation")]
     pub(super) fn forget_all(&self) {
         *self.state() = State::default();
     }

@@ -1,0 +1,166 @@
+//! Runs seeds of the simulation.
+//!
+//! ```text
+//! simulate --seeds 20000 [--from N] [--threads N]   many; fails if anything is wrong with one
+//! simulate --seed N [--history]                      one again, and everything that happened in it
+//! simulate --seconds 60 …                            until something is wrong, or that time is over
+//! ```
+//!
+//! With `COORDINATION_CANARY=name` the library makes that mistake: see `docs/testing.md`.
+
+mod nemesis;
+mod plan;
+mod run;
+mod stage;
+mod work;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use run::{Outcome, run};
+
+const USAGE: &str =
+    "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history]";
+
+#[derive(Debug)]
+struct Options {
+    from: u64,
+    seeds: u64,
+    threads: u64,
+    seconds: u64,
+    /// Run each seed twice: it has to go the same way.
+    twice: bool,
+    /// Run this one only.
+    seed: Option<u64>,
+    history: bool,
+}
+
+fn main() -> ExitCode {
+    match options() {
+        Ok(Options { seed: Some(seed), history, .. }) => replay(seed, history),
+        Ok(options) => many(&options),
+        Err(problem) => {
+            eprintln!("{problem}\nusage: {USAGE}");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        from: 0,
+        seeds: 1_000,
+        threads: std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64),
+        seconds: u64::MAX,
+        twice: false,
+        seed: None,
+        history: false,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let text = arguments.next().ok_or(format!("{argument} needs a number"))?;
+            text.parse::<u64>().map_err(|_| format!("{argument} {text}: not a number"))
+        };
+        match argument.as_str() {
+            "--from" => options.from = number()?,
+            "--seeds" => options.seeds = number()?,
+            "--threads" => options.threads = number()?.max(1),
+            "--seconds" => options.seconds = number()?,
+            "--seed" => options.seed = Some(number()?),
+            "--twice" => options.twice = true,
+            "--history" => options.history = true,
+            _ => return Err(format!("unknown argument {argument:?}")),
+        }
+    }
+    Ok(options)
+}
+
+fn replay(seed: u64, history: bool) -> ExitCode {
+    let outcome = run(seed);
+    if history {
+        outcome.records.iter().for_each(|record| println!("{record}"));
+    }
+    println!("{:?}", plan::Plan::of(seed));
+    println!("{}", outcome.report);
+    tell(seed, &outcome);
+    if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tell(seed: u64, outcome: &Outcome) {
+    for wrong in &outcome.wrong {
+        println!("seed {seed}: {wrong}");
+    }
+}
+
+/// What many runs came to.
+#[derive(Default)]
+struct Sum {
+    next: AtomicU64,
+    runs: AtomicU64,
+    grants: AtomicU64,
+    records: AtomicU64,
+    faults: AtomicU64,
+    mishaps: AtomicU64,
+    has_failed: AtomicBool,
+    failed: Mutex<Vec<u64>>,
+}
+
+impl Sum {
+    fn add(&self, seed: u64, outcome: &Outcome) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.grants.fetch_add(outcome.report.grants, Ordering::Relaxed);
+        self.records.fetch_add(outcome.records.len() as u64, Ordering::Relaxed);
+        self.faults.fetch_add(outcome.report.faults.values().sum(), Ordering::Relaxed);
+        self.mishaps.fetch_add(outcome.mishaps, Ordering::Relaxed);
+        if !outcome.wrong.is_empty() {
+            self.has_failed.store(true, Ordering::Relaxed);
+            tell(seed, outcome);
+            self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(seed);
+        }
+    }
+}
+
+fn many(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    let sum = Sum::default();
+    std::thread::scope(|threads| {
+        for _ in 0..options.threads {
+            threads.spawn(|| runs(options, begun, &sum));
+        }
+    });
+    let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
+    println!(
+        "simulation: {} seeds from {}, {} grants, {} faults, {} mishaps of the network, {} records in {:.1} s",
+        of(&sum.runs),
+        options.from,
+        of(&sum.grants),
+        of(&sum.faults),
+        of(&sum.mishaps),
+        of(&sum.records),
+        begun.elapsed().as_secs_f64(),
+    );
+    let failed = sum.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
+    println!("{} seeds failed. To run the first again:", failed.len());
+    println!("  cargo run --profile checked -p coordination-simulation -- --seed {seed} --history");
+    ExitCode::FAILURE
+}
+
+fn runs(options: &Options, begun: Instant, sum: &Sum) {
+    let has_time = || begun.elapsed() < Duration::from_secs(options.seconds);
+    while has_time() && !sum.has_failed.load(Ordering::Relaxed) {
+        let index = sum.next.fetch_add(1, Ordering::Relaxed);
+        if index >= options.seeds {
+            return;
+        }
+        let seed = options.from + index;
+        let mut outcome = run(seed);
+        if options.twice && run(seed).fingerprint() != outcome.fingerprint() {
+            outcome.wrong.push("it goes another way when it is run again".to_owned());
+        }
+        sum.add(seed, &outcome);
+    }
+}

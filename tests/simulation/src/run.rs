@@ -1,0 +1,132 @@
+//! One run: from a seed to what is wrong with it.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::{Run, nanos};
+use coordination_history::{Event, Record, Report, Rules, check, encode};
+use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
+
+use crate::nemesis;
+use crate::plan::{Fault, Plan};
+use crate::stage::{EVERYTHING, Process, Stage};
+use crate::work;
+
+/// A run that takes longer than this of its own time does not end.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// What a run came to.
+pub(crate) struct Outcome {
+    pub(crate) records: Vec<Record>,
+    pub(crate) report: Report,
+    /// What is wrong, in words; empty: nothing.
+    pub(crate) wrong: Vec<String>,
+    /// Lost messages and the like, which the network makes by itself.
+    pub(crate) mishaps: u64,
+}
+
+impl Outcome {
+    /// The same for two runs that went the same way.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.records.iter().for_each(|record| encode(record).hash(&mut hasher));
+        hasher.finish()
+    }
+}
+
+/// Runs a seed.
+pub(crate) fn run(seed: u64) -> Outcome {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime can be made");
+    let stage = runtime.block_on(async {
+        let _run = Run::begin(seed);
+        let stage = Stage::new(Plan::of(seed));
+        if tokio::time::timeout(LONGEST, live(&stage)).await.is_err() {
+            stage.broken(format!("the run did not end within {LONGEST:?}"));
+        }
+        let abandoned = stage.take_tasks();
+        abandoned.into_iter().for_each(|(_, task)| task.abort());
+        stage
+    });
+    let mishaps = stage.world.faults().values().sum();
+    let records = stage.take_records();
+    let report = check(&records, &rules(&stage.plan));
+    let mut wrong = stage.take_broken();
+    wrong.extend(report.violations.iter().map(ToString::to_string));
+    Outcome { records, report, wrong, mishaps }
+}
+
+fn rules(plan: &Plan) -> Rules {
+    let ttl = plan.ttl.as_nanos() as u64;
+    // To notice the loss, to open a session, for a dead holder's lease, and for all that wait to have their turn.
+    let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
+    Rules {
+        faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
+        untimed: Fault::UNTIMED.map(Fault::number).to_vec(),
+        wait_bound: 3 * ttl + 7_000_000_000 + turns,
+        ..Rules::new(Stage::objects())
+    }
+}
+
+/// The life of the run.
+async fn live(stage: &Arc<Stage>) {
+    for _ in 0..stage.plan.clients {
+        work::start(stage).await;
+    }
+    let rage = tokio::spawn(nemesis::rage(Arc::clone(stage)));
+    while stage.grants() < stage.plan.grants && nanos() < 600_000_000_000 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stage.end();
+    if rage.await.is_err() {
+        stage.broken("the nemesis failed".to_owned());
+    }
+    stage.record(0, 0, 0, Event::Healed);
+    for (process, task) in stage.take_tasks() {
+        if !process.client.is_dead() {
+            finish(stage, &process, task).await;
+        }
+    }
+    settle(stage).await;
+    for process in stage.processes() {
+        stop(stage, &process).await;
+    }
+    if stage.world.entries() > 0 {
+        stage.broken("entries are left of coordinators that were stopped".to_owned());
+    }
+}
+
+async fn finish(stage: &Stage, process: &Process, task: JoinHandle<()>) {
+    match tokio::time::timeout(Duration::from_secs(300), task).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let text = format!("a task of process {} ended: {error}", process.number);
+            stage.broken(text);
+        }
+        Err(_) => stage.broken(format!("a task of process {} hangs", process.number)),
+    }
+}
+
+/// Nobody wants anything any more: what is left at the store goes, though the sessions live.
+async fn settle(stage: &Stage) {
+    let bound = nanos() + 3 * stage.plan.ttl.as_nanos() as u64 + 5_000_000_000;
+    while stage.world.entries() > 0 && nanos() < bound {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stage.record(0, EVERYTHING, 0, Event::Remains { entries: stage.world.entries() });
+}
+
+/// L6: it returns in time, and the store has confirmed.
+async fn stop(stage: &Stage, process: &Arc<Process>) {
+    let begun = nanos();
+    let coordinator = process.coordinator.clone();
+    let stopped = process.client.spawn(async move { coordinator.stop().await }).await;
+    let limit = stage.plan.ttl.min(Duration::from_secs(5)) + Duration::from_millis(100);
+    let took = Duration::from_nanos(nanos() - begun);
+    if took > limit || !matches!(stopped, Ok(Ok(()))) {
+        stage.broken(format!("L6: stop of process {} took {took:?}: {stopped:?}", process.number));
+    }
+}

@@ -1,0 +1,229 @@
+//! What a run shares: the world, its clients, and what was seen of them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use coordination::simulation::{Client, World, nanos};
+use coordination::{Config, Coordinator, Version};
+use coordination_history::{Event, Kind, Object, Record};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+
+use crate::plan::Plan;
+use crate::work::held::Held;
+
+/// What the runs contend for: the number in the history, the name, and what may happen at once.
+pub(crate) const OBJECTS: [(u32, &str, Kind); 8] = [
+    (1, "a", Kind::Lock),
+    // One name begins with the other, and they have nothing to do with each other.
+    (2, "ab", Kind::Lock),
+    (3, "pool", Kind::Slots { count: 2 }),
+    (4, "gate", Kind::Slots { count: 1 }),
+    (5, "lead", Kind::Leadership),
+    (6, "value", Kind::Other),
+    (7, "count", Kind::Other),
+    (EVERYTHING, "everything", Kind::Other),
+];
+
+/// Stands for all queues of the store.
+pub(crate) const EVERYTHING: u32 = 99;
+
+/// A process: a client and its coordinator.
+pub(crate) struct Process {
+    pub(crate) number: u32,
+    pub(crate) client: Arc<Client>,
+    pub(crate) coordinator: Coordinator,
+}
+
+/// A guard that somebody has.
+struct Live {
+    attempt: u64,
+    process: Arc<Process>,
+    held: Arc<Held>,
+}
+
+/// What a run shares.
+pub(crate) struct Stage {
+    pub(crate) plan: Plan,
+    pub(crate) world: World,
+    records: Mutex<Vec<Record>>,
+    live: Mutex<BTreeMap<u32, Vec<Live>>>,
+    random: Mutex<StdRng>,
+    processes: Mutex<Vec<Arc<Process>>>,
+    tasks: Mutex<Vec<(Arc<Process>, JoinHandle<()>)>>,
+    /// The last version of the value that anybody has seen.
+    version: Mutex<Option<Version>>,
+    numbers: AtomicU64,
+    grants: AtomicU64,
+    is_over: AtomicBool,
+    /// Promises that are judged on the spot, and were broken.
+    broken: Mutex<Vec<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    pub(crate) fn new(plan: Plan) -> Arc<Self> {
+        let world = World::new(plan.seed, plan.traits);
+        world.set_weather(plan.weather.clone());
+        Arc::new(Self {
+            random: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x776f_726b)),
+            plan,
+            world,
+            records: Mutex::default(),
+            live: Mutex::default(),
+            processes: Mutex::default(),
+            tasks: Mutex::default(),
+            version: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            grants: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            broken: Mutex::default(),
+        })
+    }
+
+    /// Starts another process and connects it, however long that takes.
+    pub(crate) async fn start(&self) -> Arc<Process> {
+        let number = self.number() as u32;
+        let client = self.world.client(Plan::clocks(&mut lock(&self.random)));
+        let config = Config {
+            member_id: Some(format!("process-{number}")),
+            ttl: Some(self.plan.ttl),
+            ..Config::default()
+        };
+        loop {
+            match client.connect(config.clone()).await {
+                Ok(coordinator) => {
+                    let process = Arc::new(Process { number, client, coordinator });
+                    lock(&self.processes).push(Arc::clone(&process));
+                    return process;
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// The processes that live.
+    pub(crate) fn processes(&self) -> Vec<Arc<Process>> {
+        lock(&self.processes).clone()
+    }
+
+    /// This task of a process is to end when the run is over.
+    pub(crate) fn expect(&self, process: &Arc<Process>, task: JoinHandle<()>) {
+        lock(&self.tasks).push((Arc::clone(process), task));
+    }
+
+    pub(crate) fn take_tasks(&self) -> Vec<(Arc<Process>, JoinHandle<()>)> {
+        std::mem::take(&mut lock(&self.tasks))
+    }
+
+    /// Takes a process out, to kill it.
+    pub(crate) fn remove(&self, number: u32) {
+        lock(&self.processes).retain(|process| process.number != number);
+        lock(&self.live)
+            .values_mut()
+            .for_each(|live| live.retain(|live| live.process.number != number));
+    }
+
+    pub(crate) fn draw<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut lock(&self.random))
+    }
+
+    /// Some time up to this.
+    pub(crate) fn up_to(&self, longest: Duration) -> Duration {
+        let longest = longest.as_millis() as u64;
+        Duration::from_millis(self.draw(|random| random.random_range(0..=longest)))
+    }
+
+    /// A number that nobody else gets.
+    pub(crate) fn number(&self) -> u64 {
+        1 + self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn record(&self, client: u32, object: u32, attempt: u64, event: Event) {
+        let record = Record { at: nanos(), client, attempt, object, event };
+        lock(&self.records).push(record);
+    }
+
+    /// Whoever has just been granted this: whether the others still believe that they have it.
+    pub(crate) fn granted(
+        &self,
+        process: &Arc<Process>,
+        object: u32,
+        attempt: u64,
+        held: &Arc<Held>,
+    ) {
+        self.grants.fetch_add(1, Ordering::Relaxed);
+        let event = Event::Granted { token: held.token().value(), slot: held.slot() };
+        self.record(process.number, object, attempt, event);
+        let mut live = lock(&self.live);
+        let live = live.entry(object).or_default();
+        for other in &*live {
+            self.ask(object, other);
+        }
+        live.push(Live { attempt, process: Arc::clone(process), held: Arc::clone(held) });
+    }
+
+    fn ask(&self, object: u32, live: &Live) {
+        // As the holder would, by its own clock.
+        let held = live.process.client.enter(|| live.held.is_held());
+        let probe = Event::Probe { before: nanos(), held };
+        self.record(live.process.number, object, live.attempt, probe);
+    }
+
+    /// Nobody asks this guard any more.
+    pub(crate) fn forget(&self, object: u32, attempt: u64) {
+        if let Some(live) = lock(&self.live).get_mut(&object) {
+            live.retain(|live| live.attempt != attempt);
+        }
+    }
+
+    pub(crate) fn last_version(&self) -> Option<Version> {
+        *lock(&self.version)
+    }
+
+    pub(crate) fn saw_version(&self, version: Option<Version>) {
+        *lock(&self.version) = version;
+    }
+
+    pub(crate) fn grants(&self) -> u64 {
+        self.grants.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// A promise was broken that needs no history to be judged.
+    pub(crate) fn broken(&self, text: String) {
+        lock(&self.broken).push(format!("{} ms: {text}", nanos() / 1_000_000));
+    }
+
+    pub(crate) fn take_records(&self) -> Vec<Record> {
+        std::mem::take(&mut lock(&self.records))
+    }
+
+    pub(crate) fn take_broken(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.broken))
+    }
+
+    /// What the checker has to know of the objects.
+    pub(crate) fn objects() -> Vec<Object> {
+        let objects = OBJECTS.iter().map(|(id, name, kind)| Object {
+            id: *id,
+            name: (*name).to_owned(),
+            kind: *kind,
+            fifo: matches!(kind, Kind::Lock | Kind::Leadership),
+        });
+        objects.collect()
+    }
+}

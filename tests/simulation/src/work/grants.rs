@@ -1,0 +1,244 @@
+//! Acquire, hold, release: everything that has a guard.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use coordination::simulation::nanos;
+use coordination::{Admission, ErrorKind, Patience, Result};
+use coordination_history::{Event, NEVER, Why};
+use rand::RngExt;
+
+use super::held::Held;
+use crate::stage::{Process, Stage};
+
+/// What somebody wants.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    object: u32,
+    name: &'static str,
+    kind: Kind,
+    timeout: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Exclusive,
+    Shared,
+    Permit,
+    Work,
+    Leader,
+}
+
+/// When an acquire is dropped by its caller.
+#[derive(Clone, Copy, Debug)]
+enum Drops {
+    Never,
+    /// After it was polled so often.
+    Polled(u32),
+    After(Duration),
+}
+
+/// One attempt at something, held for a while if it was granted.
+pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let wish = wish(stage);
+    let attempt = stage.number();
+    let record = |event| stage.record(process.number, wish.object, attempt, event);
+    let timeout = wish.timeout.map_or(NEVER, |timeout| timeout.as_nanos() as u64);
+    record(Event::Call { shared: wish.kind == Kind::Shared, timeout });
+    let acquired = acquire(process, wish);
+    let outcome = match drops(stage) {
+        Drops::Never => Some(acquired.await),
+        Drops::Polled(times) => Polled { future: Box::pin(acquired), times }.await,
+        Drops::After(time) => tokio::time::timeout(time, acquired).await.ok(),
+    };
+    match outcome {
+        None => record(Event::Cancelled),
+        Some(Ok(Some(held))) => hold(stage, process, wish.object, attempt, Arc::new(held)).await,
+        Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
+        Some(Err(error)) => record(Event::Refused { why: why(error.kind()) }),
+    }
+}
+
+fn why(kind: ErrorKind) -> Why {
+    match kind {
+        ErrorKind::Timeout => Why::NotFree,
+        ErrorKind::Unavailable => Why::Unavailable,
+        ErrorKind::Lost => Why::Lost,
+        ErrorKind::Closed => Why::Closed,
+        _ => Why::Other,
+    }
+}
+
+fn wish(stage: &Stage) -> Wish {
+    stage.draw(|random| {
+        let (object, name, kind) = match random.random_range(0..20) {
+            0..7 => (1, "a", Kind::Exclusive),
+            7..9 => (1, "a", Kind::Shared),
+            9..11 => (2, "ab", Kind::Exclusive),
+            11..15 => (3, "pool", Kind::Permit),
+            15..17 => (4, "gate", Kind::Work),
+            _ => (5, "lead", Kind::Leader),
+        };
+        let timeout = match random.random_range(0..4) {
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(random.random_range(1..300))),
+            _ => None,
+        };
+        Wish { object, name, kind, timeout }
+    })
+}
+
+fn drops(stage: &Stage) -> Drops {
+    stage.draw(|random| {
+        if random.random_range(0..100) >= stage.plan.cancelled {
+            Drops::Never
+        } else if random.random() {
+            Drops::Polled(random.random_range(1..6))
+        } else {
+            Drops::After(Duration::from_millis(random.random_range(0..100)))
+        }
+    })
+}
+
+async fn acquire(process: &Process, wish: Wish) -> Result<Option<Held>> {
+    let coordinator = &process.coordinator;
+    let is_try = wish.timeout == Some(Duration::ZERO);
+    let held = match wish.kind {
+        Kind::Exclusive if is_try => {
+            return Ok(coordinator.lock(wish.name)?.try_acquire().await?.map(Held::Lock));
+        }
+        Kind::Exclusive => Held::Lock(coordinator.lock(wish.name)?.acquire(wish.timeout).await?),
+        Kind::Shared if is_try => {
+            return Ok(coordinator.lock(wish.name)?.try_acquire_shared().await?.map(Held::Lock));
+        }
+        Kind::Shared => {
+            Held::Lock(coordinator.lock(wish.name)?.acquire_shared(wish.timeout).await?)
+        }
+        Kind::Permit if is_try => {
+            return Ok(coordinator.semaphore(wish.name, 2)?.try_acquire().await?.map(Held::Permit));
+        }
+        Kind::Permit => {
+            Held::Permit(coordinator.semaphore(wish.name, 2)?.acquire(wish.timeout).await?)
+        }
+        Kind::Work => {
+            let patience = match wish.timeout {
+                None => Patience::Forever,
+                Some(Duration::ZERO) => Patience::Never,
+                Some(timeout) => Patience::Timeout(timeout),
+            };
+            let limiter = coordinator.limiter(wish.name)?.standby(2).patience(patience);
+            match limiter.enter().await? {
+                Admission::Working(slot) => Held::Work(slot),
+                _ => return Ok(None),
+            }
+        }
+        Kind::Leader => {
+            let election = coordinator.election(wish.name)?;
+            match is_try {
+                true => return Ok(election.try_campaign(&process.number).await?.map(Held::Leader)),
+                false => Held::Leader(election.campaign(&process.number, wish.timeout).await?),
+            }
+        }
+    };
+    Ok(Some(held))
+}
+
+/// How a guard ends.
+enum Ends {
+    Released,
+    Dropped,
+    /// Released, and the caller does not wait for the answer.
+    ReleaseDropped(u32),
+}
+
+async fn hold(
+    stage: &Arc<Stage>,
+    process: &Arc<Process>,
+    object: u32,
+    attempt: u64,
+    held: Arc<Held>,
+) {
+    let record = |event| stage.record(process.number, object, attempt, event);
+    stage.granted(process, object, attempt, &held);
+    let is_lost = stay(stage, &held, &record).await;
+    let probe = |before| Event::Probe { before, held: held.is_held() };
+    record(probe(nanos()));
+    if is_lost && held.is_held() {
+        stage.broken(format!("S4: attempt {attempt} was told of its loss, and is held again"));
+    }
+    stage.forget(object, attempt);
+    record(Event::ReleaseCall);
+    let Some(held) = Arc::into_inner(held) else {
+        return stage.broken(format!("attempt {attempt} has its guard twice"));
+    };
+    let ends = stage.draw(|random| match random.random_range(0..4) {
+        0 => Ends::Dropped,
+        1 => Ends::ReleaseDropped(random.random_range(1..4)),
+        _ => Ends::Released,
+    });
+    match ends {
+        Ends::Dropped => drop(held),
+        Ends::ReleaseDropped(times) => {
+            drop(Polled { future: Box::pin(held.release()), times }.await)
+        }
+        Ends::Released => {
+            let outcome = match held.release().await {
+                Ok(()) if is_lost => {
+                    return stage.broken(format!("C5: attempt {attempt} was lost, and released"));
+                }
+                Ok(()) => 0,
+                Err(error) if error.loss_reason().is_some() => 1,
+                Err(_) => 2,
+            };
+            record(Event::ReleaseReturn { outcome });
+        }
+    }
+}
+
+/// Holds it for a while; true: it was lost meanwhile.
+async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
+    let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
+    let mut lost = pin!(held.lost());
+    // When it was first seen to be lost: it is to be told soon after.
+    let mut seen = NEVER;
+    while nanos() < end || seen != NEVER {
+        let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
+        tokio::select! {
+            biased;
+            _ = &mut lost => {
+                record(Event::Lost { deadline: seen });
+                return true;
+            }
+            () = tokio::time::sleep(step) => {
+                let before = nanos();
+                let is_held = held.is_held();
+                record(Event::Probe { before, held: is_held });
+                if !is_held && seen == NEVER {
+                    seen = nanos();
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Drops a future after so many polls.
+struct Polled<F: Future> {
+    future: Pin<Box<F>>,
+    times: u32,
+}
+
+impl<F: Future> Future for Polled<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.future.as_mut().poll(context) {
+            Poll::Ready(output) => return Poll::Ready(Some(output)),
+            Poll::Pending => self.times -= 1,
+        }
+        if self.times == 0 { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
