@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::{nanos, with};
+use crate::backend::SessionId;
 use crate::canary::{Canary, sings};
 use crate::simulation::World;
 use crate::{Config, Coordinator, Result};
@@ -51,6 +52,8 @@ struct State {
     /// Nanoseconds of the run that it has spent suspended, before the present time.
     suspended: u64,
     suspended_since: Option<u64>,
+    /// Sessions that end with it, at a store that is within its host.
+    sessions: Vec<SessionId>,
     /// Tasks that wanted to run meanwhile.
     parked: Vec<Waker>,
 }
@@ -122,10 +125,19 @@ impl Client {
         parked.into_iter().for_each(Waker::wake);
     }
 
-    /// Kills it: nothing that it does afterwards, destructors included, reaches the store.
+    /// Kills it: nothing that it does afterwards, destructors included, reaches the store. One that is within
+    /// its host sees it die.
     pub fn crash(&self) {
         self.state().is_dead = true;
         self.resume();
+        if !self.world.traits().is_remote {
+            let sessions = std::mem::take(&mut self.state().sessions);
+            sessions.into_iter().for_each(|session| self.world.end(session));
+        }
+    }
+
+    pub(super) fn has_opened(&self, session: SessionId) {
+        self.state().sessions.push(session);
     }
 
     /// Whether it was killed.

@@ -283,6 +283,7 @@ impl Backend for Network {
 
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         let session = session.clone();
+        self.client.has_opened(session.id);
         self.call(Call::Other, move |world| {
             let session = session.clone();
             async move { world.open(&session).await }

@@ -38,6 +38,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    if !cfg!(tokio_unstable) {
+        eprintln!("in this build a seed is not a run: use tests/simulate");
+        return ExitCode::from(69);
+    }
     match options() {
         Ok(Options { seed: Some(seed), history, .. }) => replay(seed, history),
         Ok(options) => many(&options),
@@ -81,10 +85,10 @@ fn options() -> Result<Options, String> {
 fn replay(seed: u64, history: bool) -> ExitCode {
     let outcome = run(seed);
     if history {
-        outcome.records.iter().for_each(|record| println!("{record}"));
+        outcome.records.iter().for_each(|record| println!("{record:?}"));
     }
     println!("{:?}", plan::Plan::of(seed));
-    println!("{}", outcome.report);
+    println!("{:?}", outcome.report);
     tell(seed, &outcome);
     if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -39,7 +39,11 @@ impl Outcome {
 
 /// Runs a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    let mut builder = Builder::new_current_thread();
+    // In whose turn a channel wakes its listeners is random too.
+    #[cfg(tokio_unstable)]
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+    let runtime = builder.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime can be made");
     let stage = runtime.block_on(async {
         let _run = Run::begin(seed);
