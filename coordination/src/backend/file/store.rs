@@ -15,6 +15,7 @@ use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, SessionId,
     Value, Write,
 };
+use crate::canary::{Canary, sings};
 use crate::error::{Error, LossReason, Result};
 use crate::key::{self, QueueKey};
 use crate::time::{BootInstant, number_after, unix_micros};
@@ -106,7 +107,11 @@ impl Store {
                 Some(seq) => queue.log().get(seq, id).map(|_| seq),
                 None => queue.log().find(id),
             };
-            found.map_or(Ok(()), |seq| queue.leave(seq))
+            let left = found.map_or(Ok(()), |seq| queue.leave(seq));
+            if sings(Canary::UnlinkOnRelease) && queue.log().live().is_empty() {
+                self.queues.remove(&queue::file_name(&entry.queue))?;
+            }
+            left
         })
     }
 
@@ -335,6 +340,7 @@ impl Store {
                 Ok(None) => return None,
                 Err(error) => return Some(Err(error)),
             };
+            let in_place = in_place && !sings(Canary::UnlinkOnRelease);
             match if in_place { locked.is_in_place(&self.queues) } else { Ok(true) } {
                 Ok(true) => return Some(step(&mut locked)),
                 Ok(false) => drop(locked),
