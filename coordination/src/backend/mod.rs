@@ -9,6 +9,9 @@
 //!
 //! * **Cancel safety.** Any future may be dropped at any await. What was sent may still take effect;
 //!   the caller repeats the call under the same id, or removes the entry by it.
+//! * **Late calls.** A call that was given up may arrive later than one made after it. It must do no harm: once
+//!   `leave` was answered no earlier `enter` of that entry takes effect, once an `update` was answered no earlier
+//!   one, and a `write` takes effect at most once.
 //! * **Time.** No call waits for the store longer than it must and none retries in a loop: the
 //!   session bounds each call by its attempt timeout and decides about retries.
 //! * **Errors.** [`ErrorKind::Lost`] means that the store says the session is over; transient

@@ -243,6 +243,11 @@ where
     arrives.then_some(outcome)
 }
 
+/// The answer to a call that arrives after a later one; nobody waits for it.
+fn late(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "another call has overtaken it")
+}
+
 /// Stops a task when it goes.
 struct Ended(tokio::task::JoinHandle<()>);
 
@@ -326,21 +331,25 @@ impl Backend for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
-                if world.has_left(&entry.place.id) {
-                    let message = "it was sent before the entry was removed";
-                    return Err(Error::new(ErrorKind::Unavailable, "enter", message));
+                match world.has_left(&entry.place.id) {
+                    true => Err(late("enter")),
+                    false => world.memory().enter(&entry).await,
                 }
-                world.memory().enter(&entry).await
             }
         })
         .await
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let entry = entry.clone();
+        let (entry, number) = (entry.clone(), self.world.send_update());
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
-            async move { world.memory().update(&entry, seq).await }
+            async move {
+                match world.is_newest(&entry.place.id, number) {
+                    true => world.memory().update(&entry, seq).await,
+                    false => Err(late("update")),
+                }
+            }
         })
         .await
     }
@@ -397,7 +406,7 @@ impl Backend for Network {
         let write = write.clone();
         self.call(Call::Other, move |world| {
             let write = write.clone();
-            async move { world.memory().write(&write).await }
+            async move { world.write(&write).await }
         })
         .await
     }

@@ -1,6 +1,6 @@
 //! The store of a simulated world: the memory backend, with leases, and with ways to fail.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Client, Clocks};
 use crate::backend::memory::Memory;
-use crate::backend::{Backend, EntryId, NewSession, SessionId};
+use crate::backend::{Backend, EntryId, NewSession, SessionId, Write};
 use crate::error::{Error, LossReason, Result};
 
 /// What kind of store it is.
@@ -81,9 +81,13 @@ struct State {
     memory: Arc<Memory>,
     weather: Weather,
     leases: BTreeMap<SessionId, Lease>,
-    /// Entries that were removed: what was sent for them before does not arrive any more. This is a promise that
-    /// the trait asks of every backend.
+    /// What the trait's rule about late calls asks of every backend: entries that were removed, the newest update
+    /// of each entry, and the writes that were carried out, with their answers.
     left: HashSet<EntryId>,
+    updated: HashMap<EntryId, u64>,
+    written: HashMap<u64, Option<u64>>,
+    /// Numbers updates in the order in which they are sent.
+    sent: u64,
     is_down: bool,
     /// Counts restarts: what was on its way is lost by one.
     starts: u64,
@@ -111,6 +115,9 @@ impl World {
             weather: Weather::calm(),
             leases: BTreeMap::new(),
             left: HashSet::new(),
+            updated: HashMap::new(),
+            written: HashMap::new(),
+            sent: 0,
             is_down: false,
             starts: 0,
             faults: BTreeMap::new(),
@@ -275,5 +282,30 @@ impl World {
 
     pub(super) fn leaves(&self, id: &EntryId) {
         self.state().left.insert(id.clone());
+    }
+
+    /// A number for an update that is about to be sent.
+    pub(super) fn send_update(&self) -> u64 {
+        let mut state = self.state();
+        state.sent += 1;
+        state.sent
+    }
+
+    /// An update arrives; false: a later one was here before.
+    pub(super) fn is_newest(&self, id: &EntryId, number: u64) -> bool {
+        let mut state = self.state();
+        let newest = state.updated.entry(id.clone()).or_insert(number);
+        *newest = number.max(*newest);
+        *newest == number
+    }
+
+    /// Writes once, however often it arrives.
+    pub(super) async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        if let Some(answer) = self.state().written.get(&write.id) {
+            return Ok(*answer);
+        }
+        let answer = self.memory().write(write).await?;
+        self.state().written.insert(write.id, answer);
+        Ok(answer)
     }
 }
