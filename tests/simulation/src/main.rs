@@ -97,10 +97,10 @@ fn options() -> Result<Options, String> {
 fn replay(seed: u64, history: bool) -> ExitCode {
     let outcome = run(seed);
     if history {
-        outcome.records.iter().for_each(|record| println!("{record:?}"));
+        outcome.records.iter().for_each(|record| println!("{record}"));
     }
     println!("{:?}", plan::Plan::of(seed));
-    println!("{:?}", outcome.report);
+    println!("{}", outcome.report);
     tell(seed, &outcome);
     if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -192,7 +192,7 @@ fn many(options: &Options) -> ExitCode {
     let failed = sum.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
     println!("{} seeds failed. To run the first again:", failed.len());
-    println!("  cargo run --profile checked -p coordination-simulation -- --seed {seed} --history");
+    println!("  tests/simulate --seed {seed} --history");
     ExitCode::FAILURE
 }
 
