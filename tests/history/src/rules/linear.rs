@@ -24,7 +24,7 @@ pub(super) enum Verdict {
 const EDGE: usize = 0;
 
 /// Steps that a search may take for each operation, and besides.
-const STEPS: (usize, usize) = (200, 2_000_000);
+const STEPS: (usize, usize) = (200, 500_000);
 
 #[derive(Clone, Copy)]
 enum Entry {
