@@ -2,8 +2,8 @@
 //!
 //! Proved wrong is an answer
 //!
-//! * with a term that was never granted, though all candidates were answered; or of a leader who was called only after
-//!   the answer, or whose resignation was confirmed before the question;
+//! * with a term that was never granted, before anybody was a candidate; or of a leader who was called only after the
+//!   answer, or whose resignation was confirmed before the question;
 //! * with a smaller term than one that was granted, or read, before the question;
 //! * "nobody", or somebody else, while one leader held for certain all through the question.
 //!
@@ -30,8 +30,9 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut terms: Vec<_> = granted.collect();
     terms.sort_by_key(|term| term.granted.at);
     let by_token: HashMap<_, _> = terms.iter().map(|term| (term.token, *term)).collect();
-    let nameless = scope.attempts.iter().filter(|attempt| !attempt.granted.is_some());
-    let nameless = nameless.map(|attempt| attempt.call.time().unwrap_or(0)).min();
+    // A candidate whose session was lost before it was answered has had an entry that nobody knows of, and may have
+    // been granted another one since.
+    let nameless = scope.attempts.iter().map(|attempt| attempt.call.time().unwrap_or(0)).min();
     let mut violations = 0;
     for read in &reads {
         let wrong = match read.answer {
