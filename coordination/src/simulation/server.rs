@@ -177,14 +177,12 @@ impl World {
 
     /// Somebody removes an entry that waits in a queue of this kind; false: there is none.
     pub fn remove_some_waiter(&self, kind: &str) -> bool {
-        let State { random, memory, left, .. } = &mut *self.state();
+        let State { random, memory, .. } = &mut *self.state();
         let waiters = memory.waiters(kind);
         if waiters.is_empty() {
             return false;
         }
-        let waiter = &waiters[random.random_range(0..waiters.len())];
-        left.insert(waiter.id.clone());
-        memory.remove(waiter);
+        memory.remove(&waiters[random.random_range(0..waiters.len())]);
         true
     }
 
