@@ -19,7 +19,7 @@ use crate::tally::Tally;
 /// be longer than this.
 const SERVED: Duration = Duration::from_secs(2);
 /// What a call may be late (contract L4), and what a busy machine adds.
-const LATE: Duration = Duration::from_millis(300);
+const LATE: Duration = Duration::from_millis(900);
 
 /// What came of a storm.
 #[derive(Debug, Default)]
