@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestError, TestRng, TestRunner};
 
-pub use mutants::Mutants;
+pub use mutants::{Bytes, Mutants};
 
 /// Cases per seed: a failure is found again by trying so many at most.
 const BATCH: u32 = 256;
@@ -74,7 +74,7 @@ fn batch<S: Strategy>(
     match outcome {
         Ok(()) => {}
         Err(TestError::Fail(reason, input)) => {
-            panic!("{name}: {reason}\ninput: {input:#?}\nreplay: {replay}")
+            panic!("{name}: {reason}\ninput: {input:?}\nreplay: {replay}")
         }
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}\nreplay: {replay}"),
     }

@@ -1,5 +1,7 @@
 //! Inputs that are nearly right.
 
+use std::fmt;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -44,6 +46,16 @@ pub struct Mutants {
     tokens: Vec<String>,
 }
 
+/// Bytes that a failure shows as a literal to copy into a test.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.0.escape_ascii())
+    }
+}
+
 /// One thing that is done to an input. Places are relative to its length.
 #[derive(Clone, Debug)]
 enum Mutation {
@@ -78,7 +90,7 @@ impl Mutants {
     }
 
     /// Valid ones, spoiled ones, and some that were never valid.
-    pub fn bytes(&self) -> BoxedStrategy<Vec<u8>> {
+    pub fn bytes(&self) -> BoxedStrategy<Bytes> {
         let spoiled = (self.seeds.clone(), vec(self.mutation(), 1..=MUTATIONS)).prop_map(
             |(input, mutations)| {
                 mutations.into_iter().fold(input, |input, mutation| mutation.apply(input))
@@ -89,12 +101,13 @@ impl Mutants {
             1 => self.seeds.clone(),
             8 => spoiled,
         ]
+        .prop_map(Bytes)
         .boxed()
     }
 
     /// The same as text; what is not UTF-8 becomes replacement characters.
     pub fn text(&self) -> BoxedStrategy<String> {
-        let text = self.bytes().prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let text = self.bytes().prop_map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         prop_oneof![1 => any::<String>(), 9 => text].boxed()
     }
 
