@@ -115,6 +115,8 @@ mod config;
 mod coordinator;
 mod duration;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod key;
 mod recipe;
 mod retry;
