@@ -38,6 +38,8 @@
 mod config;
 mod directory;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod header;
 mod log;
 mod queue;

@@ -26,7 +26,7 @@ const CHILD: &str = "COORDINATION_TEST_CHILD";
 /// No file of a queue gets longer than this, in which what is live takes 64 KiB at most.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
-fn store(directory: &Path) -> Store {
+pub(super) fn store(directory: &Path) -> Store {
     store_if(directory, false)
 }
 
@@ -42,7 +42,7 @@ fn open(store: &Store) -> SessionId {
     id
 }
 
-fn key(name: &str) -> QueueKey {
+pub(super) fn key(name: &str) -> QueueKey {
     QueueKey::new("test", name, usize::MAX).expect("a good name")
 }
 
@@ -55,7 +55,7 @@ fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
     }
 }
 
-fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
+pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
     NewEntry {
         place: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
         session,
@@ -87,7 +87,7 @@ fn value(listing: &Listing) -> Option<(u64, &str)> {
     listing.value.as_ref().map(|value| (value.version, &*value.data))
 }
 
-fn file(directory: &TempDir, queue: &QueueKey) -> PathBuf {
+pub(super) fn file(directory: &TempDir, queue: &QueueKey) -> PathBuf {
     directory.path().join("test/queues").join(super::queue::file_name(queue))
 }
 
