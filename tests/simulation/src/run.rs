@@ -94,6 +94,7 @@ async fn live(stage: &Arc<Stage>) {
             finish(stage, &process, task).await;
         }
     }
+    work::conclude(stage).await;
     settle(stage).await;
     for process in stage.processes() {
         stop(stage, &process).await;

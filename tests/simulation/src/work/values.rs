@@ -40,7 +40,7 @@ async fn change(stage: &Stage, process: &Process, number: u32) -> (Operation, Re
         Err(error) => return (Operation::Read, Err(error)),
     };
     let expected = stage.last_version();
-    match stage.draw(|random| random.random_range(0..8)) {
+    match stage.draw(|random| random.random_range(0..9)) {
         0 => {
             let set = shared.set(&number).await.map(|version| written(stage, version));
             (Operation::Set { value: number }, set)
@@ -58,6 +58,11 @@ async fn change(stage: &Stage, process: &Process, number: u32) -> (Operation, Re
             });
             let expected = expected.map_or(0, number_of);
             (Operation::CompareAndSet { expected, value: number }, answer)
+        }
+        5 if let Some(expected) = expected => {
+            let deleted = shared.compare_and_delete(expected).await;
+            let answer = |was| if was { Answer::Deleted } else { Answer::Mismatch };
+            (Operation::CompareAndDelete { expected: number_of(expected) }, deleted.map(answer))
         }
         _ => (Operation::Read, shared.read().await.and_then(|read| seen(stage, read))),
     }
