@@ -88,8 +88,8 @@ async fn wait(
     mut answer: oneshot::Sender<Result<Option<Box<Place>>>>,
 ) {
     let (cancel, cancelled) = watch::channel(());
-    let entered = AtomicBool::new(started.is_some());
-    let turn = take(&session, &queue, &request, patience, started, &entered, cancelled);
+    let is_behind = AtomicBool::new(false);
+    let turn = take(&session, &queue, &request, patience, started, &is_behind, cancelled);
     tokio::pin!(turn);
     let out_of_time = async {
         match patience {
@@ -110,7 +110,7 @@ async fn wait(
         () = answer.closed() => false,
         () = out_of_time => true,
     };
-    let knows_the_queue = entered.load(Ordering::SeqCst) && session.is_connected();
+    let is_behind = is_behind.load(Ordering::SeqCst) && session.is_connected();
     // An entry may be on its way to the store: its fate has to be known before it can be removed.
     drop(cancel);
     if is_late {
@@ -121,7 +121,7 @@ async fn wait(
             // The turn came at the last moment.
             Ok(Ok(Some(place))) => Ok(Some(place)),
             Ok(Err(error)) => Err(error),
-            Ok(Ok(None)) | Err(_) => Err(too_late(knows_the_queue)),
+            Ok(Ok(None)) | Err(_) => Err(too_late(is_behind)),
         };
         drop(answer.send(outcome));
         if is_cleared {
@@ -131,8 +131,9 @@ async fn wait(
     drop(turn.await);
 }
 
-fn too_late(knows_the_queue: bool) -> Error {
-    if knows_the_queue {
+/// A caller who was not behind anybody, as far as he knows, was kept waiting by the store.
+fn too_late(is_behind: bool) -> Error {
+    if is_behind {
         Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
     } else {
         Error::new(

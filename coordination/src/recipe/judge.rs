@@ -1,6 +1,7 @@
 //! Whose turn it is, where the whole queue has to be looked at to say so.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::place::Place;
 use super::turn::{Patience, Turn, await_gone};
@@ -42,6 +43,7 @@ pub(super) async fn await_verdict(
     place: &Place,
     judge: &dyn Judge,
     patience: Patience,
+    is_behind: &AtomicBool,
 ) -> Result<Turn> {
     let (lease, entry) = (place.lease(), place.entry());
     let queue = &entry.place.queue;
@@ -51,10 +53,11 @@ pub(super) async fn await_verdict(
         // Read anew for every decision: it is also the own-entry check (contract S6).
         let listing = session.persist(lease, "acquire", || session.backend.read(queue)).await?;
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::PlaceLost) };
-        match judge.judge(&listing, listed)? {
-            Verdict::Wait | Verdict::Behind(_) if patience == Patience::Never => {
-                return Ok(Turn::NotNow);
-            }
+        let verdict = judge.judge(&listing, listed)?;
+        let has_to_wait = matches!(verdict, Verdict::Wait | Verdict::Behind(_));
+        is_behind.store(has_to_wait, Ordering::SeqCst);
+        match verdict {
+            _ if has_to_wait && patience == Patience::Never => return Ok(Turn::NotNow),
             Verdict::Wait => {}
             Verdict::Behind(before) => {
                 match await_gone(session, place, &before, Mode::Shared).await {

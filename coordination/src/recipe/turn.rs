@@ -61,14 +61,15 @@ impl Started {
     }
 }
 
-/// The protocol. Runs until the turn has come or `cancelled` closes.
+/// The protocol. Runs until the turn has come or `cancelled` closes. `is_behind` tells whether somebody is known to be
+/// in the way.
 pub(super) async fn take(
     session: &Arc<Session>,
     queue: &QueueKey,
     request: &Request,
     patience: Patience,
     mut started: Option<Started>,
-    entered: &AtomicBool,
+    is_behind: &AtomicBool,
     mut cancelled: watch::Receiver<()>,
 ) -> Result<Option<Box<Place>>> {
     let mut adopted = None;
@@ -96,11 +97,10 @@ pub(super) async fn take(
                 }
             }
         };
-        entered.store(true, Ordering::SeqCst);
         let waiting = async {
             match &request.judge {
-                Some(judge) => await_verdict(session, &place, &**judge, patience).await,
-                None => await_turn(session, &place, position, patience).await,
+                Some(judge) => await_verdict(session, &place, &**judge, patience, is_behind).await,
+                None => await_turn(session, &place, position, patience, is_behind).await,
             }
         };
         let turn = tokio::select! {
@@ -149,10 +149,12 @@ async fn await_turn(
     place: &Place,
     mut position: Position,
     patience: Patience,
+    is_behind: &AtomicBool,
 ) -> Result<Turn> {
     let (lease, entry) = (place.lease(), place.entry());
     loop {
         let Some(blocker) = position.blocker else { return Ok(Turn::Mine(None)) };
+        is_behind.store(true, Ordering::SeqCst);
         if patience == Patience::Never {
             return Ok(Turn::NotNow);
         }

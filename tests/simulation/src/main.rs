@@ -4,6 +4,7 @@
 //! simulate --seeds 20000 [--from N] [--threads N]   many; fails if anything is wrong with one
 //! simulate --seed N [--history]                      one again, and everything that happened in it
 //! simulate --seconds 60 …                            until something is wrong, or that time is over
+//! simulate --canaries                                the names of the mistakes that can be made on purpose
 //! ```
 //!
 //! With `COORDINATION_CANARY=name` the library makes that mistake: see `docs/testing.md`.
@@ -14,15 +15,19 @@ mod run;
 mod stage;
 mod work;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use coordination::simulation::CANARIES;
 use run::{Outcome, run};
 
-const USAGE: &str =
-    "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history]";
+const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
+
+/// No seed takes longer, by the machine's own clock: it goes in circles without its time going on.
+const STUCK: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Options {
@@ -35,6 +40,7 @@ struct Options {
     /// Run this one only.
     seed: Option<u64>,
     history: bool,
+    canaries: bool,
 }
 
 fn main() -> ExitCode {
@@ -43,6 +49,10 @@ fn main() -> ExitCode {
         return ExitCode::from(69);
     }
     match options() {
+        Ok(Options { canaries: true, .. }) => {
+            CANARIES.iter().for_each(|name| println!("{name}"));
+            ExitCode::SUCCESS
+        }
         Ok(Options { seed: Some(seed), history, .. }) => replay(seed, history),
         Ok(options) => many(&options),
         Err(problem) => {
@@ -61,6 +71,7 @@ fn options() -> Result<Options, String> {
         twice: false,
         seed: None,
         history: false,
+        canaries: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -75,6 +86,7 @@ fn options() -> Result<Options, String> {
             "--seconds" => options.seconds = number()?,
             "--seed" => options.seed = Some(number()?),
             "--twice" => options.twice = true,
+            "--canaries" => options.canaries = true,
             "--history" => options.history = true,
             _ => return Err(format!("unknown argument {argument:?}")),
         }
@@ -85,10 +97,10 @@ fn options() -> Result<Options, String> {
 fn replay(seed: u64, history: bool) -> ExitCode {
     let outcome = run(seed);
     if history {
-        outcome.records.iter().for_each(|record| println!("{record:?}"));
+        outcome.records.iter().for_each(|record| println!("{record}"));
     }
     println!("{:?}", plan::Plan::of(seed));
-    println!("{:?}", outcome.report);
+    println!("{}", outcome.report);
     tell(seed, &outcome);
     if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -108,17 +120,48 @@ struct Sum {
     records: AtomicU64,
     faults: AtomicU64,
     mishaps: AtomicU64,
+    judged: Mutex<BTreeMap<&'static str, u64>>,
     has_failed: AtomicBool,
     failed: Mutex<Vec<u64>>,
+    /// What each thread is at, and since when.
+    running: Mutex<BTreeMap<u64, (u64, Instant)>>,
 }
 
 impl Sum {
+    fn begins(&self, thread: u64, seed: Option<u64>) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match seed {
+            Some(seed) => running.insert(thread, (seed, Instant::now())),
+            None => running.remove(&thread),
+        };
+    }
+
+    /// Sees that every run ends; returns when there is none any more.
+    fn watch(&self) {
+        loop {
+            std::thread::sleep(Duration::from_millis(100));
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            if running.is_empty() {
+                return;
+            }
+            if let Some((seed, _)) = running.values().find(|(_, since)| since.elapsed() > STUCK) {
+                println!("seed {seed}: it goes in circles: after {STUCK:?} it has not ended");
+                std::process::exit(1);
+            }
+        }
+    }
+
     fn add(&self, seed: u64, outcome: &Outcome) {
         self.runs.fetch_add(1, Ordering::Relaxed);
         self.grants.fetch_add(outcome.report.grants, Ordering::Relaxed);
         self.records.fetch_add(outcome.records.len() as u64, Ordering::Relaxed);
         self.faults.fetch_add(outcome.report.faults.values().sum(), Ordering::Relaxed);
         self.mishaps.fetch_add(outcome.mishaps, Ordering::Relaxed);
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        for (promise, times) in &outcome.judged {
+            *judged.entry(promise).or_default() += times;
+        }
+        drop(judged);
         if !outcome.wrong.is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
             tell(seed, outcome);
@@ -131,9 +174,15 @@ fn many(options: &Options) -> ExitCode {
     let begun = Instant::now();
     let sum = Sum::default();
     std::thread::scope(|threads| {
-        for _ in 0..options.threads {
-            threads.spawn(|| runs(options, begun, &sum));
+        for thread in 0..options.threads {
+            sum.begins(thread, Some(options.from));
+            let sum = &sum;
+            threads.spawn(move || {
+                runs(options, begun, sum, thread);
+                sum.begins(thread, None);
+            });
         }
+        sum.watch();
     });
     let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
     println!(
@@ -146,14 +195,17 @@ fn many(options: &Options) -> ExitCode {
         of(&sum.records),
         begun.elapsed().as_secs_f64(),
     );
+    let judged = sum.judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let judged: Vec<_> = judged.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    println!("judged on the spot: {}", judged.join(", "));
     let failed = sum.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
     println!("{} seeds failed. To run the first again:", failed.len());
-    println!("  cargo run --profile checked -p coordination-simulation -- --seed {seed} --history");
+    println!("  tests/simulate --seed {seed} --history");
     ExitCode::FAILURE
 }
 
-fn runs(options: &Options, begun: Instant, sum: &Sum) {
+fn runs(options: &Options, begun: Instant, sum: &Sum, thread: u64) {
     let has_time = || begun.elapsed() < Duration::from_secs(options.seconds);
     while has_time() && !sum.has_failed.load(Ordering::Relaxed) {
         let index = sum.next.fetch_add(1, Ordering::Relaxed);
@@ -161,6 +213,7 @@ fn runs(options: &Options, begun: Instant, sum: &Sum) {
             return;
         }
         let seed = options.from + index;
+        sum.begins(thread, Some(seed));
         let mut outcome = run(seed);
         if options.twice && run(seed).fingerprint() != outcome.fingerprint() {
             outcome.wrong.push("it goes another way when it is run again".to_owned());

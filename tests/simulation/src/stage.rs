@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use coordination::simulation::{Client, World, nanos};
 use coordination::{Config, Coordinator, Error, ErrorKind, Version};
-use coordination_history::{Event, Kind, Object, Record};
+use coordination_history::{Answer, Event, Kind, Object, Operation, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan};
 use crate::work::Ledgers;
 use crate::work::held::Held;
 use crate::work::several::PERMITS;
@@ -49,6 +49,14 @@ struct Live {
     held: Arc<Held>,
 }
 
+/// A small operation on its way.
+struct Under {
+    client: u32,
+    object: u32,
+    call: u64,
+    what: Operation,
+}
+
 /// What a run shares.
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
@@ -58,8 +66,11 @@ pub(crate) struct Stage {
     random: Mutex<StdRng>,
     processes: Mutex<Vec<Arc<Process>>>,
     tasks: Mutex<Vec<(Arc<Process>, JoinHandle<()>)>>,
-    /// The last version of the value that anybody has seen.
-    version: Mutex<Option<Version>>,
+    /// Versions of the value that were seen, by their numbers.
+    versions: Mutex<BTreeMap<u64, Version>>,
+    last_version: AtomicU64,
+    /// Small operations that are under way.
+    operations: Mutex<BTreeMap<u64, Under>>,
     numbers: AtomicU64,
     grants: AtomicU64,
     is_over: AtomicBool,
@@ -68,6 +79,8 @@ pub(crate) struct Stage {
     has_lost_data: AtomicBool,
     /// What each recipe's promises are judged by.
     pub(crate) ledgers: Ledgers,
+    /// How often each recipe's promise was put to the test.
+    judged: Mutex<BTreeMap<&'static str, u64>>,
     /// Promises that are judged on the spot, and were broken.
     broken: Mutex<Vec<String>>,
 }
@@ -88,13 +101,16 @@ impl Stage {
             live: Mutex::default(),
             processes: Mutex::default(),
             tasks: Mutex::default(),
-            version: Mutex::default(),
+            versions: Mutex::default(),
+            last_version: AtomicU64::new(0),
+            operations: Mutex::default(),
             numbers: AtomicU64::new(0),
             grants: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             word_broken: AtomicU64::new(0),
             has_lost_data: AtomicBool::new(false),
             ledgers: Ledgers::default(),
+            judged: Mutex::default(),
             broken: Mutex::default(),
         })
     }
@@ -137,6 +153,12 @@ impl Stage {
     /// Takes a process out, to kill it.
     pub(crate) fn remove(&self, number: u32) {
         lock(&self.processes).retain(|process| process.number != number);
+        let of_it = |under: &Under| under.client == number;
+        let under: Vec<_> = lock(&self.operations)
+            .iter()
+            .filter_map(|(number, under)| of_it(under).then_some(*number))
+            .collect();
+        under.into_iter().for_each(|number| self.ends(number, Answer::Unknown));
         lock(&self.live)
             .values_mut()
             .for_each(|live| live.retain(|live| live.process.number != number));
@@ -199,12 +221,38 @@ impl Stage {
         }
     }
 
-    pub(crate) fn last_version(&self) -> Option<Version> {
-        *lock(&self.version)
+    /// The number of the version that somebody saw last; 0: there was none.
+    pub(crate) fn last_version(&self) -> u64 {
+        self.last_version.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn saw_version(&self, version: Option<Version>) {
-        *lock(&self.version) = version;
+    pub(crate) fn version(&self, number: u64) -> Option<Version> {
+        lock(&self.versions).get(&number).copied()
+    }
+
+    pub(crate) fn saw_version(&self, number: u64, version: Option<Version>) {
+        self.last_version.store(number, Ordering::Relaxed);
+        lock(&self.versions).extend(version.map(|version| (number, version)));
+    }
+
+    /// A small operation begins; answers its number.
+    pub(crate) fn begins(&self, process: &Process, object: u32, what: Operation) -> u64 {
+        let number = self.number();
+        let under = Under { client: process.number, object, call: nanos(), what };
+        lock(&self.operations).insert(number, under);
+        number
+    }
+
+    /// It was answered.
+    pub(crate) fn ends(&self, number: u64, answer: Answer) {
+        let Some(Under { client, object, call, what }) = lock(&self.operations).remove(&number)
+        else {
+            return;
+        };
+        // A store that has lost its values answers by what it has left.
+        if !self.plan.faults.contains(&Fault::Wipe) {
+            self.record(client, object, 0, Event::Operation { call, what, answer });
+        }
     }
 
     pub(crate) fn grants(&self) -> u64 {
@@ -235,6 +283,15 @@ impl Stage {
     /// Whether the store still has all that was ever written.
     pub(crate) fn has_all_data(&self) -> bool {
         !self.has_lost_data.load(Ordering::Relaxed)
+    }
+
+    /// A promise is put to the test; judgements that are never made would prove nothing.
+    pub(crate) fn judges(&self, promise: &'static str) {
+        *lock(&self.judged).entry(promise).or_default() += 1;
+    }
+
+    pub(crate) fn take_judged(&self) -> BTreeMap<&'static str, u64> {
+        std::mem::take(&mut lock(&self.judged))
     }
 
     /// Something failed: that may be, but not in every way.

@@ -90,6 +90,7 @@ async fn wait(stage: &Stage, barrier: &Barrier) {
 
 /// BR1: it was so at some moment since the call.
 fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
+    stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     let ledger = lock(&stage.ledgers.barrier);
     if stage.has_all_data() && ledger.was(!is_open, call, nanos()) {
         let last = ledger.changes.iter().rev().take(6).collect::<Vec<_>>();

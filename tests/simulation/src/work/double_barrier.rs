@@ -69,6 +69,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 
 /// BR2: as many as there are parties were there at one moment, this one among them.
 fn judge_in(stage: &Stage, number: u64, call: u64) {
+    stage.judges("BR2 in");
     let ledger = lock(&stage.ledgers.double_barrier);
     let others = ledger.came.iter().filter(|(of, (_, end))| **of != number && *end >= call);
     let others = others.count();
@@ -79,6 +80,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
 
 /// BR2: all of the round, and of those before it, are out.
 fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
+    stage.judges("BR2 out");
     let ledger = lock(&stage.ledgers.double_barrier);
     let is_in = |guest: &Guest| {
         let client = &guest.process.client;

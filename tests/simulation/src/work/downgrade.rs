@@ -36,6 +36,7 @@ pub(super) async fn hold(
         Ok(shared) => shared,
         Err(error) => return stage.failed("downgrade", &error),
     };
+    stage.judges("W1");
     if shared.token() != token || !shared.is_shared() {
         stage.broken(format!("W1: {token} became {shared:?}"));
     }

@@ -32,6 +32,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
             Err(error) => return stage.broken(format!("E2: observing ended: {error}")),
         };
         let number = term.as_ref().map(|term| term.term);
+        stage.judges("E2");
         if number.is_some() && number < highest {
             stage.broken(format!("E2: {term:?} after {highest:?}"));
         }
@@ -70,6 +71,7 @@ async fn look(stage: &Stage, election: &Election, mine: FencingToken, said: u64)
         Ok(_) => return,
         Err(error) => return stage.failed("leader", &error),
     };
+    stage.judges("E2 proclaimed");
     match term.value::<u64>() {
         Ok(number) if number >= said => {}
         says => stage.broken(format!("E2: {mine} proclaimed {said}, and says {says:?}")),
@@ -92,11 +94,14 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let wrong = becomes(stage, async || {
         let ledger = lock(&stage.ledgers.election);
         let is_last = |term: &Term| {
-            term.term == leadership.term() && term.value::<String>().is_ok_and(|says| says == "last")
+            term.term == leadership.term()
+                && term.value::<String>().is_ok_and(|says| says == "last")
         };
         let told = |process: &Process| ledger.told.get(&process.number).cloned().flatten();
-        let behind =
-            stage.processes().into_iter().find(|process| !told(process).is_some_and(|term| is_last(&term)));
+        let behind = stage
+            .processes()
+            .into_iter()
+            .find(|process| !told(process).is_some_and(|term| is_last(&term)));
         behind.map(|process| {
             format!("{leadership:?}; process {} was told {:?}", process.number, told(&process))
         })

@@ -235,6 +235,7 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     }
     let is_early = nanos() < earliest;
     let is_lost = tokio::time::timeout(Duration::ZERO, timed.lost()).await.is_ok();
+    stage.judges("TR1");
     if is_early && !is_lost {
         stage.broken(format!("TR1: {timed:?} was to be held for {held_for:?} from {called} ns on"));
     }

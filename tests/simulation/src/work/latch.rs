@@ -84,6 +84,7 @@ async fn count(stage: &Stage, latch: &Latch, number: u32) {
 
 /// BR3: no fewer were counted than are confirmed, and no more than have begun.
 fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
+    stage.judges("BR3");
     let ledger = lock(&stage.ledgers.latch);
     // The latches before are at zero.
     let begun = if ledger.number == number { ledger.begun } else { COUNT };
@@ -99,7 +100,10 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let number = lock(&stage.ledgers.latch).present();
     let last = latch(&process, number);
-    let counting = within(&process, async move { while last.count_down().await? > 0 {} Ok(()) });
+    let counting = within(&process, async move {
+        while last.count_down().await? > 0 {}
+        Ok(())
+    });
     let counted: coordination::Result<()> = counting.await;
     if let Err(error) = counted {
         return stage.broken(format!("L5: counting down after healing: {error}"));

@@ -74,6 +74,7 @@ pub(crate) fn conclude(stage: &Stage) {
         if before.is_given_back {
             continue;
         }
+        stage.judges("ON1");
         if after.at < before.next || after.at < before.at {
             stage.broken(format!("ON1: claim {one} holds beyond the time of claim {other}"));
         }

@@ -56,6 +56,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         }
     };
     if let Ok(ring) = partitioner.ring() {
+        stage.judges("HR1");
         let has = ring.weight(membership.member_id());
         if has.is_none() && membership.is_held() && stage.is_sound(called) {
             stage.broken(format!("HR1: {membership:?} is not on its own {ring:?}"));
@@ -96,7 +97,8 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
             (0..20).find_map(|number| {
                 let key = format!("key-{number}");
                 let (owner, placed) = (ring.node(&key), partitioner.members_for(&key, 1, &[]));
-                let agrees = placed.as_ref().is_ok_and(|it| it.first().map(String::as_str) == owner);
+                let agrees =
+                    placed.as_ref().is_ok_and(|it| it.first().map(String::as_str) == owner);
                 (!agrees).then(|| format!("{key}: {owner:?}, by {} {placed:?}", process.number))
             })
         })

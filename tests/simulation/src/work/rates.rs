@@ -75,6 +75,7 @@ pub(crate) fn conclude(stage: &Stage) {
     let most = PERMITS as usize;
     let window = WINDOW.as_nanos() as u64;
     for first in &ledger.given {
+        stage.judges("RL1");
         // Their slots are within less than a window, wherever they are.
         let within = |it: &&Given| it.call >= first.call && it.end < first.call + window;
         let count = ledger.given.iter().filter(within).count();

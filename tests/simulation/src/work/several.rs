@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coordination::simulation::nanos;
 use coordination::{Grant, MultiGuard, Permit, Result};
-use coordination_history::{Event, NEVER, NO_SLOT};
+use coordination_history::{Event, NEVER, NO_SLOT, Why};
 use rand::RngExt;
 
 use super::grants::{dropped, drops, why};
@@ -102,7 +102,12 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
         Some(Ok(bundle)) => hold(stage, process, &parts, Arc::new(bundle)).await,
         Some(Err(error)) => {
             stage.failed("several", &error);
-            record(Event::Refused { why: why(error.kind()) });
+            // One that was not free is why all are refused.
+            let why = match why(error.kind()) {
+                Why::NotFree => Why::Other,
+                why => why,
+            };
+            record(Event::Refused { why });
         }
     }
 }
@@ -135,6 +140,10 @@ async fn hold(
             stage.record(process.number, *object, *attempt, event);
         });
     };
+    stage.judges(match &*bundle {
+        Bundle::Locks(_) => "ML1",
+        Bundle::Permits(_) => "P1",
+    });
     for (index, (object, attempt)) in parts.iter().enumerate() {
         let part = Arc::new(Held::Part(Arc::clone(&bundle), index));
         stage.granted(process, *object, *attempt, &part);

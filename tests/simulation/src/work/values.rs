@@ -2,23 +2,38 @@
 
 use std::sync::Arc;
 
-use coordination::simulation::nanos;
 use coordination::{Effect, Error, Result, Version, Versioned};
-use coordination_history::{Answer, Event, Operation};
+use coordination_history::{Answer, Operation};
 use rand::RngExt;
 
 use crate::stage::{Process, Stage};
 
 /// One operation on the value, the counter, or the election.
 pub(crate) async fn operate(stage: &Arc<Stage>, process: &Arc<Process>) {
-    let call = nanos();
-    let (object, what, outcome) = match stage.draw(|random| random.random_range(0..3)) {
-        0 => value(stage, process).await,
-        1 => count(stage, process).await,
-        _ => (5, Operation::Leader, leader(process).await),
+    let (object, what) = choose(stage);
+    // What a process was at when it was killed may be carried out all the same.
+    let operation = stage.begins(process, object, what);
+    let outcome = match object {
+        6 => value(stage, process, what).await,
+        7 => count(process, what).await,
+        _ => leader(process).await,
     };
-    let answer = outcome.unwrap_or_else(|error| unsure(&error));
-    stage.record(process.number, object, 0, Event::Operation { call, what, answer });
+    stage.ends(operation, outcome.unwrap_or_else(|error| unsure(&error)));
+}
+
+fn choose(stage: &Stage) -> (u32, Operation) {
+    let value = stage.number() as u32;
+    let expected = stage.last_version();
+    stage.draw(|random| match random.random_range(0..18) {
+        0 => (6, Operation::Set { value }),
+        1 => (6, Operation::Delete),
+        2..4 => (6, Operation::CompareAndSet { expected, value }),
+        4 if expected > 0 => (6, Operation::CompareAndDelete { expected }),
+        4..6 => (6, Operation::Read),
+        6..8 => (7, Operation::Count),
+        8..12 => (7, Operation::Add { by: random.random_range(-3..=3) }),
+        _ => (5, Operation::Leader),
+    })
 }
 
 fn unsure(error: &Error) -> Answer {
@@ -28,44 +43,27 @@ fn unsure(error: &Error) -> Answer {
     }
 }
 
-async fn value(stage: &Stage, process: &Process) -> (u32, Operation, Result<Answer>) {
-    let number = stage.number() as u32;
-    let (what, outcome) = change(stage, process, number).await;
-    (6, what, outcome)
-}
-
-async fn change(stage: &Stage, process: &Process, number: u32) -> (Operation, Result<Answer>) {
-    let shared = match process.coordinator.value::<u32>("value") {
-        Ok(shared) => shared,
-        Err(error) => return (Operation::Read, Err(error)),
-    };
-    let expected = stage.last_version();
-    match stage.draw(|random| random.random_range(0..9)) {
-        0 => {
-            let set = shared.set(&number).await.map(|version| written(stage, version));
-            (Operation::Set { value: number }, set)
-        }
-        1 => {
-            let deleted = shared.delete().await;
-            let answer = |was| if was { Answer::Deleted } else { Answer::Absent };
-            (Operation::Delete, deleted.map(answer))
-        }
-        2..5 => {
-            let set = shared.compare_and_set(expected, &number).await;
-            let answer = set.map(|version| match version {
+async fn value(stage: &Stage, process: &Process, what: Operation) -> Result<Answer> {
+    let shared = process.coordinator.value::<u32>("value")?;
+    Ok(match what {
+        Operation::Set { value } => written(stage, shared.set(&value).await?),
+        Operation::CompareAndSet { expected, value } => {
+            match shared.compare_and_set(stage.version(expected), &value).await? {
                 Some(version) => written(stage, version),
                 None => Answer::Mismatch,
-            });
-            let expected = expected.map_or(0, number_of);
-            (Operation::CompareAndSet { expected, value: number }, answer)
+            }
         }
-        5 if let Some(expected) = expected => {
-            let deleted = shared.compare_and_delete(expected).await;
-            let answer = |was| if was { Answer::Deleted } else { Answer::Mismatch };
-            (Operation::CompareAndDelete { expected: number_of(expected) }, deleted.map(answer))
+        Operation::CompareAndDelete { expected } => {
+            // Chosen only where a version was seen.
+            match stage.version(expected) {
+                Some(version) if shared.compare_and_delete(version).await? => Answer::Deleted,
+                _ => Answer::Mismatch,
+            }
         }
-        _ => (Operation::Read, shared.read().await.and_then(|read| seen(stage, read))),
-    }
+        Operation::Delete if shared.delete().await? => Answer::Deleted,
+        Operation::Delete => Answer::Absent,
+        _ => seen(stage, shared.read().await?),
+    })
 }
 
 fn number_of(version: Version) -> u64 {
@@ -73,28 +71,26 @@ fn number_of(version: Version) -> u64 {
 }
 
 fn written(stage: &Stage, version: Version) -> Answer {
-    stage.saw_version(Some(version));
+    stage.saw_version(number_of(version), Some(version));
     Answer::Written { version: number_of(version) }
 }
 
-fn seen(stage: &Stage, read: Option<Versioned<u32>>) -> Result<Answer> {
-    stage.saw_version(read.as_ref().map(|read| read.version));
-    Ok(match read {
+fn seen(stage: &Stage, read: Option<Versioned<u32>>) -> Answer {
+    let version = read.as_ref().map(|read| read.version);
+    stage.saw_version(version.map_or(0, number_of), version);
+    match read {
         Some(read) => Answer::Value { version: number_of(read.version), value: read.value },
         None => Answer::Absent,
-    })
+    }
 }
 
-async fn count(stage: &Stage, process: &Process) -> (u32, Operation, Result<Answer>) {
-    let by = stage.draw(|random| random.random_range(-3..=3));
-    let counter = match process.coordinator.counter("count") {
-        Ok(counter) => counter,
-        Err(error) => return (7, Operation::Count, Err(error)),
+async fn count(process: &Process, what: Operation) -> Result<Answer> {
+    let counter = process.coordinator.counter("count")?;
+    let number = match what {
+        Operation::Add { by } => counter.add(by).await?,
+        _ => counter.read().await?,
     };
-    match by {
-        0 => (7, Operation::Count, counter.read().await.map(Answer::Number)),
-        by => (7, Operation::Add { by }, counter.add(by).await.map(Answer::Number)),
-    }
+    Ok(Answer::Number(number))
 }
 
 async fn leader(process: &Process) -> Result<Answer> {

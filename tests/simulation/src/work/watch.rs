@@ -26,6 +26,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
             Err(error) => return stage.broken(format!("VA3: watching ended: {error}")),
         };
         if let Some(now) = &now {
+            stage.judges("VA3");
             if Some(now.version) <= highest {
                 stage.broken(format!("VA3: {now:?} after {highest:?}"));
             }

@@ -66,6 +66,7 @@ impl Ledger {
         (says, highest): (u64, Option<FencingToken>),
     ) {
         let (id, incarnation) = (membership.member_id(), membership.incarnation());
+        stage.judges("G3");
         if Some(incarnation) <= highest {
             stage.broken(format!("G3: {membership:?} after {highest:?}"));
         }
@@ -126,6 +127,7 @@ impl Ledger {
             else {
                 continue;
             };
+            stage.judges("G1");
             let id = claim.membership.member_id();
             let Some(member) = members.get(id).filter(|it| it.incarnation == *incarnation) else {
                 stage.broken(format!("G1: {:?} is not among {members:?}", claim.membership));

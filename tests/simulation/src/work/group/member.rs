@@ -81,7 +81,10 @@ pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
                 Some(Presence::Member(now)) if now < last => {
                     stage.broken(format!("G3: {membership:?} came back as {now} after {last}"));
                 }
-                Some(Presence::Member(now)) => last = now,
+                Some(Presence::Member(now)) => {
+                    stage.judges("G3 rejoined");
+                    last = now;
+                }
                 Some(Presence::Ended(_)) | None => return,
                 Some(_) => {}
             }

@@ -32,6 +32,11 @@ async fn replay(stage: &Stage, process: u32, mut watch: GroupWatch) {
             Ok(event) => event,
             Err(error) => return stage.failed("watch", &error),
         };
+        stage.judges(match event {
+            GroupEvent::Resync(_) => "G2 resync",
+            GroupEvent::Deleted => "G2 deleted",
+            _ => "G2",
+        });
         if let Some(wrong) = unfit(&members, &event) {
             stage.broken(format!("G2: {wrong}: {event:?} after {members:?}"));
         }
