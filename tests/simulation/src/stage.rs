@@ -180,11 +180,7 @@ impl Stage {
     }
 
     pub(crate) fn record(&self, client: u32, object: u32, attempt: u64, event: Event) {
-        self.put(Record { at: nanos(), client, attempt, object, event });
-    }
-
-    /// Records what happened at another time than this.
-    pub(crate) fn put(&self, record: Record) {
+        let record = Record { at: nanos(), client, attempt, object, event };
         lock(&self.records).push(record);
     }
 
@@ -212,6 +208,15 @@ impl Stage {
         let held = live.process.client.enter(|| live.held.is_held());
         let probe = Event::Probe { before: nanos(), held };
         self.record(live.process.number, object, live.attempt, probe);
+    }
+
+    /// Whoever says at this moment that it has this lock for itself.
+    pub(crate) fn who_excludes(&self, object: u32) -> Option<u64> {
+        let live = lock(&self.live);
+        let excludes = |live: &&Live| {
+            live.held.excludes() && live.process.client.enter(|| live.held.is_held())
+        };
+        live.get(&object)?.iter().find(excludes).map(|live| live.attempt)
     }
 
     /// Nobody asks this guard any more.

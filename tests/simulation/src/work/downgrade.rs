@@ -1,15 +1,14 @@
 //! A lock that becomes a share of it.
 //!
-//! In the history that is two attempts that were called at one time: one for the lock, which ends when it is
-//! downgraded, and one for the share, under the same token.
+//! To the history the lock ends there: a share under the same token would look like a second grant. So the share is
+//! judged on the spot.
 
 use std::sync::Arc;
 
 use coordination::LockGuard;
 use coordination::simulation::nanos;
-use coordination_history::{Event, NEVER, Record};
+use coordination_history::Event;
 
-use super::grants;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
@@ -21,27 +20,36 @@ pub(super) async fn hold(
     (attempt, called): (u64, u64),
     guard: LockGuard,
 ) {
+    let record = |event| stage.record(process.number, object, attempt, event);
     let held = Arc::new(Held::Lock(guard));
     stage.granted(process, object, attempt, &held);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-    let probe = Event::Probe { before: nanos(), held: held.is_held() };
-    stage.record(process.number, object, attempt, probe);
+    record(Event::Probe { before: nanos(), held: held.is_held() });
     stage.forget(object, attempt);
     let Some(Held::Lock(guard)) = Arc::into_inner(held) else {
         return stage.broken(format!("attempt {attempt} has its guard twice"));
     };
     let token = guard.token();
-    stage.record(process.number, object, attempt, Event::ReleaseCall);
-    let shared = match guard.downgrade().await {
-        Ok(shared) => shared,
+    record(Event::ReleaseCall);
+    let share = match guard.downgrade().await {
+        Ok(share) => share,
         Err(error) => return stage.failed("downgrade", &error),
     };
-    stage.judges("W1");
-    if shared.token() != token || !shared.is_shared() {
-        stage.broken(format!("W1: {token} became {shared:?}"));
+    if share.token() != token || !share.is_shared() {
+        stage.broken(format!("W1: {token} became {share:?}"));
     }
-    let share = stage.number();
-    let event = Event::Call { shared: true, timeout: NEVER };
-    stage.put(Record { at: called, client: process.number, attempt: share, object, event });
-    grants::hold(stage, process, object, (share, called), Arc::new(Held::Lock(shared))).await;
+    for _ in 0..3 {
+        tokio::time::sleep(stage.up_to(stage.plan.hold / 3)).await;
+        let other = stage.who_excludes(object);
+        if share.is_held() && stage.is_sound(called) {
+            stage.judges("W1");
+            if let Some(other) = other {
+                stage.broken(format!("W1: attempt {other} has {object} for itself, and {share:?}"));
+            }
+        }
+    }
+    match share.release().await {
+        Ok(()) => record(Event::ReleaseReturn { outcome: 0 }),
+        Err(error) => stage.failed("release of a share", &error),
+    }
 }

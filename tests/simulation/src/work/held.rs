@@ -44,6 +44,15 @@ impl Held {
         }
     }
 
+    /// Whether it is a lock that nobody else may have a share of.
+    pub(crate) fn excludes(&self) -> bool {
+        match self {
+            Self::Lock(guard) => !guard.is_shared(),
+            Self::Part(bundle, index) => bundle.excludes(*index),
+            Self::Permit(_) | Self::Work(_) | Self::Leader(_) => false,
+        }
+    }
+
     pub(crate) async fn release(self) -> Result<()> {
         match self {
             Self::Lock(guard) => guard.release().await,

@@ -38,6 +38,13 @@ impl Bundle {
         }
     }
 
+    pub(crate) fn excludes(&self, index: usize) -> bool {
+        match self {
+            Self::Locks(guards) => !guards.guards()[index].is_shared(),
+            Self::Permits(_) => false,
+        }
+    }
+
     fn is_held(&self) -> bool {
         match self {
             Self::Locks(guards) => guards.is_held(),

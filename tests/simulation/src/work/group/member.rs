@@ -22,6 +22,8 @@ pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
     lock(&stage.ledgers.group).joined(stage, process, joined, (says, highest));
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
         tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
+        // On return everybody who asks sees it.
+        super::read(stage, process).await;
         let number = stage.number();
         lock(&stage.ledgers.group).says(token, number, false);
         match membership.update(&(number, number)).await {
