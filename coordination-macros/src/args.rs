@@ -217,7 +217,7 @@ fn literal_timeout(text: &LitStr) -> Result<TokenStream> {
 }
 
 /// Reads what the options of a URL take too.
-fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
     let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     // `f64::from_str` also takes signs, exponents, `inf` and `nan`.

@@ -32,6 +32,8 @@ mod args;
 mod errors;
 mod expand;
 mod function;
+#[cfg(test)]
+mod fuzz;
 mod template;
 
 use proc_macro::TokenStream;

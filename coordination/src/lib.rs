@@ -116,6 +116,8 @@ mod config;
 mod coordinator;
 mod duration;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod key;
 mod random;
 mod recipe;

@@ -44,3 +44,17 @@ pub(crate) fn from_data<T: serde::de::DeserializeOwned>(
         Error::new(ErrorKind::Corrupt, operation, message).with_source(error)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_as_they_were_written() {
+        let ordinary = (0..2_000).map(|number| f64::from(number) / 997.0);
+        for number in ordinary.chain([-1.777_777_777_777_777_8e248, f64::MAX, f64::MIN_POSITIVE]) {
+            let data = to_data("set", &number, MAX_VALUE_BYTES).expect("a number");
+            assert_eq!(from_data::<f64>("read", &data).ok(), Some(number), "{data}");
+        }
+    }
+}

@@ -68,6 +68,10 @@ impl Stored {
     fn of(listing: &Listing, count: u32, operation: &'static str) -> Result<Self> {
         let Some(value) = &listing.value else { return Ok(Self { count, remaining: count }) };
         let stored: Self = from_data(operation, &value.data)?;
+        if stored.remaining > stored.count {
+            let message = "the store has a latch of which more remains than it counts from";
+            return Err(Error::new(ErrorKind::Corrupt, operation, message));
+        }
         if stored.count == count {
             return Ok(stored);
         }
@@ -171,5 +175,25 @@ impl fmt::Debug for Latch {
             .field("name", &self.name())
             .field("count", &self.count)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Value;
+
+    #[test]
+    fn what_the_store_has_is_a_latch_or_damage() {
+        let stored = |data: &str| {
+            let value = Some(Value { version: 1, data: data.into() });
+            let stored = Stored::of(&Listing { value, ..Listing::default() }, 2, "remaining");
+            stored.map(|stored| stored.remaining).map_err(|error| error.kind())
+        };
+        assert_eq!(stored(r#"{"count":2,"remaining":2}"#), Ok(2));
+        assert_eq!(stored(r#"{"count":3,"remaining":2}"#), Err(ErrorKind::Mismatch));
+        for damaged in ["", "2", r#"{"count":2}"#, r#"{"count":2,"remaining":127}"#] {
+            assert_eq!(stored(damaged), Err(ErrorKind::Corrupt), "{damaged}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::data::{MAX_VALUE_BYTES, from_data, to_data};
 use super::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::time::unix_micros;
 use crate::token::FencingToken;
 
@@ -149,7 +149,14 @@ impl OncePer {
 
 impl Last {
     fn of(listing: &Listing, operation: &'static str) -> Result<Option<Self>> {
-        listing.value.as_ref().map(|value| from_data(operation, &value.data)).transpose()
+        let Some(value) = &listing.value else { return Ok(None) };
+        let last: Self = from_data(operation, &value.data)?;
+        // After these no period and no number would come, and everybody could claim.
+        if last.at.max(last.number.value()) > i64::MAX as u64 {
+            let message = "the store has a claim that no clock of this time can have made";
+            return Err(Error::new(ErrorKind::Corrupt, operation, message));
+        }
+        Ok(Some(last))
     }
 }
 
@@ -245,6 +252,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::Value;
 
     fn claims(clock: &[u64], period: u64, is_aligned: bool) -> Vec<(u64, u64)> {
         let mut last = None;
@@ -279,6 +287,24 @@ mod tests {
         let free = Last { next: first.at, ..first };
         let second = claim(Some(free), 90, 10, false).expect("given back");
         assert_eq!((second.number.value(), second.at, second.next), (2, 100, 110));
+    }
+
+    #[test]
+    fn a_claim_that_nobody_can_have_made_is_damage() {
+        let kind = |data: &str| {
+            let value = Some(Value { version: 1, data: data.into() });
+            let last = Last::of(&Listing { value, ..Listing::default() }, "claim");
+            last.err().map(|error| error.kind())
+        };
+        assert_eq!(kind(r#"{"number":3,"at":5,"next":18446744073709551615}"#), None);
+        for damaged in [
+            "",
+            r#"{"number":0,"at":5,"next":7}"#,
+            r#"{"number":18446744073709551615,"at":5,"next":7}"#,
+            r#"{"number":3,"at":18446744073709551615,"next":7}"#,
+        ] {
+            assert_eq!(kind(damaged), Some(ErrorKind::Corrupt), "{damaged}");
+        }
     }
 
     #[test]

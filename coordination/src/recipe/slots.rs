@@ -37,7 +37,13 @@ pub(super) struct Claim {
 
 impl Claim {
     pub(super) fn of(entry: &Entry) -> Result<Self> {
-        from_data("acquire", &entry.data)
+        let claim: Self = from_data("acquire", &entry.data)?;
+        // What nobody can have asked for is not to be counted with, nor room to be made for it.
+        if claim.wants > MAX_TAKEN || claim.slots.iter().any(|slot| *slot >= MAX_SLOTS) {
+            let message = "the store has an entry with more slots than there can be";
+            return Err(Error::new(ErrorKind::Corrupt, "acquire", message));
+        }
+        Ok(claim)
     }
 
     pub(super) fn wants(count: u32) -> Self {
@@ -142,6 +148,32 @@ pub(super) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{EntryId, Mode, SessionId};
+
+    #[test]
+    fn a_claim_is_one_that_can_have_been_made() {
+        let kind = |data: &str| {
+            let entry = Entry {
+                id: EntryId::random(SessionId::random()),
+                seq: 7,
+                member: "m".into(),
+                since: None,
+                mode: Mode::Shared,
+                data: data.into(),
+            };
+            Claim::of(&entry).err().map(|error| error.kind())
+        };
+        assert_eq!(kind(r#"{"wants":500,"slots":[9999]}"#), None);
+        for damaged in [
+            "",
+            r#"{"wants":501}"#,
+            r#"{"wants":4294967295}"#,
+            r#"{"wants":1,"slots":[10000]}"#,
+            r#"{"wants":1,"slots":[4294967295]}"#,
+        ] {
+            assert_eq!(kind(damaged), Some(ErrorKind::Corrupt), "{damaged}");
+        }
+    }
 
     #[test]
     fn the_lowest_free_slots_are_taken_if_there_are_enough() {

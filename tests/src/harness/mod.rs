@@ -21,7 +21,6 @@ pub mod worker;
 pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
 pub use etcd::{Etcd, EtcdOptions, Tls};
-pub use log::{Record, Recorder};
 pub use proxy::{Direction, Mode, Proxy, Unit};
 pub use scratch::Scratch;
 pub use wait::{eventually, eventually_async, wait_until};

@@ -102,8 +102,26 @@ fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
 
 fn read(option: &'static str, path: &str) -> Result<Vec<u8>> {
     std::fs::read(Path::new(path)).map_err(|error| {
-        // The path is the user's own; the contents never appear.
-        Error::config(format!("option `{option}`: cannot read {path:?}: {}", error.kind()))
-            .with_source(error)
+        // Not the path: somebody may have given the secret itself.
+        Error::config(format!(
+            "option `{option}`: the file it names cannot be read: {}",
+            error.kind()
+        ))
+        .with_source(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_place_of_a_file_is_not_shown() {
+        for option in ["ca", "password_file", "cert=/dev/null&key"] {
+            let mut url = Url::parse(&format!("etcds://h?{option}=CANARY")).expect("a URL");
+            let error = Config::parse(&mut url).expect_err("there is no such file");
+            assert!(error.to_string().contains("cannot be read"), "{error}");
+            assert!(!format!("{error} {error:?}").contains("CANARY"), "{error:?}");
+        }
+    }
 }

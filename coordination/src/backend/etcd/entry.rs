@@ -51,13 +51,13 @@ pub(super) fn stored_name(queue: &QueueKey) -> Option<String> {
 }
 
 /// The name in a value that was written by us for a hashed key.
-pub(super) fn name_in(kv: &KeyValue) -> Option<String> {
-    serde_json::from_slice::<Named>(kv.value()).ok()?.name
+pub(super) fn name_in(value: &[u8]) -> Option<String> {
+    serde_json::from_slice::<Named>(value).ok()?.name
 }
 
 /// Two names with one hash must not share a lock (contract S8).
 pub(super) fn check_name(queue: &QueueKey, kv: &KeyValue) -> Result<()> {
-    if queue.is_hashed() && name_in(kv).is_some_and(|name| name != queue.name()) {
+    if queue.is_hashed() && name_in(kv.value()).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));
     }
     Ok(())
@@ -65,19 +65,23 @@ pub(super) fn check_name(queue: &QueueKey, kv: &KeyValue) -> Result<()> {
 
 /// The entry of a key; `None`: the key is not text, and none of ours.
 pub(super) fn entry_of(kv: &KeyValue, keys: &Keys) -> Option<Entry> {
-    let name = keys.name(kv.key())?;
-    let stored: Option<Stored> = serde_json::from_slice(kv.value()).ok();
+    Some(entry_in(keys.name(kv.key())?, kv.value(), seq_of(kv)))
+}
+
+/// The entry that this value tells of.
+pub(super) fn entry_in(name: &str, value: &[u8], seq: u64) -> Entry {
+    let stored: Option<Stored> = serde_json::from_slice(value).ok();
     let mode = mode_of(name, stored.as_ref());
     let since = stored.as_ref().map(|stored| Duration::from_millis(stored.since_ms));
     let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
-    Some(Entry {
+    Entry {
         id: EntryId::from_store(name),
-        seq: seq_of(kv),
+        seq,
         member: member.into(),
         since: since.and_then(|since| UNIX_EPOCH.checked_add(since)),
         mode,
         data: data.into(),
-    })
+    }
 }
 
 /// The entry of a key, if it keeps a later one of this mode waiting.

@@ -46,6 +46,8 @@ mod client;
 mod config;
 mod entry;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod keys;
 mod session;
 mod slots;

@@ -18,10 +18,10 @@ use crate::key::{self, QueueKey};
 const BATCH: usize = 32;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+pub(super) struct Stored {
     /// Of the write that made it.
-    id: u64,
-    data: String,
+    pub(super) id: u64,
+    pub(super) data: String,
     /// The name in full, where the key has its hash only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -29,7 +29,7 @@ struct Stored {
 
 /// The value that this key has.
 pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
-    let stored = stored(kv)?;
+    let stored = stored(kv.value())?;
     Ok(Value { version: number(kv.mod_revision()), data: stored.data.into() })
 }
 
@@ -49,7 +49,7 @@ impl Etcd {
         }
         if let Some(kv) = found(&answer, 0).first() {
             check_name(&write.queue, kv)?;
-            if stored(kv)?.id == write.id {
+            if stored(kv.value())?.id == write.id {
                 return Ok(Some(number(kv.mod_revision())));
             }
         }
@@ -76,7 +76,9 @@ impl Etcd {
             let reads: Vec<_> = batch.iter().map(|queue| TxnOp::get(value(queue), None)).collect();
             let answer = self.transact("list", Txn::new().and_then(reads)).await?;
             // One that was removed meanwhile has none.
-            names.extend((0..batch.len()).filter_map(|nth| name_in(found(&answer, nth).first()?)));
+            names.extend(
+                (0..batch.len()).filter_map(|nth| name_in(found(&answer, nth).first()?.value())),
+            );
         }
         names.sort_unstable();
         Ok(names)
@@ -104,15 +106,15 @@ fn transaction(write: &Write, keys: &Keys) -> Result<Txn> {
     Ok(Txn::new().when(conditions).and_then([change]).or_else([TxnOp::get(key, None)]))
 }
 
-fn to_value(queue: &QueueKey, id: u64, data: &str) -> Result<Vec<u8>> {
+pub(super) fn to_value(queue: &QueueKey, id: u64, data: &str) -> Result<Vec<u8>> {
     let stored = Stored { id, data: data.to_owned(), name: stored_name(queue) };
     serde_json::to_vec(&stored).map_err(|error| {
         Error::new(ErrorKind::Corrupt, "write", "cannot write the value").with_source(error)
     })
 }
 
-fn stored(kv: &KeyValue) -> Result<Stored> {
-    serde_json::from_slice(kv.value()).map_err(|error| {
+pub(super) fn stored(value: &[u8]) -> Result<Stored> {
+    serde_json::from_slice(value).map_err(|error| {
         let message = "the value is not what this library writes there";
         Error::new(ErrorKind::Corrupt, "read", message).with_source(error)
     })

@@ -38,6 +38,8 @@
 mod config;
 mod directory;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod header;
 mod log;
 mod queue;
@@ -55,7 +57,6 @@ use async_trait::async_trait;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::session::Opened;
 use self::store::Store;
-use self::watch::Woken;
 use super::{
     Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
 };
@@ -72,8 +73,6 @@ const NETWORK: &str =
 const BUSY: Duration = Duration::from_millis(1);
 /// How often to look when the system grants no inotify watch.
 const POLL: Duration = Duration::from_millis(50);
-/// After a session's file was closed, its lock goes within this time.
-const UNLOCKING: Duration = Duration::from_millis(50);
 /// How long a sweep may have a member's file locked.
 const SWEEPING: Duration = Duration::from_millis(100);
 
@@ -160,35 +159,10 @@ async fn until(
         };
         // Whoever has the queue's short lock may only be reading, which is not told as a change: so
         // the answer is waited for.
-        let woken = waiting.unless(when_free(&is_so));
-        match tokio::time::timeout(recheck, woken).await {
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Ok(Some(Woken::SessionEnded))) => {
-                // The kernel tells of the close a moment before it drops the lock.
-                if soon(&is_so, UNLOCKING).await? {
-                    return Ok(());
-                }
-            }
-            Ok(Ok(Some(Woken::QueueChanged))) | Err(_) => {}
-            Ok(Err(error)) => return Err(error),
+        if waiting.unless(when_free(&is_so), recheck).await? {
+            return Ok(());
         }
     }
-}
-
-/// Whether `is_so` within this time, asking ever less often.
-async fn soon(is_so: impl Fn() -> Option<Result<bool>>, limit: Duration) -> Result<bool> {
-    let mut pause = Duration::from_millis(1);
-    let mut waited = Duration::ZERO;
-    // It may also come by a change of the queue meanwhile: nobody listens for that here.
-    while is_so().transpose()? != Some(true) {
-        if waited >= limit {
-            return Ok(false);
-        }
-        tokio::time::sleep(pause).await;
-        waited += pause;
-        pause *= 2;
-    }
-    Ok(true)
 }
 
 #[async_trait]

@@ -245,7 +245,8 @@ impl Locked<'_> {
                 return self.initialise();
             }
             let text = std::str::from_utf8(header).map_err(|_| self.damaged(0))?;
-            let parsed = Header::parse(text).ok_or_else(|| self.damaged(0))?;
+            let parsed = Header::parse(text).filter(|header| header.start >= self.log_start());
+            let parsed = parsed.ok_or_else(|| self.damaged(0))?;
             let is_first = self.queue.header.is_empty();
             if is_first {
                 self.check_name()?;

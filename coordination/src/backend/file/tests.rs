@@ -26,7 +26,7 @@ const CHILD: &str = "COORDINATION_TEST_CHILD";
 /// No file of a queue gets longer than this, in which what is live takes 64 KiB at most.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
-fn store(directory: &Path) -> Store {
+pub(super) fn store(directory: &Path) -> Store {
     store_if(directory, false)
 }
 
@@ -42,7 +42,7 @@ fn open(store: &Store) -> SessionId {
     id
 }
 
-fn key(name: &str) -> QueueKey {
+pub(super) fn key(name: &str) -> QueueKey {
     QueueKey::new("test", name, usize::MAX).expect("a good name")
 }
 
@@ -55,7 +55,7 @@ fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
     }
 }
 
-fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
+pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
     NewEntry {
         place: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
         session,
@@ -87,7 +87,7 @@ fn value(listing: &Listing) -> Option<(u64, &str)> {
     listing.value.as_ref().map(|value| (value.version, &*value.data))
 }
 
-fn file(directory: &TempDir, queue: &QueueKey) -> PathBuf {
+pub(super) fn file(directory: &TempDir, queue: &QueueKey) -> PathBuf {
     directory.path().join("test/queues").join(super::queue::file_name(queue))
 }
 
@@ -440,4 +440,31 @@ async fn an_entry_that_becomes_shared_is_gone_to_who_shares() {
         }
     );
     assert!(shared && !exclusive);
+}
+
+#[tokio::test]
+async fn while_another_session_ends_a_release_is_told_at_once() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
+    let session = open(&other);
+    let mut fastest = SOON;
+    // A busy machine may be late once, but not every time.
+    for _ in 0..5 {
+        let entry = new_entry(session, &queue);
+        let seq = enter(&other, &entry);
+        let ending = store(directory.path());
+        open(&ending);
+        let gone = backend.gone(&entry.place, seq, Mode::Exclusive, LONG);
+        let (gone, left) = tokio::join!(tokio::time::timeout(SOON, gone), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(ending);
+            tokio::time::sleep(Duration::from_millis(42)).await;
+            let left = Instant::now();
+            done(|| other.leave(&entry.place, Some(seq)));
+            left
+        });
+        gone.expect("in time").expect("the disk works");
+        fastest = fastest.min(left.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
 }

@@ -5,11 +5,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
+
+/// After a session's file was closed, its lock goes within this time.
+const UNLOCKING: Duration = Duration::from_millis(50);
+/// After the close of a session's file, until it is looked at again.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +32,8 @@ pub(super) struct Watcher(Mutex<Option<Arc<Shared>>>);
 struct Shared {
     inotify: AsyncFd<OwnedFd>,
     listeners: Mutex<HashMap<Subject, Listeners>>,
+    /// When the newest end of a session was told.
+    ended: Mutex<Option<Instant>>,
 }
 
 struct Listeners {
@@ -64,7 +72,8 @@ impl Watcher {
         let descriptor = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&descriptor, sessions, WatchFlags::CLOSE_WRITE | WatchFlags::DELETE)?;
         let inotify = register(descriptor)?;
-        let shared = Arc::new(Shared { inotify, listeners: Mutex::default() });
+        let shared =
+            Arc::new(Shared { inotify, listeners: Mutex::default(), ended: Mutex::default() });
         tokio::spawn(distribute(Arc::downgrade(&shared)));
         Ok(Arc::clone(slot.insert(shared)))
     }
@@ -96,12 +105,16 @@ impl Shared {
     }
 
     fn notify(&self, subject: Subject) {
+        if subject == Subject::Sessions {
+            *self.ended() = Some(Instant::now());
+        }
         if let Some(listeners) = self.listeners().get(&subject) {
             listeners.changed.notify_waiters();
         }
     }
 
     fn notify_all(&self) {
+        *self.ended() = Some(Instant::now());
         self.listeners().values().for_each(|listeners| listeners.changed.notify_waiters());
     }
 
@@ -118,6 +131,17 @@ impl Shared {
         }
     }
 
+    /// How long to wait until the next look: after the end of a session as long as has passed since.
+    fn patience(&self, recheck: Duration) -> Duration {
+        let since = self.ended().map(|ended| ended.elapsed());
+        let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
+        pause.map_or(recheck, |pause| pause.min(recheck))
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn listeners(&self) -> MutexGuard<'_, HashMap<Subject, Listeners>> {
         self.listeners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -130,32 +154,34 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
     Arc::clone(&entry.changed)
 }
 
-/// What a waiter was woken by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
-    QueueChanged,
-    SessionEnded,
-}
-
 impl Waiting {
-    /// Looks with `check`; while it says no, waits for the next change and tells what it was.
+    /// Looks with `check`; while it says no, waits for the next change, or until it is time to look again.
     ///
-    /// A change between the look and the wait is not missed.
+    /// A change between the look and the wait is not missed. The kernel tells of the close of a session's
+    /// file a moment before it drops the lock, so one look after that may be too early: it is time again
+    /// soon, and then ever less often. Most sessions that end are none that is waited for, so the queue is
+    /// listened to all the while.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,
-    ) -> Result<Option<Woken>, E> {
+        recheck: Duration,
+    ) -> Result<bool, E> {
         let (changed, ended) = (self.changed.notified(), self.ended.notified());
         tokio::pin!(changed, ended);
         changed.as_mut().enable();
         ended.as_mut().enable();
-        if check.await? {
-            return Ok(None);
-        }
-        tokio::select! {
-            () = changed => Ok(Some(Woken::QueueChanged)),
-            () = ended => Ok(Some(Woken::SessionEnded)),
-        }
+        let patience = self.shared.patience(recheck);
+        let look = async {
+            if check.await? {
+                return Ok(true);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = ended => {}
+            }
+            Ok(false)
+        };
+        tokio::time::timeout(patience, look).await.unwrap_or(Ok(false))
     }
 }
 
@@ -172,8 +198,7 @@ async fn distribute(shared: Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         // Not for ever: the backend may be gone by then.
         let readable =
-            tokio::time::timeout(std::time::Duration::from_secs(5), shared.inotify.readable())
-                .await;
+            tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
         let Ok(readable) = readable else { continue };
         let Ok(mut ready) = readable else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];

@@ -157,8 +157,8 @@ impl Backend for Memory {
         self.store.enter(entry)
     }
 
-    async fn update(&self, entry: &NewEntry, _seq: u64) -> Result<bool> {
-        Ok(self.store.update(entry))
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        Ok(self.store.update(entry, seq))
     }
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
@@ -166,8 +166,8 @@ impl Backend for Memory {
         Ok(())
     }
 
-    async fn position(&self, entry: &NewEntry, _seq: u64) -> Result<Option<Position>> {
-        Ok(self.store.position(entry))
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        Ok(self.store.position(entry, seq))
     }
 
     async fn gone(

@@ -180,11 +180,11 @@ impl Store {
         Ok(queue.position(seq, new.mode))
     }
 
-    pub(super) fn update(&self, new: &NewEntry) -> bool {
+    pub(super) fn update(&self, new: &NewEntry, seq: u64) -> bool {
         let mut state = self.state();
         let state = &mut *state;
         let Some(queue) = state.queues.get_mut(&new.place.queue) else { return false };
-        let Some(entry) = queue.own(new) else { return false };
+        let Some(entry) = queue.own(new, seq) else { return false };
         (entry.mode, entry.data) = (new.mode, Arc::clone(&new.data));
         entry.alive.send_replace(());
         queue.moved(&mut state.last);
@@ -207,11 +207,10 @@ impl Store {
         }
     }
 
-    pub(super) fn position(&self, entry: &NewEntry) -> Option<Position> {
+    pub(super) fn position(&self, entry: &NewEntry, seq: u64) -> Option<Position> {
         let mut state = self.state();
         let queue = state.queues.get_mut(&entry.place.queue)?;
-        queue.own(entry)?;
-        let seq = *queue.by_id.get(&entry.place.id)?;
+        queue.own(entry, seq)?;
         Some(queue.position(seq, entry.mode))
     }
 
@@ -325,9 +324,9 @@ impl Queue {
         Some(version)
     }
 
-    fn own(&mut self, new: &NewEntry) -> Option<&mut Stored> {
-        let seq = self.by_id.get(&new.place.id)?;
-        self.entries.get_mut(seq).filter(|entry| entry.session == new.session)
+    fn own(&mut self, new: &NewEntry, seq: u64) -> Option<&mut Stored> {
+        let is_own = |entry: &&mut Stored| entry.session == new.session && entry.id == new.place.id;
+        self.entries.get_mut(&seq).filter(is_own)
     }
 
     fn position(&self, seq: u64, mode: Mode) -> Position {

@@ -6,7 +6,7 @@ use tokio::task::AbortHandle;
 
 use super::schedule::{History, Micros, to_micros_floor};
 use crate::backend::{Listing, Value};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::data::from_data;
 use crate::recipe::queue::Queue;
 use crate::time::BootInstant;
@@ -37,8 +37,7 @@ pub(super) struct Clock(Arc<Mutex<Ages>>);
 impl Clock {
     /// `at` is a moment after the listing had come, and not after this.
     pub(super) fn read(&self, listing: &Listing, at: BootInstant) -> Result<Time> {
-        let read = |value: &Value| from_data::<History>("acquire", &value.data);
-        let mut history = listing.value.as_ref().map(read).transpose()?;
+        let mut history = listing.value.as_ref().map(history).transpose()?;
         let (epoch, now) = match (&listing.clock, &mut history) {
             (Some(clock), _) => (clock.epoch, to_micros_floor(clock.now)),
             (None, Some(history)) => {
@@ -59,6 +58,15 @@ impl Clock {
     fn lock(&self) -> MutexGuard<'_, Ages> {
         // No user code runs under this mutex, so a poisoned one is still consistent.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn history(value: &Value) -> Result<History> {
+    let history: History = from_data("acquire", &value.data)?;
+    // Room is made for as many slots as the rules say.
+    match history.rules.check() {
+        Ok(()) => Ok(history),
+        Err(problem) => Err(Error::new(ErrorKind::Corrupt, "acquire", problem)),
     }
 }
 
@@ -317,6 +325,19 @@ mod tests {
         let mut seen = history.clone();
         let now = late.date(&mut seen, at(1_020_000));
         assert_eq!(seen.reserve(now, 1, Some(0)), Err(10_000));
+    }
+
+    #[test]
+    fn rules_that_cannot_be_kept_are_damage() {
+        let kind = |paced: bool| {
+            let data = format!(
+                r#"{{"rules":{{"limits":[[4294967295,1000]],"margin":0,"paced":{paced}}},"id":7,"epoch":1,"now":9,"given":0,"slots":[]}}"#
+            );
+            let value = Some(Value { version: 1, data: data.into() });
+            let time = Clock::default().read(&Listing { value, ..Listing::default() }, at(5));
+            time.err().map(|error| error.kind())
+        };
+        assert_eq!((kind(true), kind(false)), (None, Some(ErrorKind::Corrupt)));
     }
 
     #[test]

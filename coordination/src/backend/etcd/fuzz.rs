@@ -1,0 +1,120 @@
+//! Keys and values under our prefix, which any program may have written.
+
+use std::time::UNIX_EPOCH;
+
+use coordination_fuzzing::{Bytes, Mutants, run};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::early_expiry;
+use super::entry::{entry_in, name_in, number, revision_of, to_value};
+use super::keys::{Keys, SHARED, queue_of_value};
+use super::value::{self, stored};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::error::ErrorKind;
+use crate::key::QueueKey;
+
+const PREFIX: &str = "ns/lock/";
+
+const KEYS: [&str; 8] = [
+    "ns/lock/a%2Fb/694d8b1c2ffee76b",
+    "ns/lock/a%2Fb/r694d8b1c2ffee76b-1",
+    "ns/lock/a%2Fb/!",
+    "ns/lock/h~qsqgpdeqsn7v3t4zstkymzti3jvzsuijzcwyivaqkwnurjhmv7wq/!",
+    "ns/lock/",
+    "ns/lock/a%2Fb/",
+    "ns/lock/a%2Fb/a/b",
+    "ns/lockx",
+];
+
+const VALUES: [&str; 8] = [
+    r#"{"member":"host-1","since_ms":1795171200000}"#,
+    r#"{"member":"host-1","since_ms":1795171200000,"name":"a/b","shared":true,"data":"{\"wants\":1}"}"#,
+    r#"{"id":12345678901234567890,"data":"null"}"#,
+    r#"{"id":7,"data":"\"é\"","name":"long"}"#,
+    r#"{"name":7}"#,
+    "[]",
+    "held by python",
+    "",
+];
+
+const TOKENS: [&str; 12] =
+    ["/", "!", "r", "\0", "{", "[", "\"", "null", ":", ",", "\\ud800", "\"name\":\"x\","];
+
+const VERSIONS: [&str; 4] = ["3.4.30", "3.5.13", "3.6.0-rc.1+git", ""];
+
+#[derive(Clone, Debug)]
+enum Input {
+    Pair { key: Bytes, value: Bytes, revision: i64 },
+    Ours { member: String, data: String, shared: bool, since_ms: u64, name: String },
+    Version(String),
+}
+
+fn inputs() -> impl Strategy<Value = Input> {
+    let bytes = |seeds: &[&str]| Mutants::of(seeds.iter().copied()).with_tokens(&TOKENS).bytes();
+    let pair = (bytes(&KEYS), bytes(&VALUES), any::<i64>());
+    let ours = (any::<String>(), any::<String>(), any::<bool>(), any::<u64>(), ".{1,200}");
+    prop_oneof![
+        6 => pair.prop_map(|(key, value, revision)| Input::Pair { key, value, revision }),
+        2 => ours.prop_map(|(member, data, shared, since_ms, name)| {
+            Input::Ours { member, data, shared, since_ms, name }
+        }),
+        1 => Mutants::of(VERSIONS).text().prop_map(Input::Version),
+    ]
+}
+
+#[test]
+fn fuzz_etcd() {
+    run("fuzz_etcd", &inputs(), |input| match input {
+        Input::Pair { key, value, revision } => any_pair(&key.0, &value.0, revision),
+        Input::Ours { member, data, shared, since_ms, name } => {
+            let mode = if shared { Mode::Shared } else { Mode::Exclusive };
+            ours(&member, &data, mode, since_ms, &name)
+        }
+        Input::Version(version) => {
+            early_expiry(&version);
+            Ok(())
+        }
+    });
+}
+
+fn any_pair(key: &[u8], value: &[u8], revision: i64) -> TestCaseResult {
+    let keys = Keys::new(format!("{PREFIX}a%2Fb/"));
+    if let Some(name) = keys.name(key) {
+        prop_assert!(keys.entry(name).as_bytes() == key, "{name:?}");
+        prop_assert_eq!(keys.is_value(key), keys.value().as_bytes() == key);
+        let entry = entry_in(name, value, number(revision));
+        prop_assert_eq!(entry.id.as_str(), name);
+        prop_assert!(entry.mode == Mode::Shared || !name.starts_with(SHARED));
+        prop_assert!(entry.since.is_none_or(|since| since >= UNIX_EPOCH));
+    }
+    if let Some(queue) = queue_of_value(key, PREFIX) {
+        prop_assert!(!queue.contains('/'));
+        let whole = Keys::new(format!("{PREFIX}{queue}/")).value();
+        prop_assert!(whole.as_bytes() == key, "{queue:?}");
+    }
+    let _ = name_in(value);
+    if let Err(error) = stored(value) {
+        prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+    prop_assert!(revision < 0 || revision_of(number(revision)) == revision);
+    Ok(())
+}
+
+/// What we write is what we read.
+fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> TestCaseResult {
+    let queue = QueueKey::new("lock", name, usize::MAX).expect("it has a character");
+    let hashed = queue.is_hashed().then(|| name.to_owned());
+    let session = SessionId::random();
+    let place = EntryRef { queue: queue.clone(), id: EntryId::random(session) };
+    let new = NewEntry { place, session, member: member.into(), mode, data: data.into() };
+    let written = to_value(&new, since_ms).expect("plain data");
+    let read = entry_in("694d", &written, 7);
+    prop_assert_eq!((&*read.member, &*read.data, read.mode, read.seq), (member, data, mode, 7));
+    prop_assert_eq!(name_in(&written), hashed.clone());
+    let written = value::to_value(&queue, since_ms, data).expect("plain data");
+    let read = stored(&written).expect("it was written so");
+    prop_assert_eq!((read.id, &*read.data), (since_ms, data));
+    prop_assert_eq!(name_in(&written), hashed);
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! What is in a directory may be anything: somebody has edited it, or a disk has not kept it.
+//!
+//! A checksum keeps random damage out, and with it a fuzzer. So most inputs here have right checksums, and
+//! lines and headers that nobody wrote.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use coordination_fuzzing::{Bytes, Mutants, run};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestCaseResult;
+use tempfile::TempDir;
+
+use super::header::{self, HEADER, Header, LARGEST, sealed};
+use super::log::Log;
+use super::store::Store;
+use super::tests::{file, key, new_entry, store};
+use crate::backend::{Data, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// Of the session that is open while a queue is looked at.
+const OWN: &str = "00000000000000aa";
+const NAME: &str = "a b";
+/// A file that no queue has anything to do with.
+const VICTIM: &str = "victim";
+/// What one look at a queue may add to its file: see `compact`.
+const ADDED: usize = 8 * 1024;
+
+const LINES: [&str; 9] = [
+    "+ 1795171200000417 00000000000000ff-51d2 1795171200000 host-1",
+    "+ 1795171200000418 00000000000000aa-51d3 1795171200000 host-1",
+    "+ 1795171200000522 0000000000000001-03fe 1795171200001 host-2 s eyJuIjoxfQ",
+    "+ 1795171200000523 0000000000000002-03ff 1795171200001 host-2 x eyJuIjoxfQ",
+    "~ 1795171200000522 x eyJuIjoyfQ",
+    "= 1795171200000618 b09e8d7c6a5f4e3d eyJsaW1pdCI6M30",
+    "= 7 b09e8d7c6a5f4e3d ",
+    "/ 1795171200000777 0c1d2e3f4a5b6c7d 1795171200000618",
+    "- 1795171200000417",
+];
+
+const TOKENS: [&str; 12] =
+    ["\n", " ", "\0", "+ 9 ", "- ", "~ ", "= ", "../../victim", " s ", " x ", "%2F", OWN];
+
+/// Ends of sessions' names, and what leads elsewhere.
+const IDS: [&str; 14] = [
+    "00000000000000ff-1",
+    "00000000000000aa-1",
+    "00000000000000AA-1",
+    "../../victim-1",
+    "../../../victim",
+    "../members/x-1",
+    "/etc/hostname-1",
+    ".-1",
+    "..",
+    "-1",
+    "",
+    "+1-1",
+    "aa-1",
+    "é",
+];
+
+fn number() -> BoxedStrategy<u64> {
+    let extreme =
+        select(&[0, 1, u64::MAX, u64::MAX - 1, i64::MAX as u64, LARGEST, LARGEST - 1][..]);
+    prop_oneof![4 => 0..5_000_u64, 1 => extreme, 1 => any::<u64>()].boxed()
+}
+
+/// A line before it gets its checksum.
+fn line() -> BoxedStrategy<String> {
+    let words = (select(&["+", "~", "-", "=", "/"][..]), number(), select(&IDS[..]), number())
+        .prop_map(|(verb, seq, id, number)| match verb {
+            "+" => format!("+ {seq} {id} {number} m x YQ"),
+            "~" => format!("~ {seq} s YQ"),
+            "=" => format!("= {seq} {number:016x} YQ"),
+            "/" => format!("/ {seq} {number:016x} {number}"),
+            _ => format!("- {seq}"),
+        });
+    prop_oneof![
+        2 => words,
+        2 => select(&LINES[..]).prop_map(str::to_owned),
+        1 => Mutants::of(LINES).with_tokens(&TOKENS).text(),
+    ]
+    .boxed()
+}
+
+fn lines() -> BoxedStrategy<String> {
+    let seal = |lines: Vec<String>| {
+        let mut text = String::new();
+        lines.iter().for_each(|line| sealed(&mut text, |text| text.push_str(line)));
+        text
+    };
+    vec(line(), 0..12).prop_map(seal).boxed()
+}
+
+/// A header whose checksum is right; its log begins where it should, or anywhere.
+fn any_header() -> BoxedStrategy<String> {
+    let first = (HEADER + header::name_line(NAME).len()) as u64;
+    let start = prop_oneof![4 => Just(first), 1 => 0..2_000_u64, 1 => number()];
+    let header = (number(), start, number());
+    let header =
+        header.prop_map(|(generation, start, last)| Header { generation, start, last }.format());
+    let other =
+        Mutants::of(["coordination-queue 1 gen=00001795171200000311 start=00000000000000000119 last=00001795171200000000"])
+            .text()
+            .prop_map(|line| {
+                let mut text = String::new();
+                sealed(&mut text, |text| text.push_str(&line));
+                text
+            });
+    prop_oneof![4 => header, 1 => other].boxed()
+}
+
+fn contents() -> BoxedStrategy<Bytes> {
+    let whole = (any_header(), lines(), prop_oneof![Just(0), 0..3_000_usize]).prop_map(
+        |(header, lines, zeros)| {
+            let mut text = [header, header::name_line(NAME), lines].concat().into_bytes();
+            text.resize(text.len() + zeros, 0);
+            text
+        },
+    );
+    let spoiled = Mutants::from(whole.clone()).with_tokens(&TOKENS).bytes();
+    prop_oneof![2 => whole.prop_map(Bytes), 1 => spoiled].boxed()
+}
+
+#[test]
+fn fuzz_file() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, other) = (store(directory.path()), store(directory.path()));
+    let session = NewSession { id: own(), member: "m".into(), ttl: Duration::ZERO };
+    store.sessions.open(&session).expect("a new session");
+    let queue = key(NAME);
+    let file = file(&directory, &queue);
+    let victim = directory.path().join(VICTIM);
+    fs::write(&victim, "").expect("a file");
+    run("fuzz_file", &contents(), |Bytes(text)| {
+        text_is_read_or_refused(&text)?;
+        fs::write(&file, &text).expect("a file");
+        [&store, &other].into_iter().for_each(Store::close_files);
+        let outcome = visit(&store, &other, &queue);
+        check_outcome(outcome, &file, &text)?;
+        prop_assert!(victim.exists(), "a file elsewhere was removed");
+        Ok(())
+    });
+}
+
+fn own() -> SessionId {
+    SessionId::parse(OWN).expect("a session's id")
+}
+
+/// What is understood is what was written.
+fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
+    let _ = header::parse_name_line(text);
+    let head = text.get(..HEADER).and_then(|head| std::str::from_utf8(head).ok());
+    if let Some(header) = head.and_then(Header::parse) {
+        prop_assert_eq!(Header::parse(&header.format()), Some(header));
+    }
+    let log = text.get(HEADER + header::name_line(NAME).len()..).unwrap_or(text);
+    let mut read = Log::default();
+    match read.replay(log) {
+        Ok(good) => {
+            let mut again = Log::default();
+            prop_assert_eq!(again.replay(&log[..good]), Ok(good));
+            prop_assert_eq!(&again, &read);
+            let written = read.format();
+            let mut again = Log::default();
+            prop_assert_eq!(again.replay(written.as_bytes()), Ok(written.len()));
+            prop_assert_eq!((again.live(), again.value()), (read.live(), read.value()));
+        }
+        Err(damaged) => prop_assert!(damaged.at < log.len()),
+    }
+    Ok(())
+}
+
+/// What the queue had when it was first read, and the number of the entry that was entered then.
+struct Visit {
+    before: Listing,
+    seq: u64,
+    seen: [Listing; 2],
+}
+
+/// Enters, writes and leaves, as a lock with a value does.
+fn visit(store: &Store, other: &Store, queue: &QueueKey) -> Result<Visit> {
+    let before = done(|| store.read(queue))?;
+    let entry = new_entry(own(), queue);
+    let seq = done(|| store.enter(&entry))?.seq;
+    let expected = before.value.as_ref().map(|value| value.version);
+    let write = Write::new(queue, expected, Some("value".into()));
+    done(|| store.write(&write))?;
+    let shared = NewEntry { mode: Mode::Shared, data: Data::from("é"), ..entry.clone() };
+    done(|| store.update(&shared, seq))?;
+    let seen = [done(|| store.read(queue))?, done(|| other.read(queue))?];
+    for entry in &before.entries {
+        let entry = EntryRef { queue: queue.clone(), id: entry.id.clone() };
+        done(|| store.is_present(&entry))?;
+    }
+    done(|| store.leave(&entry.place, Some(seq)))?;
+    Ok(Visit { before, seq, seen })
+}
+
+fn check_outcome(outcome: Result<Visit>, file: &Path, text: &[u8]) -> TestCaseResult {
+    let after = fs::read(file).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    prop_assert!(after.len() <= text.len() + ADDED, "{} bytes", after.len());
+    match outcome {
+        Ok(Visit { before, seq, seen: [ours, others] }) => {
+            let version = before.value.as_ref().map_or(0, |value| value.version);
+            let newest = before.entries.last().map_or(0, |entry| entry.seq);
+            prop_assert!(seq > newest.max(version), "{seq} is not new");
+            prop_assert_eq!(&ours.entries, &others.entries);
+            prop_assert_eq!(&ours.value, &others.value);
+            prop_assert!(ours.entry(seq).is_some_and(|entry| &*entry.data == "é"));
+            prop_assert!(ours.value.is_some_and(|value| value.version > seq));
+        }
+        Err(error) => prop_assert!(is_told(&error), "{error:?}"),
+    }
+    Ok(())
+}
+
+/// Damage is told as that.
+fn is_told(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Collision)
+}
+
+/// Repeats a step until the queue's short lock was to be had.
+fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
+    loop {
+        if let Some(outcome) = step() {
+            return outcome;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How parsers are fuzzed here.
+//!
+//! A target is a plain test named `fuzz_<parser>` that hands a strategy and a check to [`run`]. A plain
+//! `cargo test` tries a few hundred inputs, new ones each time. With `COORDINATION_FUZZ_SECONDS=60` the
+//! target goes on for a minute; `tests/fuzz` does so with all of them. What fails is made smaller,
+//! printed, and can be had again with `COORDINATION_FUZZ_SEED`.
+//!
+//! Most random bytes are refused at the first one. So [`Mutants`] starts from valid inputs and spoils them a
+//! little: what comes out is often nearly right, which is where parsers err.
+
+mod mutants;
+
+use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestError, TestRng, TestRunner};
+
+pub use mutants::{Bytes, Mutants};
+
+/// Cases per seed: a failure is found again by trying so many at most.
+const BATCH: u32 = 256;
+
+/// Checks generated inputs: a few, or for as long as the environment says.
+///
+/// # Panics
+///
+/// An input failed: the message has the smallest one found, and how to replay it.
+pub fn run<S: Strategy>(name: &str, inputs: &S, check: impl Fn(S::Value) -> TestCaseResult)
+where
+    S::Value: Debug,
+{
+    let replayed: Option<u64> = number("COORDINATION_FUZZ_SEED");
+    let seconds = number("COORDINATION_FUZZ_SECONDS").unwrap_or(0);
+    let first = replayed.unwrap_or_else(any_seed);
+    if seconds > 0 {
+        // Before anything can abort: running from here on finds it again.
+        println!("{name}: COORDINATION_FUZZ_SEED={first}");
+    }
+    let (start, mut batches) = (Instant::now(), 0);
+    loop {
+        batch(name, first.wrapping_add(batches), inputs, &check);
+        batches += 1;
+        let elapsed = start.elapsed();
+        if elapsed >= Duration::from_secs(seconds) {
+            let cases = batches * u64::from(BATCH);
+            println!("{name}: {cases} cases in {} s", elapsed.as_secs());
+            return;
+        }
+    }
+}
+
+fn batch<S: Strategy>(
+    name: &str,
+    seed: u64,
+    inputs: &S,
+    check: &impl Fn(S::Value) -> TestCaseResult,
+) where
+    S::Value: Debug,
+{
+    let config = ProptestConfig {
+        cases: BATCH,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let outcome = TestRunner::new_with_rng(config, rng).run(inputs, check);
+    let replay =
+        format!("COORDINATION_FUZZ_SEED={seed} cargo test --workspace --all-features {name}");
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, input)) => {
+            panic!("{name}: {reason}\ninput: {input:?}\nreplay: {replay}")
+        }
+        Err(TestError::Abort(reason)) => panic!("{name}: {reason}\nreplay: {replay}"),
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+}
+
+/// Another one each time.
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reports of a target that refuses every text with `needle`.
+    fn report(needle: &'static str) -> String {
+        let inputs = Mutants::of(["one two three"]).text();
+        let run = || {
+            batch("fuzz_x", 1, &inputs, &|text| {
+                prop_assert!(!text.contains(needle), "it is there");
+                Ok(())
+            });
+        };
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        panic
+            .expect_err("it is found")
+            .downcast::<String>()
+            .map_or_else(|_| String::new(), |text| *text)
+    }
+
+    #[test]
+    fn a_failure_is_small_and_can_be_had_again() {
+        let text = report("tw");
+        assert!(
+            text.contains("it is there") && text.contains("COORDINATION_FUZZ_SEED=1 "),
+            "{text}"
+        );
+        assert_eq!(text, report("tw"));
+    }
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let run = || batch("fuzz_x", 1, &Just(7), &|seven| panic!("no {seven}"));
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        let text = panic.expect_err("it panics").downcast::<String>().expect("a text");
+        assert!(text.contains("no 7"), "{text}");
+    }
+}

@@ -1,0 +1,42 @@
+//! Futures dropped at a moment of chance.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+/// Polls a future again and again, this many times at most, and drops it then; `None`: it was dropped.
+///
+/// It is polled whether or not it was woken, so that every await of it may be the one that it is dropped at.
+pub(crate) async fn within_polls<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if left <= 1 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_polls_as_often_as_it_says() {
+        for ready_at in 1..5 {
+            let mut polled = 0;
+            let future = poll_fn(|_| {
+                polled += 1;
+                if polled == ready_at { Poll::Ready(()) } else { Poll::Pending }
+            });
+            let outcome = within_polls(3, future).await;
+            assert_eq!(outcome.is_some(), ready_at <= 3);
+            assert_eq!(polled, ready_at.min(3));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! One client: a coordinator of its own, and tasks that acquire, are cancelled, hold and release.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use coordination::{Coordinator, Error, ErrorKind, Grant, Lock, LockGuard, Permit, Semaphore};
+use coordination_history::{Event, Why, now};
+use tokio::task::JoinSet;
+
+use crate::cancel::within_polls;
+use crate::diary::{Attempt, Diary};
+use crate::plan::{Dice, Ending, Patience, Round, Target};
+
+/// What the tasks of a client share.
+pub(crate) struct Client {
+    pub(crate) id: u32,
+    pub(crate) seed: u64,
+    pub(crate) diary: Diary,
+    pub(crate) targets: Arc<[Target]>,
+    /// Counts what was granted.
+    pub(crate) granted: Arc<AtomicU64>,
+    /// Ends the storm.
+    pub(crate) over: Arc<AtomicBool>,
+}
+
+enum Door {
+    Lock(Lock),
+    Semaphore(Semaphore),
+}
+
+enum Held {
+    Lock(LockGuard),
+    Permit(Permit),
+}
+
+impl Client {
+    /// Storms with so many tasks until it is over, and leaves nothing behind.
+    pub(crate) async fn run(self, url: &str, tasks: u32) -> coordination::Result<()> {
+        let coordinator = Coordinator::connect(url).await?;
+        let doors: Result<Vec<_>, _> =
+            self.targets.iter().map(|target| Door::open(&coordinator, target)).collect();
+        let (client, doors) = (Arc::new(self), Arc::new(doors?));
+        let mut storming = JoinSet::new();
+        for task in 0..tasks {
+            let dice = Dice::new(client.seed, client.id, task);
+            storming.spawn(storm(Arc::clone(&client), Arc::clone(&doors), dice));
+        }
+        while let Some(ended) = storming.join_next().await {
+            ended.expect("a task does not panic");
+        }
+        drop(doors);
+        coordinator.stop().await
+    }
+}
+
+async fn storm(client: Arc<Client>, doors: Arc<Vec<Door>>, mut dice: Dice) {
+    while !client.over.load(Ordering::Relaxed) {
+        let round = dice.round(&client.targets);
+        let attempt = client.diary.attempt(round.target);
+        if let Some(held) = acquire(&doors[round.target], attempt, round).await {
+            client.granted.fetch_add(1, Ordering::Relaxed);
+            hold(held, attempt, round).await;
+        }
+        // Whoever is granted all at once would never let the others run.
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held> {
+    let limit = match round.patience {
+        Patience::Timeout(limit) => limit,
+        Patience::Polls(_) | Patience::Dropped(_) => None,
+    };
+    let timeout = limit.map_or(u64::MAX, nanoseconds);
+    attempt.note(Event::Call { shared: round.shared, timeout });
+    let acquiring = door.acquire(round.shared, limit);
+    let outcome = match round.patience {
+        Patience::Timeout(_) => Some(acquiring.await),
+        Patience::Polls(polls) => within_polls(polls, acquiring).await,
+        Patience::Dropped(after) => tokio::time::timeout(after, acquiring).await.ok(),
+    };
+    match outcome {
+        None => {
+            attempt.note(Event::Cancelled);
+            None
+        }
+        Some(Err(error)) => {
+            attempt.note(Event::Refused { why: why(&error) });
+            if !is_expected(&error, limit) {
+                eprintln!("an acquire failed: {error}");
+            }
+            None
+        }
+        Some(Ok(held)) => {
+            attempt.note(Event::Granted { token: held.grant().token().value(), slot: held.slot() });
+            Some(held)
+        }
+    }
+}
+
+async fn hold(held: Held, attempt: Attempt<'_>, round: Round) {
+    for _ in 0..round.yields {
+        tokio::task::yield_now().await;
+    }
+    if let Some(pause) = round.pause {
+        tokio::time::sleep(pause).await;
+    }
+    let before = now();
+    let is_held = held.grant().is_held();
+    attempt.note(Event::Probe { before, held: is_held });
+    attempt.note(Event::ReleaseCall);
+    let outcome = match round.ending {
+        Ending::Released => Some(held.release().await),
+        Ending::ReleaseDropped(polls) => within_polls(polls, held.release()).await,
+        Ending::Dropped => return drop(held),
+    };
+    let outcome = match outcome {
+        // Dropped on its way: it goes on in the background.
+        None => return,
+        Some(Ok(())) => 0,
+        Some(Err(error)) if error.loss_reason().is_some() => 1,
+        Some(Err(_)) => 2,
+    };
+    attempt.note(Event::ReleaseReturn { outcome });
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Whether an acquire may end so, in a store that never fails.
+fn is_expected(error: &Error, limit: Option<Duration>) -> bool {
+    // A short time may be over before the store was asked.
+    limit.is_some() && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
+}
+
+fn why(error: &Error) -> Why {
+    match error.kind() {
+        ErrorKind::Timeout => Why::NotFree,
+        ErrorKind::Unavailable => Why::Unavailable,
+        ErrorKind::Lost => Why::Lost,
+        ErrorKind::Closed => Why::Closed,
+        _ => Why::Other,
+    }
+}
+
+impl Door {
+    fn open(coordinator: &Coordinator, target: &Target) -> coordination::Result<Self> {
+        Ok(match target.permits {
+            None => Self::Lock(coordinator.lock(&target.name)?),
+            Some(permits) => Self::Semaphore(coordinator.semaphore(&target.name, permits)?),
+        })
+    }
+
+    async fn acquire(&self, shared: bool, limit: Option<Duration>) -> coordination::Result<Held> {
+        match self {
+            Self::Lock(lock) if shared => lock.acquire_shared(limit).await.map(Held::Lock),
+            Self::Lock(lock) => lock.acquire(limit).await.map(Held::Lock),
+            Self::Semaphore(semaphore) => semaphore.acquire(limit).await.map(Held::Permit),
+        }
+    }
+}
+
+impl Held {
+    fn grant(&self) -> &Grant {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+        }
+    }
+
+    fn slot(&self) -> u32 {
+        match self {
+            Self::Lock(_) => u32::MAX,
+            Self::Permit(permit) => permit.slot(),
+        }
+    }
+
+    async fn release(self) -> coordination::Result<()> {
+        match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Permit(permit) => permit.release().await,
+        }
+    }
+}

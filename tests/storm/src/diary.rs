@@ -1,0 +1,82 @@
+//! What one client writes of what it does: a history file per object, so that each can be judged by itself.
+//!
+//! A record is one write, which the file has when the process is killed the moment after.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use coordination_history::{Event, Record, Writer, now};
+
+use crate::plan::Target;
+
+/// A client's pen.
+pub(crate) struct Diary {
+    client: u32,
+    attempts: AtomicU64,
+    writers: Vec<Writer>,
+}
+
+/// One acquire, and all that follows from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt<'a> {
+    diary: &'a Diary,
+    index: usize,
+    number: u64,
+}
+
+impl Diary {
+    pub(crate) fn open(directory: &Path, client: u32, targets: &[Target]) -> std::io::Result<Self> {
+        let writers = targets.iter().map(|target| Writer::open(file(directory, target)));
+        Ok(Self {
+            client,
+            attempts: AtomicU64::new(0),
+            writers: writers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Of the target with this index.
+    pub(crate) fn attempt(&self, index: usize) -> Attempt<'_> {
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        Attempt { diary: self, index, number }
+    }
+
+    /// Of another client, to all objects.
+    pub(crate) fn note_of_client(&self, client: u32, event: Event) {
+        for (index, writer) in self.writers.iter().enumerate() {
+            let record = Record { at: now(), client, attempt: 0, object: id(index), event };
+            writer.append(&record).expect("the history is on a disk with room");
+        }
+    }
+
+    /// Of no attempt.
+    pub(crate) fn note_of(&self, index: usize, event: Event) {
+        self.note(index, 0, now(), event);
+    }
+
+    fn note(&self, index: usize, attempt: u64, at: u64, event: Event) {
+        let object = id(index);
+        let record = Record { at, client: self.client, attempt, object, event };
+        self.writers[index].append(&record).expect("the history is on a disk with room");
+    }
+}
+
+impl Attempt<'_> {
+    /// At this moment.
+    pub(crate) fn note(self, event: Event) {
+        self.note_at(now(), event);
+    }
+
+    pub(crate) fn note_at(self, at: u64, event: Event) {
+        self.diary.note(self.index, self.number, at, event);
+    }
+}
+
+/// The number of the object with this index.
+pub(crate) fn id(index: usize) -> u32 {
+    u32::try_from(index + 1).unwrap_or(u32::MAX)
+}
+
+/// The history of one object.
+pub(crate) fn file(directory: &Path, target: &Target) -> PathBuf {
+    directory.join(format!("{}.history", target.name))
+}

@@ -1,0 +1,88 @@
+//! A million grants with the library's own timing: many threads on memory, many processes on `file://`, a
+//! tenth of all acquires cancelled, and on `file://` a process killed every second.
+//!
+//! ```text
+//! storm memory [--grants N] [--threads N] [--seed N]
+//! storm file [--grants N] [--processes N] [--seed N]
+//! ```
+//!
+//! Every client writes a [history](coordination_history) of what it asked for and got, and at the end it is
+//! judged object by object: no overlap, tokens that rise, no waiter forgotten, nothing left behind. The
+//! seed decides what every task wants; who comes first is the machine's to say, so a seed repeats the
+//! load, not the run. After a violation the histories stay.
+
+mod cancel;
+mod client;
+mod diary;
+mod file;
+mod memory;
+mod options;
+mod plan;
+mod remains;
+mod tally;
+mod verdict;
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use options::{Command, Kind, Options};
+
+/// Without a grant for this long, everybody is stuck.
+const STUCK: Duration = Duration::from_secs(10);
+/// How long waiters may take to be served once nobody new comes.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// What went wrong, in words.
+type Complaint = String;
+
+fn main() -> ExitCode {
+    match Options::parse(std::env::args().skip(1)) {
+        Ok(Command::Storm(options)) => storm(&options),
+        Ok(Command::Client(options, id)) => file::client(&options, id),
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn storm(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    fs::create_dir_all(options.histories()).expect("the build directory is writable");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime needs no more than a few descriptors");
+    let ended = runtime.block_on(async {
+        match options.kind {
+            Kind::Memory => memory::run(options).await,
+            Kind::File => file::run(options).await,
+        }
+    });
+    let stormed = begun.elapsed();
+    let (mut verdict, complaint) = (verdict::judge(options), ended.err());
+    verdict.violations.extend(complaint);
+    println!(
+        "storm {}: {verdict}, {:.1} s and {:.1} s to judge, seed {}",
+        options.kind.name(),
+        stormed.as_secs_f64(),
+        (begun.elapsed() - stormed).as_secs_f64(),
+        options.seed
+    );
+    if verdict.violations.is_empty() {
+        let _ = fs::remove_dir_all(&options.directory);
+        return ExitCode::SUCCESS;
+    }
+    for violation in verdict.violations.iter().take(20) {
+        println!("  {violation}");
+    }
+    println!(
+        "{} violations; histories: {}",
+        verdict.violations.len(),
+        options.histories().display()
+    );
+    println!(
+        "again: cargo run --profile checked -p coordination-storm -- {}",
+        options.command_line()
+    );
+    ExitCode::FAILURE
+}

@@ -1,0 +1,82 @@
+//! The storm on memory: threads with a runtime and a coordinator each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::Coordinator;
+use coordination_history::Event;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::client::Client;
+use crate::diary::Diary;
+use crate::options::Options;
+use crate::remains::{self, is_soon};
+use crate::{Complaint, ENDING, STUCK};
+
+pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
+    // The store lives as long as somebody is connected.
+    let witness = Coordinator::connect(&options.url()).await.expect("memory is always there");
+    let (granted, over) = (Arc::default(), Arc::default());
+    let threads: Vec<_> = (1..=options.clients)
+        .map(|id| {
+            let client = Client {
+                id,
+                seed: options.seed,
+                diary: diary(options, id),
+                targets: options.targets(),
+                granted: Arc::clone(&granted),
+                over: Arc::clone(&over),
+            };
+            let (url, tasks) = (options.url(), options.tasks);
+            thread::spawn(move || storm(client, &url, tasks))
+        })
+        .collect();
+    await_grants(&granted, options.grants).await?;
+    over.store(true, Ordering::Relaxed);
+    let driver = diary(options, 0);
+    driver.note_of_client(0, Event::Healed);
+    if !is_soon(ENDING, || threads.iter().all(thread::JoinHandle::is_finished)).await {
+        return Err(format!("some waiter was not served within {ENDING:?} after the storm"));
+    }
+    for thread in threads {
+        thread.join().map_err(|_| "a thread panicked")??;
+    }
+    remains::look(&witness, options, &driver).await?;
+    witness.stop().await.map_err(|error| error.to_string())
+}
+
+/// Waits until so many were granted.
+async fn await_grants(granted: &AtomicU64, wanted: u64) -> Result<(), Complaint> {
+    let (mut before, mut since) = (0, Instant::now());
+    while before < wanted {
+        sleep(Duration::from_millis(20)).await;
+        let now = granted.load(Ordering::Relaxed);
+        if now > before {
+            (before, since) = (now, Instant::now());
+        } else if since.elapsed() > STUCK {
+            return Err(format!("nothing was granted for {STUCK:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn storm(client: Client, url: &str, tasks: u32) -> Result<(), Complaint> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        client.run(url, tasks).await.map_err(|error| error.to_string())?;
+        // What the library runs for a coordinator ends with it.
+        let metrics = Handle::current().metrics();
+        match is_soon(ENDING, || metrics.num_alive_tasks() == 0).await {
+            true => Ok(()),
+            false => Err(format!("{} tasks are left in a thread", metrics.num_alive_tasks())),
+        }
+    })
+}
+
+fn diary(options: &Options, id: u32) -> Diary {
+    Diary::open(&options.histories(), id, &options.targets()).expect("the directory is ours")
+}

@@ -1,0 +1,101 @@
+//! What is fought for, and what chance decides.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// A lock, or a semaphore, that all clients use.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// A semaphore's; `None`: a lock.
+    pub(crate) permits: Option<u32>,
+}
+
+/// So many locks, and one semaphore.
+pub(crate) fn targets(locks: usize) -> Vec<Target> {
+    let lock = |number| Target { name: format!("lock-{number}"), permits: None };
+    let semaphore = Target { name: "semaphore".to_owned(), permits: Some(3) };
+    (1..=locks).map(lock).chain([semaphore]).collect()
+}
+
+/// How an acquire ends if it is not granted before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// The library is told how long; `None`: for ever; zero: a try.
+    Timeout(Option<Duration>),
+    /// The future is dropped after so many polls.
+    Polls(u32),
+    /// The future is dropped after this time.
+    Dropped(Duration),
+}
+
+/// How a guard ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    Released,
+    /// The release is dropped after so many polls.
+    ReleaseDropped(u32),
+    Dropped,
+}
+
+/// One acquire and its hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) target: usize,
+    pub(crate) shared: bool,
+    pub(crate) patience: Patience,
+    /// How often the holder lets others run.
+    pub(crate) yields: u32,
+    /// And then holds it for so long; most often not at all.
+    pub(crate) pause: Option<Duration>,
+    pub(crate) ending: Ending,
+}
+
+/// What one task does: the same for the same seed.
+pub(crate) struct Dice(StdRng);
+
+impl Dice {
+    pub(crate) fn new(seed: u64, client: u32, task: u32) -> Self {
+        let own = (u64::from(client) << 32) | u64::from(task);
+        Self(StdRng::seed_from_u64(seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    pub(crate) fn round(&mut self, targets: &[Target]) -> Round {
+        let Self(random) = self;
+        let semaphore = targets.len() - 1;
+        // What has to look at the whole queue costs several times as much as a lock.
+        let target = match random.random_ratio(1, 50) {
+            true => semaphore,
+            false => random.random_range(0..semaphore),
+        };
+        Round {
+            target,
+            shared: target != semaphore && random.random_ratio(1, 8),
+            patience: self.patience(),
+            yields: self.0.random_range(0..3),
+            pause: self.0.random_ratio(1, 20).then(|| self.milliseconds(2)),
+            ending: match self.0.random_range(0..10) {
+                0 => Ending::ReleaseDropped(self.0.random_range(1..3)),
+                1..4 => Ending::Dropped,
+                _ => Ending::Released,
+            },
+        }
+    }
+
+    fn patience(&mut self) -> Patience {
+        match self.0.random_range(0..100) {
+            0..30 => Patience::Polls(self.0.random_range(1..8)),
+            30..40 => Patience::Dropped(self.milliseconds(2)),
+            40..42 => Patience::Timeout(Some(Duration::ZERO)),
+            42..44 => Patience::Timeout(Some(self.milliseconds(5))),
+            _ => Patience::Timeout(None),
+        }
+    }
+
+    /// Less than so many.
+    fn milliseconds(&mut self, limit: u64) -> Duration {
+        Duration::from_micros(self.0.random_range(0..limit * 1_000))
+    }
+}

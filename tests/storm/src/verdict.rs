@@ -1,0 +1,131 @@
+//! The judgement: every object's history against the rules, one after the other.
+//!
+//! One at a time, so that of millions of records only those of one object are in memory.
+
+use std::fmt;
+use std::time::Duration;
+
+use coordination_history::{Kind, Object, Record, Rule, Rules, Why};
+
+use crate::diary;
+use crate::options::Options;
+use crate::plan::Target;
+use crate::remains;
+use crate::tally::Tally;
+
+/// Waiters are served within this time, whatever came before (contract L2); holds are short here.
+///
+/// The library asks the store itself every 5 s, which would hide that a waiter was not woken: that would
+/// be longer than this.
+const SERVED: Duration = Duration::from_secs(2);
+/// What a call may be late (contract L4), and what a busy machine adds.
+const LATE: Duration = Duration::from_millis(900);
+
+/// What came of a storm.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    grants: u64,
+    /// Futures that were dropped.
+    cancelled: u64,
+    /// The time given was over, or it was a try.
+    refused: u64,
+    /// Processes that were killed.
+    kills: u64,
+    tally: Tally,
+    /// By rule: O1, and O2 with O4.
+    overlaps: u64,
+    inversions: u64,
+    pub(crate) violations: Vec<String>,
+}
+
+/// Judges the histories of a storm.
+pub(crate) fn judge(options: &Options) -> Verdict {
+    let mut verdict = Verdict::default();
+    for (index, target) in options.targets().iter().enumerate() {
+        let path = diary::file(&options.histories(), target);
+        match coordination_history::read(&path) {
+            Ok(records) => verdict.judge(index, target, records),
+            Err(damage) => verdict.violations.push(format!("{}: {damage}", path.display())),
+        }
+    }
+    verdict.check_times();
+    if verdict.grants < options.grants {
+        let (grants, wanted) = (verdict.grants, options.grants);
+        verdict.violations.push(format!("{grants} grants in the histories, wanted: {wanted}"));
+    }
+    verdict
+}
+
+impl Verdict {
+    fn judge(&mut self, index: usize, target: &Target, mut records: Vec<Record>) {
+        records.sort_by_key(|record| record.at);
+        self.tally.add(&Tally::of(&records, target.permits.is_none()));
+        let report = coordination_history::check(&records, &rules(index, target));
+        self.grants += report.grants;
+        self.cancelled += report.cancelled;
+        self.refused += report.refused.values().sum::<u64>();
+        // Each of them stands in the history of each object.
+        self.kills = self.kills.max(report.crashes);
+        let broken = |rule| report.broken.get(&rule).copied().unwrap_or_default();
+        self.overlaps += broken(Rule::O1);
+        self.inversions += broken(Rule::O2) + broken(Rule::O4);
+        let told =
+            report.violations.iter().map(|violation| format!("{}: {violation}", target.name));
+        self.violations.extend(told);
+        // No store fails here, so nothing is lost and nobody is sent away but by his own timeout.
+        let refused = |why| report.refused.get(&why).copied().unwrap_or_default();
+        for (what, count) in [
+            ("guards that were lost", report.lost + report.not_held),
+            (
+                "acquires that failed",
+                refused(Why::Lost) + refused(Why::Closed) + refused(Why::Other),
+            ),
+            ("records that fit nowhere", report.misfits),
+        ] {
+            if count > 0 {
+                self.violations.push(format!("{}: {count} {what}", target.name));
+            }
+        }
+    }
+
+    fn check_times(&mut self) {
+        let Tally { longest_wait, slowest_freeing, .. } = self.tally;
+        if longest_wait > SERVED + LATE {
+            self.violations.push(format!("somebody waited for {longest_wait:?}"));
+        }
+        if slowest_freeing > remains::BOUND {
+            let text = format!("what a dead process held was not granted for {slowest_freeing:?}");
+            self.violations.push(text);
+        }
+    }
+}
+
+fn rules(index: usize, target: &Target) -> Rules {
+    let kind = match target.permits {
+        None => Kind::Lock,
+        Some(count) => Kind::Slots { count },
+    };
+    let object = Object { id: diary::id(index), name: target.name.clone(), kind, fifo: true };
+    Rules {
+        faults: vec!["SIGKILL".to_owned()],
+        wait_bound: nanoseconds(SERVED + LATE),
+        timeout_slack: nanoseconds(LATE),
+        ..Rules::new(vec![object])
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { grants, cancelled, refused, kills, .. } = self;
+        let Tally { hand_overs, orphaned, longest_wait, slowest_freeing } = self.tally;
+        write!(f, "{grants} grants, {cancelled} cancelled, {refused} refused, {kills} kills, ")?;
+        write!(f, "{hand_overs} hand-overs, ")?;
+        write!(f, "{} overlaps, {} inversions, ", self.overlaps, self.inversions)?;
+        write!(f, "longest wait {longest_wait:.1?}, ")?;
+        write!(f, "{orphaned} freed from the dead in at most {slowest_freeing:.1?}")
+    }
+}
