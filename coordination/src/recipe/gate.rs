@@ -113,7 +113,8 @@ impl Gate {
         if limits.latest_wins && others.is_replaced {
             return self.refuse(Refusal::Replaced);
         }
-        let is_first = limits.latest_wins || others.standby_before == 0;
+        // Where the latest wins too: one before him may have looked before he came, and be taking the slot.
+        let is_first = others.standby_before == 0;
         match slots::free(limits.slots, &others.used, 1).filter(|_| is_first) {
             Some(slots) => Ok(Verdict::Take(claim.has(slots).data()?)),
             None => Ok(Verdict::Wait),
@@ -132,5 +133,57 @@ impl Gate {
 
     fn last(&self) -> MutexGuard<'_, Option<Refusal>> {
         self.refusal.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{EntryId, SessionId, Value};
+
+    fn listing(limits: Limits, claims: &[Claim]) -> Listing {
+        let entry = |(seq, claim): (u64, &Claim)| Entry {
+            id: EntryId::random(SessionId::random()),
+            seq,
+            member: "".into(),
+            since: None,
+            mode: Mode::Shared,
+            data: claim.data().expect("it fits"),
+        };
+        let data = to_data("enter", &limits, MAX_VALUE_BYTES).expect("it fits");
+        Listing {
+            entries: (1..).zip(claims).map(entry).collect(),
+            value: Some(Value { version: 1, data }),
+            ..Listing::default()
+        }
+    }
+
+    /// What the entry of this index is to do, and why it is refused.
+    fn told(limits: Limits, claims: &[Claim], own: usize) -> (&'static str, Option<Refusal>) {
+        let listing = listing(limits, claims);
+        let (gate, _standing) = Gate::new(limits, true);
+        let verdict = match gate.judge(&listing, &listing.entries[own]) {
+            Ok(Verdict::Take(_)) => "take",
+            Ok(Verdict::Wait) => "wait",
+            Ok(_) => "other",
+            Err(_) => "refused",
+        };
+        (verdict, gate.refusal())
+    }
+
+    #[test]
+    fn nobody_takes_a_slot_while_one_before_him_may_be_about_to() {
+        for latest_wins in [false, true] {
+            let limits = Limits { slots: 1, standby: 1, latest_wins };
+            let waits = || Claim::wants(1).on_standby();
+            assert_eq!(told(limits, &[waits()], 0), ("take", None));
+            // The first may have looked before the second came, and its taking be on its way.
+            assert_eq!(told(limits, &[waits(), waits()], 1), ("wait", None));
+            let first = match latest_wins {
+                true => ("refused", Some(Refusal::Replaced)),
+                false => ("take", None),
+            };
+            assert_eq!(told(limits, &[waits(), waits()], 0), first);
+        }
     }
 }

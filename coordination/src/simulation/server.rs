@@ -13,6 +13,7 @@ use super::{Client, Clocks};
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, EntryId, NewSession, SessionId, Write};
 use crate::error::{Error, LossReason, Result};
+use crate::key::QueueKey;
 
 /// What kind of store it is.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +86,9 @@ struct State {
     /// of each entry, and the writes that were carried out, with their answers.
     left: HashSet<EntryId>,
     updated: HashMap<EntryId, u64>,
-    written: HashMap<u64, Option<u64>>,
+    written: HashMap<u64, u64>,
+    /// The write that each queue's value comes from.
+    newest: BTreeMap<QueueKey, u64>,
     /// Numbers updates in the order in which they are sent.
     sent: u64,
     is_down: bool,
@@ -117,6 +120,7 @@ impl World {
             left: HashSet::new(),
             updated: HashMap::new(),
             written: HashMap::new(),
+            newest: BTreeMap::new(),
             sent: 0,
             is_down: false,
             starts: 0,
@@ -299,13 +303,22 @@ impl World {
         *newest == number
     }
 
-    /// Writes once, however often it arrives.
+    /// Writes once, however often it arrives. What came of it is known until somebody else has written.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        if let Some(answer) = self.state().written.get(&write.id) {
-            return Ok(*answer);
+        let before = {
+            let state = self.state();
+            let is_newest = state.newest.get(&write.queue) == Some(&write.id);
+            state.written.get(&write.id).map(|version| is_newest.then_some(*version))
+        };
+        if let Some(answer) = before {
+            return Ok(answer);
         }
         let answer = self.memory().write(write).await?;
-        self.state().written.insert(write.id, answer);
+        if let Some(version) = answer {
+            let mut state = self.state();
+            state.written.insert(write.id, version);
+            state.newest.insert(write.queue.clone(), write.id);
+        }
         Ok(answer)
     }
 }

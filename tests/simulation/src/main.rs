@@ -120,6 +120,7 @@ struct Sum {
     records: AtomicU64,
     faults: AtomicU64,
     mishaps: AtomicU64,
+    judged: Mutex<BTreeMap<&'static str, u64>>,
     has_failed: AtomicBool,
     failed: Mutex<Vec<u64>>,
     /// What each thread is at, and since when.
@@ -156,6 +157,11 @@ impl Sum {
         self.records.fetch_add(outcome.records.len() as u64, Ordering::Relaxed);
         self.faults.fetch_add(outcome.report.faults.values().sum(), Ordering::Relaxed);
         self.mishaps.fetch_add(outcome.mishaps, Ordering::Relaxed);
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        for (promise, times) in &outcome.judged {
+            *judged.entry(promise).or_default() += times;
+        }
+        drop(judged);
         if !outcome.wrong.is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
             tell(seed, outcome);
@@ -189,6 +195,9 @@ fn many(options: &Options) -> ExitCode {
         of(&sum.records),
         begun.elapsed().as_secs_f64(),
     );
+    let judged = sum.judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let judged: Vec<_> = judged.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    println!("judged on the spot: {}", judged.join(", "));
     let failed = sum.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
     println!("{} seeds failed. To run the first again:", failed.len());

@@ -66,6 +66,7 @@ async fn strike(stage: &Arc<Stage>, fault: Fault) {
             tokio::time::sleep(length).await;
         }
         Fault::EarlyEnd => {
+            stage.breaks_word(false);
             stage.world.end_some_session();
             // A holder may believe until it is told: by a watch, or by the next heartbeat that gets through.
             tokio::time::sleep(ttl).await;
@@ -73,6 +74,7 @@ async fn strike(stage: &Arc<Stage>, fault: Fault) {
         Fault::Wipe => {
             stage.world.set_down(true);
             tokio::time::sleep(Duration::from_millis(10)).await;
+            stage.breaks_word(true);
             stage.world.wipe();
             stage.world.set_down(false);
             tokio::time::sleep(ttl).await;

@@ -6,6 +6,9 @@ use coordination::simulation::{Clocks, Traits, Weather};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+/// How far two clients' wall clocks are apart at most, in runs where something is counted by them.
+pub(crate) const WALL_CLOCKS_DIFFER: Duration = Duration::from_millis(40);
+
 /// What can go wrong during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -59,6 +62,34 @@ impl Fault {
     }
 }
 
+/// What is done beside the locks; two or three in each run, so that each comes often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recipe {
+    Group,
+    Partition,
+    Observe,
+    Watch,
+    Barrier,
+    DoubleBarrier,
+    Latch,
+    Once,
+    Rate,
+}
+
+impl Recipe {
+    const ALL: [Self; 9] = [
+        Self::Group,
+        Self::Partition,
+        Self::Observe,
+        Self::Watch,
+        Self::Barrier,
+        Self::DoubleBarrier,
+        Self::Latch,
+        Self::Once,
+        Self::Rate,
+    ];
+}
+
 /// A run, as its seed says.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -80,6 +111,7 @@ pub(crate) struct Plan {
     /// Chance, in percent, that an acquire is dropped on its way.
     pub(crate) cancelled: u32,
     pub(crate) weather: Weather,
+    pub(crate) recipes: Vec<Recipe>,
 }
 
 impl Plan {
@@ -109,17 +141,37 @@ impl Plan {
             cancelled: [0, 10, 10, 40][random.random_range(0..4)],
             weather: weather(random, ttl),
             faults,
+            recipes: recipes(seed),
         }
     }
 
     /// A client's clocks: within what the contract allows (A1).
-    pub(crate) fn clocks(random: &mut StdRng) -> Clocks {
+    pub(crate) fn clocks(&self, random: &mut StdRng) -> Clocks {
+        // Who counts by the wall clock is promised nothing that clocks do not keep.
+        let ahead = match self.recipes.contains(&Recipe::Once) {
+            true => WALL_CLOCKS_DIFFER.as_micros() as i64 / 2,
+            false => 3_600_000_000,
+        };
         Clocks {
             boot: random.random_range(1_000_000_000..1_000_000_000_000_000),
             faster_ppm: random.random_range(-4_900..=4_900),
-            wall_ahead: random.random_range(-3_600_000_000..=3_600_000_000),
+            wall_ahead: random.random_range(-ahead..=ahead),
         }
     }
+}
+
+/// From randomness of its own: one more recipe does not change all the rest.
+fn recipes(seed: u64) -> Vec<Recipe> {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x7265_6369);
+    let count = random.random_range(2..=3);
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        let recipe = Recipe::ALL[random.random_range(0..Recipe::ALL.len())];
+        if !chosen.contains(&recipe) {
+            chosen.push(recipe);
+        }
+    }
+    chosen
 }
 
 /// Some kinds, so that each also comes without the others.

@@ -1,5 +1,6 @@
 //! One run: from a seed to what is wrong with it.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub(crate) struct Outcome {
     pub(crate) wrong: Vec<String>,
     /// Lost messages and the like, which the network makes by itself.
     pub(crate) mishaps: u64,
+    /// How often each recipe's promise was put to the test.
+    pub(crate) judged: BTreeMap<&'static str, u64>,
 }
 
 impl Outcome {
@@ -60,7 +63,7 @@ pub(crate) fn run(seed: u64) -> Outcome {
     let report = check(&records, &rules(&stage.plan));
     let mut wrong = stage.take_broken();
     wrong.extend(report.violations.iter().map(ToString::to_string));
-    Outcome { records, report, wrong, mishaps }
+    Outcome { records, report, wrong, mishaps, judged: stage.take_judged() }
 }
 
 fn rules(plan: &Plan) -> Rules {
@@ -94,6 +97,7 @@ async fn live(stage: &Arc<Stage>) {
             finish(stage, &process, task).await;
         }
     }
+    work::conclude(stage).await;
     settle(stage).await;
     for process in stage.processes() {
         stop(stage, &process).await;

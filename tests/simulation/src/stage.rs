@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::simulation::{Client, World, nanos};
-use coordination::{Config, Coordinator, Version};
+use coordination::{Config, Coordinator, Error, ErrorKind, Version};
 use coordination_history::{Answer, Event, Kind, Object, Operation, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 
 use crate::plan::{Fault, Plan};
+use crate::work::Ledgers;
 use crate::work::held::Held;
+use crate::work::several::PERMITS;
 
 /// What the runs contend for: the number in the history, the name, and what may happen at once.
-pub(crate) const OBJECTS: [(u32, &str, Kind); 8] = [
+pub(crate) const OBJECTS: [(u32, &str, Kind); 10] = [
     (1, "a", Kind::Lock),
     // One name begins with the other, and they have nothing to do with each other.
     (2, "ab", Kind::Lock),
@@ -25,6 +27,8 @@ pub(crate) const OBJECTS: [(u32, &str, Kind); 8] = [
     (5, "lead", Kind::Leadership),
     (6, "value", Kind::Other),
     (7, "count", Kind::Other),
+    (8, "wide", Kind::Slots { count: PERMITS }),
+    (9, "latest", Kind::Slots { count: 1 }),
     (EVERYTHING, "everything", Kind::Other),
 ];
 
@@ -70,11 +74,18 @@ pub(crate) struct Stage {
     numbers: AtomicU64,
     grants: AtomicU64,
     is_over: AtomicBool,
+    /// When the store last broke its word; 0: never.
+    word_broken: AtomicU64,
+    has_lost_data: AtomicBool,
+    /// What each recipe's promises are judged by.
+    pub(crate) ledgers: Ledgers,
+    /// How often each recipe's promise was put to the test.
+    judged: Mutex<BTreeMap<&'static str, u64>>,
     /// Promises that are judged on the spot, and were broken.
     broken: Mutex<Vec<String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -96,6 +107,10 @@ impl Stage {
             numbers: AtomicU64::new(0),
             grants: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            word_broken: AtomicU64::new(0),
+            has_lost_data: AtomicBool::new(false),
+            ledgers: Ledgers::default(),
+            judged: Mutex::default(),
             broken: Mutex::default(),
         })
     }
@@ -103,7 +118,7 @@ impl Stage {
     /// Starts another process and connects it, however long that takes.
     pub(crate) async fn start(&self) -> Arc<Process> {
         let number = self.number() as u32;
-        let client = self.world.client(Plan::clocks(&mut lock(&self.random)));
+        let client = self.world.client(self.plan.clocks(&mut lock(&self.random)));
         let config = Config {
             member_id: Some(format!("process-{number}")),
             ttl: Some(self.plan.ttl),
@@ -195,6 +210,15 @@ impl Stage {
         self.record(live.process.number, object, live.attempt, probe);
     }
 
+    /// Whoever says at this moment that it has this lock for itself.
+    pub(crate) fn who_excludes(&self, object: u32) -> Option<u64> {
+        let live = lock(&self.live);
+        let excludes = |live: &&Live| {
+            live.held.excludes() && live.process.client.enter(|| live.held.is_held())
+        };
+        live.get(&object)?.iter().find(excludes).map(|live| live.attempt)
+    }
+
     /// Nobody asks this guard any more.
     pub(crate) fn forget(&self, object: u32, attempt: u64) {
         if let Some(live) = lock(&self.live).get_mut(&object) {
@@ -246,6 +270,49 @@ impl Stage {
 
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// The store breaks its word: it ends a session early, or loses its data.
+    pub(crate) fn breaks_word(&self, loses_data: bool) {
+        self.word_broken.store(nanos().max(1), Ordering::Relaxed);
+        self.has_lost_data.fetch_or(loses_data, Ordering::Relaxed);
+    }
+
+    /// Whether what was granted at this moment is to be relied on as long as its guard says so: the store has
+    /// kept its word since, and for so long before that nobody believes what it said then.
+    pub(crate) fn is_sound(&self, since: u64) -> bool {
+        let broken = self.word_broken.load(Ordering::Relaxed);
+        broken == 0 || broken + 2 * (self.plan.ttl.as_nanos() as u64) < since
+    }
+
+    /// Whether the store still has all that was ever written.
+    pub(crate) fn has_all_data(&self) -> bool {
+        !self.has_lost_data.load(Ordering::Relaxed)
+    }
+
+    /// A promise is put to the test; judgements that are never made would prove nothing.
+    pub(crate) fn judges(&self, promise: &'static str) {
+        *lock(&self.judged).entry(promise).or_default() += 1;
+    }
+
+    pub(crate) fn take_judged(&self) -> BTreeMap<&'static str, u64> {
+        std::mem::take(&mut lock(&self.judged))
+    }
+
+    /// Something failed: that may be, but not in every way.
+    pub(crate) fn failed(&self, what: &str, error: &Error) {
+        let may_be = matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::Closed
+        );
+        if !may_be {
+            self.broken(format!("X1: {what}: {error}"));
+        }
+    }
+
+    /// How long whatever follows the store may take to come round after the last fault (L5).
+    pub(crate) fn recovery(&self) -> Duration {
+        3 * self.plan.ttl + Duration::from_secs(7)
     }
 
     /// A promise was broken that needs no history to be judged.

@@ -11,6 +11,7 @@ use coordination::{Admission, ErrorKind, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
 
+use super::downgrade;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
@@ -29,12 +30,14 @@ enum Kind {
     Shared,
     Permit,
     Work,
+    /// As work; whoever comes last is next.
+    Latest,
     Leader,
 }
 
 /// When an acquire is dropped by its caller.
 #[derive(Clone, Copy, Debug)]
-enum Drops {
+pub(super) enum Drops {
     Never,
     /// After it was polled so often.
     Polled(u32),
@@ -49,20 +52,23 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let timeout = wish.timeout.map_or(NEVER, |timeout| timeout.as_nanos() as u64);
     record(Event::Call { shared: wish.kind == Kind::Shared, timeout });
     let acquired = acquire(process, wish);
-    let outcome = match drops(stage) {
-        Drops::Never => Some(acquired.await),
-        Drops::Polled(times) => Polled { future: Box::pin(acquired), times }.await,
-        Drops::After(time) => tokio::time::timeout(time, acquired).await.ok(),
-    };
-    match outcome {
+    let called = nanos();
+    match dropped(drops(stage), acquired).await {
         None => record(Event::Cancelled),
-        Some(Ok(Some(held))) => hold(stage, process, wish.object, attempt, Arc::new(held)).await,
+        Some(Ok(Some(Held::Lock(guard))))
+            if !guard.is_shared() && stage.draw(|random| random.random_ratio(1, 16)) =>
+        {
+            downgrade::hold(stage, process, wish.object, (attempt, called), guard).await;
+        }
+        Some(Ok(Some(held))) => {
+            hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
+        }
         Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
         Some(Err(error)) => record(Event::Refused { why: why(error.kind()) }),
     }
 }
 
-fn why(kind: ErrorKind) -> Why {
+pub(super) fn why(kind: ErrorKind) -> Why {
     match kind {
         ErrorKind::Timeout => Why::NotFree,
         ErrorKind::Unavailable => Why::Unavailable,
@@ -80,6 +86,7 @@ fn wish(stage: &Stage) -> Wish {
             9..11 => (2, "ab", Kind::Exclusive),
             11..15 => (3, "pool", Kind::Permit),
             15..17 => (4, "gate", Kind::Work),
+            17 => (9, "latest", Kind::Latest),
             _ => (5, "lead", Kind::Leader),
         };
         let timeout = match random.random_range(0..4) {
@@ -91,7 +98,7 @@ fn wish(stage: &Stage) -> Wish {
     })
 }
 
-fn drops(stage: &Stage) -> Drops {
+pub(super) fn drops(stage: &Stage) -> Drops {
     stage.draw(|random| {
         if random.random_range(0..100) >= stage.plan.cancelled {
             Drops::Never
@@ -101,6 +108,15 @@ fn drops(stage: &Stage) -> Drops {
             Drops::After(Duration::from_millis(random.random_range(0..100)))
         }
     })
+}
+
+/// Awaits a future, or drops it on its way.
+pub(super) async fn dropped<F: Future>(drops: Drops, future: F) -> Option<F::Output> {
+    match drops {
+        Drops::Never => Some(future.await),
+        Drops::Polled(times) => Polled { future: Box::pin(future), times }.await,
+        Drops::After(time) => tokio::time::timeout(time, future).await.ok(),
+    }
 }
 
 async fn acquire(process: &Process, wish: Wish) -> Result<Option<Held>> {
@@ -123,14 +139,18 @@ async fn acquire(process: &Process, wish: Wish) -> Result<Option<Held>> {
         Kind::Permit => {
             Held::Permit(coordinator.semaphore(wish.name, 2)?.acquire(wish.timeout).await?)
         }
-        Kind::Work => {
+        Kind::Work | Kind::Latest => {
             let patience = match wish.timeout {
                 None => Patience::Forever,
                 Some(Duration::ZERO) => Patience::Never,
                 Some(timeout) => Patience::Timeout(timeout),
             };
-            let limiter = coordinator.limiter(wish.name)?.standby(2).patience(patience);
-            match limiter.enter().await? {
+            let limiter = coordinator.limiter(wish.name)?;
+            let limiter = match wish.kind {
+                Kind::Latest => limiter.latest_wins(),
+                _ => limiter.standby(2),
+            };
+            match limiter.patience(patience).enter().await? {
                 Admission::Working(slot) => Held::Work(slot),
                 _ => return Ok(None),
             }
@@ -152,13 +172,15 @@ enum Ends {
     Dropped,
     /// Released, and the caller does not wait for the answer.
     ReleaseDropped(u32),
+    /// By itself, so long after it was granted.
+    Timed(Duration),
 }
 
-async fn hold(
+pub(super) async fn hold(
     stage: &Arc<Stage>,
     process: &Arc<Process>,
     object: u32,
-    attempt: u64,
+    (attempt, called): (u64, u64),
     held: Arc<Held>,
 ) {
     let record = |event| stage.record(process.number, object, attempt, event);
@@ -174,13 +196,15 @@ async fn hold(
     let Some(held) = Arc::into_inner(held) else {
         return stage.broken(format!("attempt {attempt} has its guard twice"));
     };
-    let ends = stage.draw(|random| match random.random_range(0..4) {
-        0 => Ends::Dropped,
-        1 => Ends::ReleaseDropped(random.random_range(1..4)),
+    let ends = stage.draw(|random| match random.random_range(0..16) {
+        0 => Ends::Timed(stage.plan.hold.mul_f64(random.random_range(0.5..2.0))),
+        1..4 => Ends::Dropped,
+        4..8 => Ends::ReleaseDropped(random.random_range(1..4)),
         _ => Ends::Released,
     });
     match ends {
         Ends::Dropped => drop(held),
+        Ends::Timed(held_for) => timed(stage, held, called, held_for).await,
         Ends::ReleaseDropped(times) => {
             drop(Polled { future: Box::pin(held.release()), times }.await)
         }
@@ -195,6 +219,25 @@ async fn hold(
             };
             record(Event::ReleaseReturn { outcome });
         }
+    }
+}
+
+/// TR1: never let go of before that time, unless it was lost.
+async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
+    let before = held.is_held();
+    let Some(timed) = held.release_after(held_for) else { return };
+    if !before {
+        return;
+    }
+    let earliest = called + held_for.as_nanos() as u64;
+    while timed.is_held() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let is_early = nanos() < earliest;
+    let is_lost = tokio::time::timeout(Duration::ZERO, timed.lost()).await.is_ok();
+    stage.judges("TR1");
+    if is_early && !is_lost {
+        stage.broken(format!("TR1: {timed:?} was to be held for {held_for:?} from {called} ns on"));
     }
 }
 

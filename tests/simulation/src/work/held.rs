@@ -1,9 +1,13 @@
 //! Whatever guard there is, held and given back in one way.
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
-use coordination::{Grant, Leadership, LockGuard, Permit, Result, WorkSlot};
+use coordination::{Grant, Leadership, LockGuard, Permit, Result, TimedRelease, WorkSlot};
 use coordination_history::NO_SLOT;
+
+use super::several::Bundle;
 
 /// A guard of some recipe.
 pub(crate) enum Held {
@@ -11,6 +15,8 @@ pub(crate) enum Held {
     Permit(Permit),
     Work(WorkSlot),
     Leader(Leadership),
+    /// One of several that are held by one guard.
+    Part(Arc<Bundle>, usize),
 }
 
 impl Deref for Held {
@@ -22,6 +28,7 @@ impl Deref for Held {
             Self::Permit(permit) => permit,
             Self::Work(slot) => slot,
             Self::Leader(leadership) => leadership,
+            Self::Part(bundle, index) => bundle.grant(*index),
         }
     }
 }
@@ -33,6 +40,16 @@ impl Held {
             Self::Permit(permit) => permit.slot(),
             Self::Work(slot) => slot.slot(),
             Self::Lock(_) | Self::Leader(_) => NO_SLOT,
+            Self::Part(bundle, index) => bundle.slot(*index),
+        }
+    }
+
+    /// Whether it is a lock that nobody else may have a share of.
+    pub(crate) fn excludes(&self) -> bool {
+        match self {
+            Self::Lock(guard) => !guard.is_shared(),
+            Self::Part(bundle, index) => bundle.excludes(*index),
+            Self::Permit(_) | Self::Work(_) | Self::Leader(_) => false,
         }
     }
 
@@ -42,6 +59,19 @@ impl Held {
             Self::Permit(permit) => permit.release().await,
             Self::Work(slot) => slot.release().await,
             Self::Leader(leadership) => leadership.resign().await,
+            // All go with their own guard.
+            Self::Part(..) => Ok(()),
         }
+    }
+
+    /// Releases it by itself, so long after it was granted.
+    pub(crate) fn release_after(self, held_for: Duration) -> Option<TimedRelease> {
+        Some(match self {
+            Self::Lock(guard) => guard.release_after(held_for),
+            Self::Permit(permit) => permit.release_after(held_for),
+            Self::Work(slot) => slot.release_after(held_for),
+            Self::Leader(leadership) => leadership.release_after(held_for),
+            Self::Part(..) => return None,
+        })
     }
 }

@@ -1,19 +1,49 @@
 //! What the clients do.
 
+mod barrier;
+mod double_barrier;
+mod downgrade;
+mod election;
 mod grants;
+mod group;
 pub(crate) mod held;
+mod latch;
+mod once;
+mod partition;
+mod rates;
+pub(crate) mod several;
 mod values;
+mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use coordination::simulation::nanos;
 use rand::RngExt;
 
+use crate::plan::Recipe;
 use crate::stage::{Process, Stage};
+
+/// What the recipes' promises are judged by, each by its own.
+#[derive(Default)]
+pub(crate) struct Ledgers {
+    barrier: Mutex<barrier::Ledger>,
+    double_barrier: Mutex<double_barrier::Ledger>,
+    election: Mutex<election::Ledger>,
+    group: Mutex<group::Ledger>,
+    latch: Mutex<latch::Ledger>,
+    once: Mutex<once::Ledger>,
+    partition: Mutex<partition::Ledger>,
+    rates: Mutex<rates::Ledger>,
+    watch: Mutex<watch::Ledger>,
+}
 
 /// Starts a process and its tasks.
 pub(crate) async fn start(stage: &Arc<Stage>) -> Arc<Process> {
     let process = stage.start().await;
+    for recipe in &stage.plan.recipes {
+        follow(stage, &process, *recipe);
+    }
     for _ in 0..stage.plan.tasks {
         stage.expect(&process, process.client.spawn(work(Arc::clone(stage), Arc::clone(&process))));
     }
@@ -27,8 +57,10 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
         if !think.is_zero() {
             tokio::time::sleep(think).await;
         }
-        match stage.draw(|random| random.random_range(0..10)) {
-            0 => values::operate(&stage, &process).await,
+        match stage.draw(|random| random.random_range(0..20)) {
+            0..2 => values::operate(&stage, &process).await,
+            2..5 => act(&stage, &process).await,
+            5..7 => several::attempt(&stage, &process).await,
             _ => grants::attempt(&stage, &process).await,
         }
         // A store within the process never lets time pass by itself.
@@ -36,4 +68,71 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// What a process does all the time.
+fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
+    let (stage, of) = (Arc::clone(stage), Arc::clone(process));
+    match recipe {
+        Recipe::Group => drop(process.client.spawn(group::follow(stage, of))),
+        Recipe::Observe => drop(process.client.spawn(election::follow(stage, of))),
+        Recipe::Watch => drop(process.client.spawn(watch::follow(stage, of))),
+        Recipe::Partition => drop(process.client.spawn(partition::follow(stage, of))),
+        _ => {}
+    }
+}
+
+/// One thing with one of the run's recipes.
+async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let recipes = &stage.plan.recipes;
+    match recipes[stage.draw(|random| random.random_range(0..recipes.len()))] {
+        Recipe::Group => group::act(stage, process).await,
+        Recipe::Partition => partition::act(stage, process).await,
+        Recipe::Observe => election::act(stage, process).await,
+        Recipe::Watch => values::operate(stage, process).await,
+        Recipe::Barrier => barrier::act(stage, process).await,
+        Recipe::DoubleBarrier => double_barrier::act(stage, process).await,
+        Recipe::Latch => latch::act(stage, process).await,
+        Recipe::Once => once::act(stage, process).await,
+        Recipe::Rate => rates::act(stage, process).await,
+    }
+}
+
+/// Everything works again: whether all who follow something get to know how it stands.
+pub(crate) async fn conclude(stage: &Arc<Stage>) {
+    // What was sent before may come so late.
+    tokio::time::sleep(5 * stage.plan.ttl).await;
+    for recipe in &stage.plan.recipes {
+        match recipe {
+            Recipe::Group => group::conclude(stage).await,
+            Recipe::Partition => partition::conclude(stage).await,
+            Recipe::Observe => election::conclude(stage).await,
+            Recipe::Watch => watch::conclude(stage).await,
+            Recipe::Barrier => barrier::conclude(stage).await,
+            Recipe::DoubleBarrier => double_barrier::conclude(stage).await,
+            Recipe::Latch => latch::conclude(stage).await,
+            Recipe::Once => once::conclude(stage),
+            Recipe::Rate => rates::conclude(stage),
+        }
+    }
+}
+
+/// Asks until it is so; what is wrong if it never is.
+async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) -> Option<String> {
+    let bound = nanos() + stage.recovery().as_nanos() as u64;
+    loop {
+        let found = wrong().await?;
+        if nanos() > bound {
+            return Some(found);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Does this within a process, where its clocks are.
+async fn within<T: Send + 'static>(
+    process: &Process,
+    task: impl Future<Output = T> + Send + 'static,
+) -> T {
+    process.client.spawn(task).await.expect("it does not fail, and nobody kills it any more")
 }

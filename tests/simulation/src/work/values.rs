@@ -28,6 +28,7 @@ fn choose(stage: &Stage) -> (u32, Operation) {
         0 => (6, Operation::Set { value }),
         1 => (6, Operation::Delete),
         2..4 => (6, Operation::CompareAndSet { expected, value }),
+        4 if expected > 0 => (6, Operation::CompareAndDelete { expected }),
         4..6 => (6, Operation::Read),
         6..8 => (7, Operation::Count),
         8..12 => (7, Operation::Add { by: random.random_range(-3..=3) }),
@@ -50,6 +51,13 @@ async fn value(stage: &Stage, process: &Process, what: Operation) -> Result<Answ
             match shared.compare_and_set(stage.version(expected), &value).await? {
                 Some(version) => written(stage, version),
                 None => Answer::Mismatch,
+            }
+        }
+        Operation::CompareAndDelete { expected } => {
+            // Chosen only where a version was seen.
+            match stage.version(expected) {
+                Some(version) if shared.compare_and_delete(version).await? => Answer::Deleted,
+                _ => Answer::Mismatch,
             }
         }
         Operation::Delete if shared.delete().await? => Answer::Deleted,

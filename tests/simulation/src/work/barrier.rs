@@ -1,0 +1,128 @@
+//! A barrier: who got through was let through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::nanos;
+use coordination::{Barrier, ErrorKind};
+use coordination_history::NEVER;
+use rand::RngExt;
+
+use super::within;
+use crate::stage::{Process, Stage, lock};
+
+/// All that was ever done to the barrier.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    changes: Vec<Change>,
+}
+
+/// It was to be opened, or closed.
+#[derive(Debug)]
+struct Change {
+    opens: bool,
+    call: u64,
+    /// [`NEVER`]: nobody knows whether and when it has its effect.
+    end: u64,
+}
+
+impl Ledger {
+    /// Whether it was so all the time from `call` to `end`: it was for certain at some time before, and nothing
+    /// could change that since.
+    fn was(&self, open: bool, call: u64, end: u64) -> bool {
+        let last = self.changes.iter().filter(|change| change.opens == open && change.end <= call);
+        let Some(last) = last.max_by_key(|change| change.call) else { return false };
+        let undoes = |change: &&Change| {
+            change.opens != open && change.call <= end && change.end >= last.call
+        };
+        !self.changes.iter().any(|change| undoes(&change))
+    }
+}
+
+fn barrier(process: &Process) -> Barrier {
+    process.coordinator.barrier("barrier").expect("the name is one")
+}
+
+/// Closes it, opens it, or waits at it.
+pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let barrier = barrier(process);
+    match stage.draw(|random| random.random_range(0..8)) {
+        0 => change(stage, &barrier, false).await,
+        1 => change(stage, &barrier, true).await,
+        2..5 => look(stage, &barrier).await,
+        _ => wait(stage, &barrier).await,
+    }
+}
+
+async fn change(stage: &Stage, barrier: &Barrier, opens: bool) {
+    let call = nanos();
+    let index = {
+        let mut ledger = lock(&stage.ledgers.barrier);
+        ledger.changes.push(Change { opens, call, end: NEVER });
+        ledger.changes.len() - 1
+    };
+    let outcome = if opens { barrier.open().await } else { barrier.close().await };
+    match outcome {
+        Ok(_) => lock(&stage.ledgers.barrier).changes[index].end = nanos(),
+        Err(error) => stage.failed("open or close", &error),
+    }
+}
+
+async fn look(stage: &Stage, barrier: &Barrier) {
+    let call = nanos();
+    match barrier.is_open().await {
+        Ok(is_open) => judge(stage, is_open, call, "is_open"),
+        Err(error) => stage.failed("is_open", &error),
+    }
+}
+
+async fn wait(stage: &Stage, barrier: &Barrier) {
+    let call = nanos();
+    let limit = stage.up_to(Duration::from_millis(200));
+    match barrier.wait(Some(limit)).await {
+        Ok(()) => judge(stage, true, call, "wait"),
+        Err(error) if error.kind() == ErrorKind::Timeout && limit.is_zero() => {
+            judge(stage, false, call, "wait");
+        }
+        Err(error) => stage.failed("wait", &error),
+    }
+}
+
+/// BR1: it was so at some moment since the call.
+fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
+    stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
+    let ledger = lock(&stage.ledgers.barrier);
+    if stage.has_all_data() && ledger.was(!is_open, call, nanos()) {
+        let last = ledger.changes.iter().rev().take(6).collect::<Vec<_>>();
+        stage.broken(format!("BR1: {what} since {call}: open is {is_open}, after {last:?}"));
+    }
+}
+
+/// BR1: when it is opened all get through.
+pub(crate) async fn conclude(stage: &Arc<Stage>) {
+    let processes = stage.processes();
+    let Some(first) = processes.first() else { return };
+    let closing = barrier(first);
+    if let Err(error) = within(first, async move { closing.close().await }).await {
+        return stage.broken(format!("L5: closing a barrier after healing: {error}"));
+    }
+    let mut waiting = Vec::new();
+    for process in &processes {
+        let barrier = barrier(process);
+        waiting.push(process.client.spawn(async move { barrier.wait(None).await }));
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    if waiting.iter().any(|waiting| waiting.is_finished()) {
+        stage.broken("BR1: somebody got through a closed barrier".to_owned());
+    }
+    let opening = barrier(first);
+    if let Err(error) = within(first, async move { opening.open().await }).await {
+        return stage.broken(format!("L5: opening a barrier after healing: {error}"));
+    }
+    for task in waiting {
+        let through = tokio::time::timeout(stage.recovery(), task).await;
+        if !matches!(through, Ok(Ok(Ok(())))) {
+            stage.broken(format!("BR1: it was opened, and somebody waits: {through:?}"));
+        }
+    }
+}

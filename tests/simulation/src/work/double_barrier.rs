@@ -1,0 +1,123 @@
+//! A double barrier: in together, out together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::nanos;
+use coordination::{DoubleBarrier, FencingToken, Inside};
+use coordination_history::NEVER;
+use rand::RngExt;
+
+use super::within;
+use crate::stage::{Process, Stage, lock};
+
+const PARTIES: u32 = 2;
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// By number: when somebody came, and until when its entry may be there.
+    came: BTreeMap<u64, (u64, u64)>,
+    /// Who is in.
+    inside: BTreeMap<FencingToken, Guest>,
+}
+
+struct Guest {
+    process: Arc<Process>,
+    inside: Arc<Inside>,
+    since: u64,
+}
+
+fn barrier(process: &Process) -> DoubleBarrier {
+    process.coordinator.double_barrier("phase", PARTIES).expect("the name is one")
+}
+
+/// In and out.
+pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let (number, call) = (stage.number(), nanos());
+    lock(&stage.ledgers.double_barrier).came.insert(number, (call, NEVER));
+    let timeout = stage.up_to(Duration::from_millis(300));
+    let inside = match barrier(process).enter(Some(timeout)).await {
+        Ok(inside) => Arc::new(inside),
+        // What it entered may be there for a while, or come to be.
+        Err(error) => return stage.failed("enter", &error),
+    };
+    let token = inside.token();
+    judge_in(stage, number, call);
+    let guest = Guest { process: Arc::clone(process), inside, since: nanos() };
+    lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
+    tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
+    // In from here on for nobody who looks; the entry may be there until the store has confirmed.
+    let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
+    let since = guest.since;
+    let Some(inside) = Arc::into_inner(guest.inside) else {
+        return stage.broken(format!("somebody else has the guard {token}"));
+    };
+    if stage.draw(|random| random.random_ratio(1, 4)) {
+        return drop(inside);
+    }
+    let leaving = Some(stage.up_to(Duration::from_millis(300)));
+    match inside.leave(leaving).await {
+        Ok(()) => {
+            let now = nanos();
+            judge_out(stage, token, since);
+            lock(&stage.ledgers.double_barrier).came.insert(number, (call, now));
+        }
+        Err(error) => stage.failed("leave", &error),
+    }
+}
+
+/// BR2: as many as there are parties were there at one moment, this one among them.
+fn judge_in(stage: &Stage, number: u64, call: u64) {
+    stage.judges("BR2 in");
+    let ledger = lock(&stage.ledgers.double_barrier);
+    let others = ledger.came.iter().filter(|(of, (_, end))| **of != number && *end >= call);
+    let others = others.count();
+    if stage.has_all_data() && others + 1 < PARTIES as usize {
+        stage.broken(format!("BR2: number {number} got in since {call} ns with {others} others"));
+    }
+}
+
+/// BR2: all of the round, and of those before it, are out.
+fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
+    stage.judges("BR2 out");
+    let ledger = lock(&stage.ledgers.double_barrier);
+    let is_in = |guest: &Guest| {
+        let client = &guest.process.client;
+        let is_held = !client.is_dead() && client.enter(|| guest.inside.is_held());
+        is_held && stage.is_sound(guest.since) && stage.is_sound(since)
+    };
+    let before = ledger.inside.range(..token).find(|(_, guest)| is_in(guest));
+    if let Some((other, guest)) = before {
+        stage.broken(format!("BR2: {token} is out, and {other} is in: {:?}", guest.inside));
+    }
+}
+
+/// When enough come they get in, and out.
+pub(crate) async fn conclude(stage: &Arc<Stage>) {
+    let processes = stage.processes();
+    let Some(first) = processes.first() else { return };
+    let wrong = super::becomes(stage, async || {
+        let barrier = barrier(first);
+        match within(first, async move { barrier.waiting().await }).await {
+            Ok(0) => None,
+            waiting => Some(format!("nobody waits any more, and {waiting:?} are counted")),
+        }
+    });
+    if let Some(wrong) = wrong.await {
+        return stage.broken(format!("C2: {wrong}"));
+    }
+    let tasks: Vec<_> = (0..PARTIES as usize)
+        .map(|index| {
+            let process = &processes[index % processes.len()];
+            let barrier = barrier(process);
+            process.client.spawn(async move { barrier.enter(None).await?.leave(None).await })
+        })
+        .collect();
+    for task in tasks {
+        let through = tokio::time::timeout(stage.recovery(), task).await;
+        if !matches!(through, Ok(Ok(Ok(())))) {
+            stage.broken(format!("BR2: all have come, and one says {through:?}"));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Who says that it is a member, and what is to be so because of that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use coordination::{FencingToken, Members, Membership};
+
+use crate::stage::{Process, Stage};
+
+/// One who is in the group, by its own word.
+pub(super) struct Claim {
+    pub(super) process: Arc<Process>,
+    pub(super) membership: Arc<Membership>,
+    /// When the join had returned.
+    pub(super) since: u64,
+    /// The last number that it says of itself for certain, and the newest that it may say.
+    pub(super) says: (u64, u64),
+    /// Somebody takes it out.
+    is_removed: bool,
+}
+
+impl Claim {
+    /// Whether its own guard says so, at this moment, and the store has kept its word.
+    fn is_held(&self, stage: &Stage) -> bool {
+        let client = &self.process.client;
+        !self.is_removed
+            && !client.is_dead()
+            && stage.is_sound(self.since)
+            && client.enter(|| self.membership.is_held())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    claims: BTreeMap<FencingToken, Claim>,
+    /// Who has left, and the store has confirmed.
+    left: BTreeSet<FencingToken>,
+    /// The highest incarnation that anybody was told of.
+    highest: Option<FencingToken>,
+    /// Members that somebody is just taking out.
+    removing: BTreeMap<String, u32>,
+    /// What each process' watch comes to.
+    seen: BTreeMap<u32, Members>,
+}
+
+impl Ledger {
+    pub(super) fn highest(&self) -> Option<FencingToken> {
+        self.highest
+    }
+
+    pub(super) fn left(&self) -> BTreeSet<FencingToken> {
+        self.left.clone()
+    }
+
+    /// Who claims to be in, and what it says for certain.
+    pub(super) fn said(&self) -> BTreeMap<FencingToken, u64> {
+        self.claims.iter().map(|(token, claim)| (*token, claim.says.0)).collect()
+    }
+
+    /// G1 and G3: somebody has joined, who called when this was the highest incarnation.
+    pub(super) fn joined(
+        &mut self,
+        stage: &Stage,
+        process: &Arc<Process>,
+        (membership, since): (&Arc<Membership>, u64),
+        (says, highest): (u64, Option<FencingToken>),
+    ) {
+        let (id, incarnation) = (membership.member_id(), membership.incarnation());
+        stage.judges("G3");
+        if Some(incarnation) <= highest {
+            stage.broken(format!("G3: {membership:?} after {highest:?}"));
+        }
+        self.highest = self.highest.max(Some(incarnation));
+        let (process, membership) = (Arc::clone(process), Arc::clone(membership));
+        let is_removed = self.removing.contains_key(id);
+        let says = (says, says);
+        let new = Claim { process, membership: Arc::clone(&membership), since, says, is_removed };
+        let is_twin = |claim: &&Claim| claim.membership.member_id() == id && claim.is_held(stage);
+        let twin = self.claims.values().find(is_twin);
+        if let Some(twin) = twin.filter(|_| new.is_held(stage)) {
+            stage.broken(format!("G1: {membership:?} and {:?}", twin.membership));
+        }
+        self.claims.insert(incarnation, new);
+    }
+
+    /// It is about to say this, or says it for certain.
+    pub(super) fn says(&mut self, incarnation: FencingToken, number: u64, is_certain: bool) {
+        if let Some(claim) = self.claims.get_mut(&incarnation) {
+            claim.says.1 = number;
+            if is_certain {
+                claim.says.0 = number;
+            }
+        }
+    }
+
+    /// It is about to leave.
+    pub(super) fn leaves(&mut self, incarnation: FencingToken) {
+        self.claims.remove(&incarnation);
+    }
+
+    pub(super) fn has_left(&mut self, incarnation: FencingToken) {
+        self.left.insert(incarnation);
+    }
+
+    pub(super) fn removes(&mut self, id: &str) {
+        *self.removing.entry(id.to_owned()).or_default() += 1;
+        let of_id = |claim: &&mut Claim| claim.membership.member_id() == id;
+        self.claims.values_mut().filter(of_id).for_each(|claim| claim.is_removed = true);
+    }
+
+    pub(super) fn removed(&mut self, id: &str) {
+        if let Some(count) = self.removing.get_mut(id) {
+            *count -= 1;
+        }
+        self.removing.retain(|_, count| *count > 0);
+    }
+
+    /// A look that began when these were in, and saw these.
+    pub(super) fn judge_listed(
+        &self,
+        stage: &Stage,
+        members: &Members,
+        claims: &BTreeMap<FencingToken, u64>,
+    ) {
+        for (incarnation, said) in claims {
+            let Some(claim) = self.claims.get(incarnation).filter(|claim| claim.is_held(stage))
+            else {
+                continue;
+            };
+            stage.judges("G1");
+            let id = claim.membership.member_id();
+            let Some(member) = members.get(id).filter(|it| it.incarnation == *incarnation) else {
+                stage.broken(format!("G1: {:?} is not among {members:?}", claim.membership));
+                continue;
+            };
+            match member.capabilities.parse::<(u64, u64)>() {
+                Ok((one, same)) if one == same && (*said..=claim.says.1).contains(&one) => {}
+                says => stage.broken(format!(
+                    "G4: {member:?} says {says:?}, and {said} to {} is to be said",
+                    claim.says.1
+                )),
+            }
+        }
+    }
+
+    /// The group was not there at some moment since `call`.
+    pub(super) fn judge_missing(&self, stage: &Stage, call: u64) {
+        let mut claims = self.claims.values();
+        let is_in = |claim: &&Claim| claim.since < call && claim.is_held(stage);
+        if let Some(claim) = claims.find(is_in).filter(|_| stage.has_all_data()) {
+            stage.broken(format!("G1: there is no group, and in it {:?}", claim.membership));
+        }
+    }
+
+    pub(super) fn sees(&mut self, process: u32, members: Option<Members>) {
+        match members {
+            Some(members) => drop(self.seen.insert(process, members)),
+            None => drop(self.seen.remove(&process)),
+        }
+    }
+
+    pub(super) fn seen(&self, process: u32) -> Option<&Members> {
+        self.seen.get(&process)
+    }
+}

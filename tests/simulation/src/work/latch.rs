@@ -1,0 +1,119 @@
+//! Latches, one after the other: each count counts once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::Latch;
+use rand::RngExt;
+
+use super::within;
+use crate::stage::{Process, Stage, lock};
+
+const COUNT: u32 = 5;
+
+/// The present latch.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    number: u32,
+    /// Who has begun to count, and for whom it was confirmed.
+    begun: u32,
+    confirmed: u32,
+    answers: BTreeSet<u32>,
+}
+
+impl Ledger {
+    /// The present one, or the next if that is done.
+    fn present(&mut self) -> u32 {
+        if self.confirmed >= COUNT {
+            *self = Self { number: self.number + 1, ..Self::default() };
+        }
+        self.number
+    }
+}
+
+fn latch(process: &Process, number: u32) -> Latch {
+    process.coordinator.latch(format!("latch-{number}"), COUNT).expect("the name is one")
+}
+
+/// Counts, looks, or waits.
+pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let number = lock(&stage.ledgers.latch).present();
+    let latch = latch(process, number);
+    match stage.draw(|random| random.random_range(0..8)) {
+        0..4 => count(stage, &latch, number).await,
+        4..6 => {
+            let before = lock(&stage.ledgers.latch).confirmed;
+            match latch.remaining().await {
+                Ok(remaining) => judge(stage, number, before, remaining),
+                Err(error) => stage.failed("remaining", &error),
+            }
+        }
+        _ => {
+            let limit = stage.up_to(Duration::from_millis(100));
+            match latch.wait(Some(limit)).await {
+                Ok(()) => judge(stage, number, 0, 0),
+                Err(error) => stage.failed("wait", &error),
+            }
+        }
+    }
+}
+
+async fn count(stage: &Stage, latch: &Latch, number: u32) {
+    let before = {
+        let mut ledger = lock(&stage.ledgers.latch);
+        ledger.begun += 1;
+        ledger.confirmed
+    };
+    match latch.count_down().await {
+        Ok(remaining) => {
+            judge(stage, number, before + 1, remaining);
+            let mut ledger = lock(&stage.ledgers.latch);
+            if ledger.number != number {
+                return;
+            }
+            ledger.confirmed += 1;
+            let is_twice = !ledger.answers.insert(remaining) && remaining > 0;
+            if is_twice && stage.has_all_data() {
+                stage.broken(format!("BR3: two counts left {remaining} of latch {number}"));
+            }
+        }
+        Err(error) => stage.failed("count_down", &error),
+    }
+}
+
+/// BR3: no fewer were counted than are confirmed, and no more than have begun.
+fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
+    stage.judges("BR3");
+    let ledger = lock(&stage.ledgers.latch);
+    // The latches before are at zero.
+    let begun = if ledger.number == number { ledger.begun } else { COUNT };
+    let counted = COUNT.saturating_sub(remaining);
+    if stage.has_all_data() && !(confirmed.min(COUNT)..=begun).contains(&counted) {
+        let most = format!("{confirmed} are confirmed, {begun} have begun");
+        stage.broken(format!("BR3: {remaining} remain of latch {number}; {most}"));
+    }
+}
+
+/// BR3: when it is at zero all get through.
+pub(crate) async fn conclude(stage: &Arc<Stage>) {
+    let Some(process) = stage.processes().first().cloned() else { return };
+    let number = lock(&stage.ledgers.latch).present();
+    let last = latch(&process, number);
+    let counting = within(&process, async move {
+        while last.count_down().await? > 0 {}
+        Ok(())
+    });
+    let counted: coordination::Result<()> = counting.await;
+    if let Err(error) = counted {
+        return stage.broken(format!("L5: counting down after healing: {error}"));
+    }
+    for process in stage.processes() {
+        let latch = latch(&process, number);
+        let waiting = process.client.spawn(async move { latch.wait(None).await });
+        let through = tokio::time::timeout(stage.recovery(), waiting).await;
+        if !matches!(through, Ok(Ok(Ok(())))) {
+            stage.broken(format!("BR3: it is at zero, and one who waits says {through:?}"));
+        }
+    }
+}
