@@ -1,6 +1,9 @@
 //! What an administrator does to the store behind the clients' backs, through `etcdctl`.
 
-use std::process::{Command, Output};
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
 
 use serde_json::Value;
 
@@ -73,6 +76,23 @@ impl Etcd {
             .filter(|line| !line.is_empty())
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Puts a value that may be too large for a command line. Its failure is in the output.
+    ///
+    /// # Panics
+    ///
+    /// When `etcdctl` cannot be started.
+    pub fn put_large(&self, key: &str, value: &[u8]) -> Output {
+        let mut command = self.plain_etcdctl();
+        command.args(["--command-timeout=2s", "put", key]).stdin(Stdio::piped());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("etcdctl is installed: checked at start");
+        let mut input = child.stdin.take().expect("it is piped");
+        // Fails when it has ended early, which its output tells.
+        let _ = input.write_all(value);
+        drop(input);
+        child.wait_with_output().expect("the child is ours to wait for")
     }
 
     /// Deletes a key; false when there was none.

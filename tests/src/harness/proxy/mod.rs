@@ -10,6 +10,7 @@
 
 mod connection;
 mod frames;
+mod source;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +31,7 @@ use tokio::{
 };
 
 use super::{ports::free_address, wait_until};
-use connection::End;
+use connection::{End, Ending};
 use frames::{Edge, Parser};
 
 /// Which way bytes go.
@@ -54,6 +55,9 @@ pub enum Mode {
     Dribble,
     /// Kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
     Stall,
+    /// With the next bytes that come the receiver is told that no more will (FIN), and they are dropped with
+    /// all that follow; the other direction goes on. New connections are treated the same.
+    HalfClose,
     /// Read and dropped. A connection that lost something this way stays silent in this direction
     /// even after the mode changes, since its stream has a hole; new connections work.
     Blackhole,
@@ -167,6 +171,21 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
+    /// Resets the connections that come from this process, and refuses its new ones until
+    /// [`Proxy::admit_all`]: the others of a cluster still reach the target.
+    pub fn bar(&self, process: u32) {
+        lock(&self.shared.barred).insert(process);
+        let ports = source::ports_of(process, self.address.port());
+        let theirs = |(number, port): (&u64, &u16)| ports.contains(port).then_some(*number);
+        let numbers = self.shared.open().iter().filter_map(theirs).collect();
+        self.end(End::Reset, numbers);
+    }
+
+    /// Nobody is barred any more.
+    pub fn admit_all(&self) {
+        lock(&self.shared.barred).clear();
+    }
+
     /// Connections accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
@@ -203,9 +222,18 @@ impl Proxy {
     }
 
     fn end_all(&self, end: End) {
-        let open = self.shared.open().clone();
-        self.shared.end.send_replace(Some(end));
-        let ended = wait_until(Duration::from_secs(5), || self.shared.open().is_disjoint(&open));
+        let open = self.shared.open().keys().copied().collect();
+        self.end(end, open);
+    }
+
+    /// Ends these connections; on return it is done.
+    fn end(&self, end: End, numbers: BTreeSet<u64>) {
+        let whose = numbers.clone();
+        self.shared.end.send_replace(Some(Ending { end, whose }));
+        let ended = wait_until(Duration::from_secs(5), || {
+            let open = self.shared.open();
+            numbers.iter().all(|number| !open.contains_key(number))
+        });
         assert!(ended, "connections of the proxy did not end");
     }
 
@@ -240,8 +268,11 @@ struct Shared {
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    open: Mutex<BTreeSet<u64>>,
-    end: watch::Sender<Option<End>>,
+    /// The connections that are open, each with its client's port.
+    open: Mutex<BTreeMap<u64, u16>>,
+    /// Processes that are not let through.
+    barred: Mutex<BTreeSet<u32>>,
+    end: watch::Sender<Option<Ending>>,
 }
 
 impl Shared {
@@ -252,6 +283,7 @@ impl Shared {
             to_client: Lane::default(),
             accepted: AtomicU64::new(0),
             open: Mutex::default(),
+            barred: Mutex::default(),
             end: watch::Sender::new(None),
         }
     }
@@ -263,8 +295,13 @@ impl Shared {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, u16>> {
         lock(&self.open)
+    }
+
+    /// Whether what came from this port to our `own` one comes from somebody who is barred.
+    fn is_barred(&self, port: u16, own: u16) -> bool {
+        lock(&self.barred).iter().any(|process| source::ports_of(*process, own).contains(&port))
     }
 }
 
@@ -396,11 +433,15 @@ async fn serve(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = accept(listener.as_ref()) => {
+            (accepted, port) = accept(listener.as_ref()) => {
+                if shared.is_barred(port, address.port()) {
+                    connection::reset(&accepted);
+                    continue;
+                }
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                 // Subscribed before it is listed, so that whoever sees it listed can end it.
                 let ending = shared.end.subscribe();
-                shared.open().insert(number);
+                shared.open().insert(number, port);
                 let shared = Arc::clone(shared);
                 connections.spawn(async move {
                     connection::run(accepted, number, &shared, ending).await;
@@ -424,18 +465,19 @@ async fn serve(
             Some(_) = connections.join_next() => {}
         }
     }
-    shared.end.send_replace(Some(End::Reset));
+    let whose = shared.open().keys().copied().collect();
+    shared.end.send_replace(Some(Ending { end: End::Reset, whose }));
     while connections.join_next().await.is_some() {}
 }
 
-async fn accept(listener: Option<&TcpListener>) -> TcpStream {
+async fn accept(listener: Option<&TcpListener>) -> (TcpStream, u16) {
     let Some(listener) = listener else {
         return std::future::pending().await;
     };
     loop {
         // Fails when the client has gone already.
-        if let Ok((stream, _)) = listener.accept().await {
-            return stream;
+        if let Ok((stream, from)) = listener.accept().await {
+            return (stream, from.port());
         }
     }
 }
