@@ -112,6 +112,16 @@ impl Etcd {
         output.status.success()
     }
 
+    /// The ids of the nodes in the cluster, in hexadecimal, in their order here.
+    pub(super) fn member_ids(&self) -> Vec<String> {
+        // `8211f1d0f64f3269, started, n0, …`
+        let list = self.administer(&["member", "list"]);
+        let rows: Vec<Vec<_>> = list.lines().map(|row| row.split(", ").collect()).collect();
+        let id = |name: &str| rows.iter().find(|row| row.get(2) == Some(&name)).map(|row| row[0]);
+        let ids = self.nodes().iter().map(|node| id(node.name()).expect("every node is a member"));
+        ids.map(str::to_owned).collect()
+    }
+
     /// Forgets all history up to now: a watch or read at an older revision fails from here on.
     pub fn compact(&self) {
         // There must be something to compact: compacting the same revision twice is an error.

@@ -44,6 +44,8 @@ pub struct Etcd {
     nodes: Vec<Node>,
     /// What leads to each node's peer port; empty unless asked for.
     peer_links: Vec<Proxy>,
+    /// The nodes' ids in the cluster, where they are needed.
+    members: Vec<String>,
     options: EtcdOptions,
     users_on: bool,
     scratch: Scratch,
@@ -82,15 +84,19 @@ impl Etcd {
             .collect();
         let mut peer_links = Vec::new();
         for node in addresses.iter_mut().filter(|_| options.peers_by_proxy) {
-            let link = Proxy::start(node.peer);
+            let link = Proxy::between_members(node.peer);
             node.advertised = link.address();
             peer_links.push(link);
         }
         let nodes = (0..options.nodes)
             .map(|index| Node::start(index, &addresses, &options, &scratch))
             .collect();
-        let mut etcd = Self { nodes, peer_links, options, users_on: false, scratch };
+        let members = Vec::new();
+        let mut etcd = Self { nodes, peer_links, members, options, users_on: false, scratch };
         etcd.wait_ready();
+        if etcd.options.peers_by_proxy {
+            etcd.members = etcd.member_ids();
+        }
         if etcd.options.user_prefix.is_some() {
             etcd.enable_users();
         }
@@ -114,7 +120,7 @@ impl Etcd {
 
     /// Cuts a node off from all others, both ways, until [`Etcd::rejoin`]; clients still reach it.
     ///
-    /// Connections are reset and refused. A node that is started again meanwhile is not cut off.
+    /// Connections are reset and refused.
     ///
     /// # Panics
     ///
@@ -122,8 +128,8 @@ impl Etcd {
     pub fn isolate(&self, index: usize) {
         assert!(!self.peer_links.is_empty(), "the nodes are connected directly");
         for other in (0..self.nodes.len()).filter(|other| *other != index) {
-            self.peer_links[other].bar(self.nodes[index].id());
-            self.peer_links[index].bar(self.nodes[other].id());
+            self.peer_links[other].bar(&self.members[index]);
+            self.peer_links[index].bar(&self.members[other]);
         }
     }
 

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Direction, Edge, Lane, Mode, Parser, Shared};
+use super::{Direction, Edge, Lane, Mode, Parser, Shared, member};
 
 /// How a connection ends unless both sides close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,15 @@ pub(super) async fn run(
     shared: &Shared,
     mut ending: watch::Receiver<Option<Ending>>,
 ) {
+    if shared.between_members {
+        let sender = tokio::select! {
+            sender = member::sender(&client) => sender,
+            _ = told(&mut ending, number) => return reset(&client),
+        };
+        if !shared.admits(number, sender) {
+            return reset(&client);
+        }
+    }
     let server = tokio::select! {
         server = timeout(CONNECT, TcpStream::connect(shared.target)) => server,
         _ = told(&mut ending, number) => return reset(&client),
@@ -64,7 +73,7 @@ pub(super) async fn run(
 }
 
 /// Makes the coming close of the stream a reset.
-pub(super) fn reset(stream: &TcpStream) {
+fn reset(stream: &TcpStream) {
     // Fails only on a stream that is gone.
     let _ = stream.set_zero_linger();
 }

@@ -10,7 +10,7 @@
 
 mod connection;
 mod frames;
-mod source;
+mod member;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -92,9 +92,23 @@ impl Proxy {
     ///
     /// When there is no free port.
     pub fn start(target: SocketAddr) -> Self {
+        Self::new(target, false)
+    }
+
+    /// Likewise, for connections that members of an etcd cluster make to each other: it learns who sends, so
+    /// that one member can be [barred](Self::bar).
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub fn between_members(target: SocketAddr) -> Self {
+        Self::new(target, true)
+    }
+
+    fn new(target: SocketAddr, between_members: bool) -> Self {
         let address = free_address();
         let listener = StdListener::bind(address).expect("the port is reserved for us");
-        let shared = Arc::new(Shared::new(target));
+        let shared = Arc::new(Shared::new(target, between_members));
         let (orders, received) = mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("proxy".to_owned())
@@ -171,12 +185,13 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
-    /// Resets the connections that come from this process, and refuses its new ones until
-    /// [`Proxy::admit_all`]: the others of a cluster still reach the target.
-    pub fn bar(&self, process: u32) {
-        lock(&self.shared.barred).insert(process);
-        let ports = source::ports_of(process, self.address.port());
-        let theirs = |(number, port): (&u64, &u16)| ports.contains(port).then_some(*number);
+    /// Resets the connections of the member with this id, and refuses its new ones until
+    /// [`Proxy::admit_all`]: other members still reach the target.
+    pub fn bar(&self, member: &str) {
+        lock(&self.shared.barred).insert(member.to_owned());
+        let theirs = |(number, sender): (&u64, &Option<String>)| {
+            (sender.as_deref() == Some(member)).then_some(*number)
+        };
         let numbers = self.shared.open().iter().filter_map(theirs).collect();
         self.end(End::Reset, numbers);
     }
@@ -268,17 +283,19 @@ struct Shared {
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    /// The connections that are open, each with its client's port.
-    open: Mutex<BTreeMap<u64, u16>>,
-    /// Processes that are not let through.
-    barred: Mutex<BTreeSet<u32>>,
+    /// The connections that are open, each with the member that it comes from, where that is known.
+    open: Mutex<BTreeMap<u64, Option<String>>>,
+    between_members: bool,
+    /// Members that are not let through.
+    barred: Mutex<BTreeSet<String>>,
     end: watch::Sender<Option<Ending>>,
 }
 
 impl Shared {
-    fn new(target: SocketAddr) -> Self {
+    fn new(target: SocketAddr, between_members: bool) -> Self {
         Self {
             target,
+            between_members,
             to_server: Lane::default(),
             to_client: Lane::default(),
             accepted: AtomicU64::new(0),
@@ -295,13 +312,15 @@ impl Shared {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, u16>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Option<String>>> {
         lock(&self.open)
     }
 
-    /// Whether what came from this port to our `own` one comes from somebody who is barred.
-    fn is_barred(&self, port: u16, own: u16) -> bool {
-        lock(&self.barred).iter().any(|process| source::ports_of(*process, own).contains(&port))
+    /// Whether the connection that comes from this member may go on.
+    fn admits(&self, number: u64, sender: Option<String>) -> bool {
+        // Before the look, so that whoever bars it either finds it or is seen.
+        self.open().insert(number, sender.clone());
+        sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
     }
 }
 
@@ -433,15 +452,11 @@ async fn serve(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            (accepted, port) = accept(listener.as_ref()) => {
-                if shared.is_barred(port, address.port()) {
-                    connection::reset(&accepted);
-                    continue;
-                }
+            accepted = accept(listener.as_ref()) => {
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                 // Subscribed before it is listed, so that whoever sees it listed can end it.
                 let ending = shared.end.subscribe();
-                shared.open().insert(number, port);
+                shared.open().insert(number, None);
                 let shared = Arc::clone(shared);
                 connections.spawn(async move {
                     connection::run(accepted, number, &shared, ending).await;
@@ -470,14 +485,14 @@ async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn accept(listener: Option<&TcpListener>) -> (TcpStream, u16) {
+async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else {
         return std::future::pending().await;
     };
     loop {
         // Fails when the client has gone already.
-        if let Ok((stream, from)) = listener.accept().await {
-            return (stream, from.port());
+        if let Ok((stream, _)) = listener.accept().await {
+            return stream;
         }
     }
 }
