@@ -150,6 +150,7 @@ fn to_fields(event: &Event) -> Fields {
         Event::FaultEnd { kind } => Fields { short: [kind, 0], ..plain(16) },
         Event::Healed => plain(17),
         Event::Remains { entries } => one(18, entries),
+        Event::Downgraded => plain(20),
         Event::Operation { call, what, answer } => {
             let (asked, of, with) = from_operation(what);
             let (answered, number, value) = from_answer(answer);
@@ -189,6 +190,7 @@ fn from_fields(fields: Fields) -> Option<Event> {
             what: to_operation(first, b, x)?,
             answer: to_answer(second, c, y)?,
         },
+        20 => Event::Downgraded,
         _ => return None,
     })
 }

@@ -57,6 +57,8 @@ pub enum Event {
         /// The guard's last deadline on this clock; [`NEVER`]: not known.
         deadline: u64,
     },
+    /// An exclusive guard lets others share: the clock is read before.
+    Downgraded,
     /// The guard is released or dropped: the clock is read before.
     ReleaseCall,
     /// The release returned: the clock is read after.
@@ -108,6 +110,9 @@ pub enum Event {
         entries: u64,
     },
     /// A small operation on a value, a counter or an election; `at` is read after it.
+    ///
+    /// A client that may be killed writes it before it asks too, with [`Answer::Unknown`] and the same
+    /// [`attempt`](Record::attempt), not 0: what it answers takes the place of that.
     Operation {
         /// The clock before it.
         call: u64,
@@ -166,6 +171,26 @@ pub enum Operation {
     Count,
     /// Asks an election who leads: [`Answer::Leader`] or [`Answer::Nobody`].
     Leader,
+}
+
+impl Operation {
+    /// Whether it is one of its answers.
+    pub(crate) fn may_answer(self, answer: Answer) -> bool {
+        if matches!(answer, Answer::Unknown | Answer::NotDone) {
+            return true;
+        }
+        match self {
+            Self::Read => matches!(answer, Answer::Value { .. } | Answer::Absent),
+            Self::Set { .. } => matches!(answer, Answer::Written { .. }),
+            Self::CompareAndSet { .. } => {
+                matches!(answer, Answer::Written { .. } | Answer::Mismatch)
+            }
+            Self::Delete => matches!(answer, Answer::Deleted | Answer::Absent),
+            Self::CompareAndDelete { .. } => matches!(answer, Answer::Deleted | Answer::Mismatch),
+            Self::Add { .. } | Self::Count => matches!(answer, Answer::Number(_)),
+            Self::Leader => matches!(answer, Answer::Leader { .. } | Answer::Nobody),
+        }
+    }
 }
 
 /// What a small operation answered.

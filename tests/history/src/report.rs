@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::record::Why;
+use crate::record::{Event, Record, Why};
+use crate::rules::Rules;
 
 /// The rules of the checker; each is taught by its module under `rules`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,4 +92,32 @@ pub struct Report {
     pub undecided: u64,
     /// Records that fit nowhere: an attempt told twice, an unknown object. The recorder is wrong.
     pub misfits: u64,
+}
+
+impl Report {
+    /// Adds a record to the numbers.
+    pub(crate) fn count(&mut self, record: &Record, rules: &Rules) {
+        match record.event {
+            Event::Call { .. } => self.attempts += 1,
+            Event::Granted { .. } => self.grants += 1,
+            Event::Refused { why } => *self.refused.entry(why).or_default() += 1,
+            Event::Cancelled => self.cancelled += 1,
+            Event::Probe { held: true, .. } => self.held += 1,
+            Event::Probe { held: false, .. } => self.not_held += 1,
+            Event::Lost { .. } => self.lost += 1,
+            Event::ReleaseReturn { outcome: 0 } => self.released += 1,
+            Event::Write { accepted: true, .. } => self.writes += 1,
+            Event::Write { accepted: false, .. } => self.stale_writes += 1,
+            Event::Operation { .. } => self.operations += 1,
+            Event::Remains { .. } => self.counted += 1,
+            Event::Crash => self.crashes += 1,
+            Event::Paused => self.pauses += 1,
+            Event::Fault { kind } => {
+                let name = rules.faults.get(kind as usize);
+                let name = name.cloned().unwrap_or_else(|| format!("fault {kind}"));
+                *self.faults.entry(name).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
 }

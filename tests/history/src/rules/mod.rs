@@ -1,7 +1,26 @@
-//! The checker: what a history is judged by.
+//! The checker: one module per rule.
+//!
+//! All rests on one thing: the clock of every record was read on the safe side of the call that it tells of, so that
+//! the true moment lies between two records. A rule judges only what no choice of true moments can make right. Two
+//! records of one time are in no order.
+
+mod exclusion;
+mod fence;
+mod leaders;
+mod leaks;
+mod linear;
+mod liveness;
+mod models;
+mod order;
+mod refusals;
+mod tokens;
+mod values;
+
+use std::fmt;
 
 use crate::record::{NEVER, Record};
-use crate::report::Report;
+use crate::report::{Report, Rule, Violation};
+use crate::timeline::{Attempt, Timeline};
 
 /// Something that clients contend for.
 #[derive(Clone, Debug)]
@@ -74,7 +93,59 @@ impl Rules {
 }
 
 /// Judges a history; the records may be in any order.
+///
+/// What it calls a violation is one, as long as the recorder read the clock where [`Event`](crate::Event) says.
+/// What it does not, may be one that cannot be told from outside. O(n log n), O7's values and counters apart.
 pub fn check(records: &[Record], rules: &Rules) -> Report {
-    let _ = rules;
-    Report { records: records.len() as u64, ..Report::default() }
+    let mut report = Report::default();
+    let timeline = Timeline::new(records, rules, &mut report);
+    let mut found = Found { timeline: &timeline, rules, report };
+    for scope in timeline.scopes(rules) {
+        exclusion::judge(&scope, &mut found);
+        tokens::judge(&scope, &mut found);
+        fence::judge(&scope, &mut found);
+        order::judge(&scope, &mut found);
+        liveness::judge(&scope, &mut found);
+        leaks::judge(&scope, &mut found);
+        refusals::judge(&scope, &mut found);
+        leaders::judge(&scope, &mut found);
+        values::judge(&scope, &mut found);
+    }
+    found.report
 }
+
+/// Where the rules say what they find.
+struct Found<'a> {
+    timeline: &'a Timeline<'a>,
+    rules: &'a Rules,
+    report: Report,
+}
+
+impl Found<'_> {
+    /// So many texts of a rule are kept.
+    const TOLD: u64 = 10;
+
+    /// A violation of `rule` on an object, proved by the records at these places.
+    fn add(&mut self, rule: Rule, object: &Object, what: impl fmt::Display, proof: &[usize]) {
+        let count = self.report.broken.entry(rule).or_default();
+        *count += 1;
+        if *count > Self::TOLD {
+            return;
+        }
+        let mut text = format!("{}: {what}", object.name);
+        for record in proof.iter().filter_map(|index| self.timeline.records.get(*index)) {
+            text.push_str(&format!("\n    {record}"));
+        }
+        self.report.violations.push(Violation { rule, text });
+    }
+
+    /// Whether a fault broke timed exclusion while this grant may have lived.
+    fn excused(&self, attempt: &Attempt) -> bool {
+        let from = attempt.call.time().unwrap_or(0);
+        self.timeline.clients.untimed(from, attempt.held_until())
+    }
+}
+
+/// A rule judges no more of an object, or of a slot, that has so many violations: they follow from each other, and
+/// the search for more costs time.
+const ENOUGH: u64 = 20;

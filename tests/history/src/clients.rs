@@ -1,0 +1,139 @@
+//! What was done to the clients, and when nothing was done to anybody.
+
+use std::collections::HashMap;
+
+use crate::record::{Event, NEVER, Record};
+use crate::rules::Rules;
+
+/// From one moment to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Period {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// Crashes, pauses and faults.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    crashed: HashMap<u32, u64>,
+    /// In order of time.
+    pauses: HashMap<u32, Vec<Period>>,
+    /// When nothing is broken; in order of time.
+    pub(crate) quiet: Vec<Period>,
+    /// When exclusion in time is not to be had.
+    untimed: Vec<Period>,
+}
+
+impl Clients {
+    /// Of records in order of time.
+    pub(crate) fn new(records: &[Record], rules: &Rules) -> Self {
+        let mut clients = Self::default();
+        let crashes = records.iter().filter(|record| record.event == Event::Crash);
+        clients.crashed = crashes.map(|record| (record.client, record.at)).collect();
+        let mut healed: Option<u64> = None;
+        let mut open: HashMap<u32, (u64, u64)> = HashMap::new();
+        // Who is killed died at some moment since its last word.
+        let mut last_words: HashMap<u32, u64> = HashMap::new();
+        for record in records {
+            let at = record.at;
+            let mut broken_since = None;
+            match record.event {
+                Event::Healed => {
+                    healed.get_or_insert(at);
+                }
+                Event::Crash => {
+                    broken_since = Some(last_words.get(&record.client).copied().unwrap_or(0));
+                }
+                Event::Paused => {
+                    let pauses = clients.pauses.entry(record.client).or_default();
+                    if pauses.last().is_none_or(|last| last.to != NEVER) {
+                        pauses.push(Period { from: at, to: NEVER });
+                    }
+                    broken_since = Some(at);
+                }
+                Event::Resumed => {
+                    let last =
+                        clients.pauses.get_mut(&record.client).and_then(|all| all.last_mut());
+                    if let Some(last) = last.filter(|last| last.to == NEVER) {
+                        last.to = at;
+                    }
+                }
+                Event::Fault { kind } => {
+                    broken_since = Some(at);
+                    if rules.untimed.contains(&kind) {
+                        let (from, count) = open.get(&kind).copied().unwrap_or((at, 0));
+                        open.insert(kind, (from, count.saturating_add(1)));
+                    }
+                }
+                Event::FaultEnd { kind } => match open.remove(&kind) {
+                    Some((from, 1)) => clients.untimed.push(Period { from, to: at }),
+                    Some((from, count)) => {
+                        open.insert(kind, (from, count - 1));
+                    }
+                    None => {}
+                },
+                _ if clients.crashed.is_empty() => {}
+                _ => {
+                    if clients.crashed.contains_key(&record.client) {
+                        last_words.insert(record.client, at);
+                    }
+                }
+            }
+            if let Some((from, to)) = broken_since.and_then(|to| Some((healed.take()?, to))) {
+                clients.quiet.push(Period { from, to });
+            }
+        }
+        let end = records.last().map_or(0, |record| record.at);
+        clients.quiet.extend(healed.map(|from| Period { from, to: end }));
+        clients.quiet.retain(|quiet| quiet.from < quiet.to);
+        clients.untimed.extend(open.into_values().map(|(from, _)| Period { from, to: NEVER }));
+        clients.merge_untimed();
+        clients
+    }
+
+    fn merge_untimed(&mut self) {
+        self.untimed.sort_by_key(|period| period.from);
+        self.untimed.dedup_by(|next, before| {
+            let meet = next.from <= before.to;
+            if meet {
+                before.to = before.to.max(next.to);
+            }
+            meet
+        });
+    }
+
+    /// When the client was found dead.
+    pub(crate) fn crashed(&self, client: u32) -> Option<u64> {
+        self.crashed.get(&client).copied()
+    }
+
+    /// Whether a fault that breaks timed exclusion was on between the two moments.
+    pub(crate) fn untimed(&self, from: u64, to: u64) -> bool {
+        let after = self.untimed.partition_point(|period| period.to < from);
+        self.untimed.get(after).is_some_and(|period| period.from <= to)
+    }
+
+    /// When something is due that a running client does in `span` after `from`: the time in which this one
+    /// stood still does not count.
+    pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
+        let mut due = from.saturating_add(span);
+        for pause in self.pauses.get(&client).into_iter().flatten() {
+            if pause.to > from && pause.from <= due {
+                due = due.saturating_add(pause.to - pause.from.max(from));
+            }
+        }
+        due
+    }
+
+    /// When something is due that a running client does within `slack` of the moment `at`, and a stopped one
+    /// within `slack` of going on.
+    pub(crate) fn due_at(&self, client: u32, at: u64, slack: u64) -> u64 {
+        let mut start = at;
+        for pause in self.pauses.get(&client).into_iter().flatten() {
+            if pause.to > start && pause.from <= start.saturating_add(slack) {
+                start = pause.to;
+            }
+        }
+        start.saturating_add(slack)
+    }
+}

@@ -1,0 +1,143 @@
+//! O1: no two hold at once what one may hold.
+//!
+//! A grant holds *for certain* from the return of its acquire until the last moment before which its guard was asked
+//! and said "held": a guard that is lost stays lost, so it was held all the time between. Proved wrong are
+//!
+//! * two grants that both hold for certain at one moment (exclusive with any, or of one slot), and more such grants
+//!   of a semaphore than it has permits;
+//! * a grant that still holds after a **later** one had returned, though nobody asked the later one: its store granted
+//!   it before it returned, and by S3 the earlier one had ended by then. Later is who has the larger token, or who
+//!   was called after the other had returned;
+//! * a guard that says "held" again after it said otherwise, told its loss, or was released (S4).
+//!
+//! Not proved: overlaps between two questions. Ask often, and last of all just before a release.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::{ENOUGH, Found, Kind};
+use crate::display::Span;
+use crate::report::Rule;
+use crate::timeline::{Attempt, Mark, Scope};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    for mut grants in scope.groups() {
+        let all = grants.len();
+        grants.retain(|grant| !found.excused(grant));
+        found.report.excused += (all - grants.len()) as u64;
+        by_return(&mut grants);
+        pairs(scope, &grants, found);
+    }
+    if let Kind::Slots { count } = scope.object.kind {
+        permits(scope, count as usize, found);
+    }
+    finality(scope, found);
+}
+
+/// In the order in which the acquires returned; of equal ones the longest first.
+fn by_return(grants: &mut [&Attempt]) {
+    grants.sort_by_key(|grant| (grant.granted.at, Reverse(grant.held_until())));
+}
+
+fn pairs(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
+    let (mut alone, mut sharing): (Vec<&Attempt>, Vec<&Attempt>) = (Vec::new(), Vec::new());
+    let mut violations = 0;
+    for grant in grants {
+        let now = grant.granted.at;
+        alone.retain(|before| before.held_until() > now);
+        let shares = grant.shared && scope.object.kind == Kind::Lock;
+        if !shares {
+            sharing.retain(|before| before.held_until() > now);
+        }
+        let others = alone.iter().chain(sharing.iter().filter(|_| !shares));
+        for other in others {
+            if judge_pair(scope, other, grant, found) {
+                violations += 1;
+            }
+        }
+        if violations >= ENOUGH {
+            return;
+        }
+        if grant.held_until() > now {
+            if shares { sharing.push(grant) } else { alone.push(grant) }
+        }
+    }
+}
+
+/// Of two grants, `one` returned first and holds for certain when `other` returns.
+fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Found<'_>) -> bool {
+    let from = other.granted.at;
+    let both = one.held_until().min(other.held_until()).saturating_sub(from);
+    let by_token = found.rules.tokens_rise && other.token > one.token;
+    let proof = [one.granted.index, other.granted.index, one.held.index, other.held.index];
+    if both > 0 {
+        let what = format!("two hold at once, for {} at least", Span(both));
+        found.add(Rule::O1, scope.object, what, &proof);
+    } else if by_token || is_after(other, one) {
+        let late = Span(one.held_until() - from);
+        let what = format!("the first still holds {late} after the second returned");
+        found.add(Rule::O1, scope.object, what, &proof[..3]);
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Whether `other` was called when `one` had returned.
+fn is_after(other: &Attempt, one: &Attempt) -> bool {
+    other.call.time().is_some_and(|call| one.granted.at < call)
+}
+
+/// As many at once as there are permits, whichever slots they have.
+fn permits(scope: &Scope<'_>, count: usize, found: &mut Found<'_>) {
+    let granted = scope.attempts.iter().copied().filter(|attempt| attempt.granted.is_some());
+    let mut grants: Vec<_> = granted.filter(|grant| !found.excused(grant)).collect();
+    by_return(&mut grants);
+    let mut holding = BinaryHeap::new();
+    let mut violations = 0;
+    for (place, grant) in grants.iter().enumerate() {
+        let now = grant.granted.at;
+        while holding.peek().is_some_and(|Reverse((until, _))| *until <= now) {
+            holding.pop();
+        }
+        let asked = grant.held_until() > now;
+        if asked {
+            holding.push(Reverse((grant.held_until(), place)));
+        }
+        let at_once = if asked {
+            holding.len()
+        } else if holding.len() >= count {
+            let before = |place: usize| grants.get(place).is_some_and(|one| is_after(grant, one));
+            1 + holding.iter().filter(|Reverse((_, place))| before(*place)).count()
+        } else {
+            0
+        };
+        if at_once > count {
+            let others = holding.iter().filter_map(|Reverse((_, place))| grants.get(*place));
+            let mut proof: Vec<_> = others.map(|other| other.held.index).take(16).collect();
+            proof.push(grant.granted.index);
+            let what = format!("{at_once} hold at once, {count} may");
+            found.add(Rule::O1, scope.object, what, &proof);
+            violations += 1;
+            if violations >= ENOUGH {
+                return;
+            }
+        }
+    }
+}
+
+/// What is lost stays lost.
+fn finality(scope: &Scope<'_>, found: &mut Found<'_>) {
+    let mut violations = 0;
+    for grant in scope.attempts.iter().filter(|attempt| attempt.held.is_some()) {
+        let ends = [grant.not_held, grant.lost, grant.release_return];
+        let end = ends.into_iter().filter(|end| end.is_some()).min_by_key(|end| end.at);
+        let Some(Mark { at, index }) = end.filter(|end| end.at < grant.held.at) else { continue };
+        let what = format!("held again, {} after its end", Span(grant.held.at - at));
+        found.add(Rule::O1, scope.object, what, &[index, grant.held.index]);
+        violations += 1;
+        if violations >= ENOUGH {
+            return;
+        }
+    }
+}

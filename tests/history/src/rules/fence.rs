@@ -1,0 +1,83 @@
+//! O3: the resource behind the lock.
+//!
+//! It writes its own records, in the order in which it decides. Proved wrong are
+//!
+//! * a write that it applied after one with a larger token: an old holder wrote after a new one;
+//! * a value that it applied and does not hold at the end, or refused and holds, where
+//!   [`Final`](crate::Event::Final) was told.
+//!
+//! Not proved: anything about a resource that does not check tokens. A lock cannot promise it.
+
+use std::collections::HashSet;
+
+use super::{ENOUGH, Found};
+use crate::record::Event;
+use crate::report::Rule;
+use crate::timeline::Scope;
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    let applied = rising(scope, found);
+    kept(scope, &applied, found);
+}
+
+/// Also answers all applied values.
+fn rising(scope: &Scope<'_>, found: &mut Found<'_>) -> HashSet<u64> {
+    let records = &found.timeline.records;
+    let mut applied = HashSet::new();
+    let mut stale = Vec::new();
+    // The largest token of all writes before this moment, and of those at it, with their records.
+    let (mut before, mut here, mut now) = ((0, usize::MAX), (0, usize::MAX), 0);
+    for index in &scope.told {
+        let record = &records[*index];
+        let Event::Write { token, value, accepted: true } = record.event else { continue };
+        applied.insert(value);
+        if record.at > now {
+            (before, now) = (before.max(here), record.at);
+        }
+        if token < before.0 {
+            stale.push((before.1, *index));
+        }
+        if token > here.0 {
+            here = (token, *index);
+        }
+    }
+    for (newer, older) in stale.into_iter().take(ENOUGH as usize) {
+        found.add(Rule::O3, scope.object, "an old holder's write was applied", &[newer, older]);
+    }
+    applied
+}
+
+fn kept(scope: &Scope<'_>, applied: &HashSet<u64>, found: &mut Found<'_>) {
+    let records = &found.timeline.records;
+    let told = || scope.told.iter().map(|index| (*index, records[*index].event));
+    let total = told().filter_map(|(_, event)| match event {
+        Event::Final { values } => Some(values),
+        _ => None,
+    });
+    let Some(total) = total.last() else { return };
+    let mut kept = HashSet::new();
+    kept.extend(told().filter_map(|(_, event)| match event {
+        Event::Kept { value } => Some(value),
+        _ => None,
+    }));
+    let wrong = told().filter_map(|(index, event)| match event {
+        Event::Write { value, accepted: true, .. } if !kept.contains(&value) => {
+            Some((index, "an applied write is not there at the end"))
+        }
+        Event::Write { value, accepted: false, .. }
+            if kept.contains(&value) && !applied.contains(&value) =>
+        {
+            Some((index, "a refused write is there at the end"))
+        }
+        _ => None,
+    });
+    let wrong: Vec<_> = wrong.take(ENOUGH as usize).collect();
+    if kept.len() as u64 != total {
+        // Told in part: nothing can be said of what is missing.
+        found.report.misfits += 1;
+        return;
+    }
+    for (index, what) in wrong {
+        found.add(Rule::O3, scope.object, what, &[index]);
+    }
+}

@@ -1,0 +1,108 @@
+//! O7, leaders: who is said to lead did lead, as the store sees it, at some moment of the question.
+//!
+//! Proved wrong is an answer
+//!
+//! * with a term that was never granted, though all candidates were answered; or of a leader who was called only after
+//!   the answer, or whose resignation was confirmed before the question;
+//! * with a smaller term than one that was granted, or read, before the question;
+//! * "nobody", or somebody else, while one leader held for certain all through the question.
+//!
+//! Not proved: answers while leaders change.
+
+use std::collections::HashMap;
+
+use super::{ENOUGH, Found};
+use crate::record::{Answer, Operation};
+use crate::report::Rule;
+use crate::timeline::{Attempt, Scope, Small};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    let is_read = |small: &&Small| {
+        small.what == Operation::Leader
+            && matches!(small.answer, Answer::Leader { .. } | Answer::Nobody)
+    };
+    let mut reads: Vec<_> = scope.operations.iter().filter(is_read).collect();
+    if reads.is_empty() {
+        return;
+    }
+    reads.sort_by_key(|read| read.call);
+    let granted = scope.attempts.iter().copied().filter(|attempt| attempt.granted.is_some());
+    let mut terms: Vec<_> = granted.collect();
+    terms.sort_by_key(|term| term.granted.at);
+    let by_token: HashMap<_, _> = terms.iter().map(|term| (term.token, *term)).collect();
+    let nameless = scope.attempts.iter().filter(|attempt| !attempt.granted.is_some());
+    let nameless = nameless.map(|attempt| attempt.call.time().unwrap_or(0)).min();
+    let mut violations = 0;
+    for read in &reads {
+        let wrong = match read.answer {
+            Answer::Leader { token } => match by_token.get(&token) {
+                Some(term) => outside(term, read),
+                None if nameless.is_none_or(|call| call > read.returned) => {
+                    Some(("nobody had the term that was read", read.index))
+                }
+                None => None,
+            },
+            _ => None,
+        };
+        if let Some((what, index)) = wrong.or_else(|| another(&terms, read, found)) {
+            found.add(Rule::O7, scope.object, what, &[index, read.index]);
+            violations += 1;
+            if violations >= ENOUGH {
+                return;
+            }
+        }
+    }
+    if found.rules.tokens_rise {
+        rising(scope, &reads, &terms, found);
+    }
+}
+
+/// A read of a term before it can have begun, or after its end.
+fn outside(term: &Attempt, read: &Small) -> Option<(&'static str, usize)> {
+    if term.call.time().is_some_and(|call| call > read.returned) {
+        return Some(("a term was read before its leader was a candidate", term.call.index));
+    }
+    let resigned = term.released.then(|| term.release_return.time()).flatten();
+    if resigned.is_some_and(|resigned| resigned < read.call) {
+        return Some(("a term was read after its leader had resigned", term.release_return.index));
+    }
+    None
+}
+
+/// Another leader held all the time.
+fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'static str, usize)> {
+    let before = terms.partition_point(|term| term.granted.at < read.call);
+    let term = terms.get(before.checked_sub(1)?)?;
+    let is_it = read.answer == Answer::Leader { token: term.token };
+    if is_it || term.held_until() <= read.returned || found.excused(term) {
+        return None;
+    }
+    Some(("somebody else led all the time", term.held.index))
+}
+
+/// Terms that are read rise, as those that are granted do.
+fn rising(scope: &Scope<'_>, reads: &[&Small], terms: &[&Attempt], found: &mut Found<'_>) {
+    let read = reads.iter().filter_map(|read| match read.answer {
+        Answer::Leader { token } => Some((read.returned, token, read.index)),
+        _ => None,
+    });
+    let granted = terms.iter().map(|term| (term.granted.at, term.token, term.granted.index));
+    let mut seen: Vec<_> = read.chain(granted).collect();
+    seen.sort_unstable();
+    let mut seen = seen.into_iter().peekable();
+    let (mut highest, mut violations) = ((0, usize::MAX), 0);
+    for read in reads {
+        while let Some((_, token, index)) = seen.next_if(|(at, ..)| *at < read.call) {
+            highest = highest.max((token, index));
+        }
+        let Answer::Leader { token } = read.answer else { continue };
+        if token < highest.0 {
+            let proof = [highest.1, read.index];
+            found.add(Rule::O7, scope.object, "a term was read after a later one", &proof);
+            violations += 1;
+            if violations >= ENOUGH {
+                return;
+            }
+        }
+    }
+}

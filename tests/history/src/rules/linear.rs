@@ -1,0 +1,243 @@
+//! A search for one order of operations that explains all answers (Wing and Gong; with Lowe's memory).
+//!
+//! Each operation took effect at one moment between its call and its return. The search takes operations in the order
+//! of their calls, goes back when an operation returned that cannot have been next, and remembers which sets of
+//! operations it has tried with which state. An operation without an answer may take effect at any time after its call,
+//! or never; it is tried where nothing else explains an answer, as most such operations matter to nobody.
+
+use std::collections::HashSet;
+
+use super::models::Model;
+use crate::timeline::Small;
+
+/// What the search found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Linearizable,
+    /// No order explains the answer of the operation at this place, and all before it.
+    Not(usize),
+    /// The search took too long.
+    Undecided,
+}
+
+/// Before the first entry, and after the last.
+const EDGE: usize = 0;
+
+/// Steps that a search may take for each operation, and besides.
+const STEPS: (usize, usize) = (200, 2_000_000);
+
+#[derive(Clone, Copy)]
+enum Entry {
+    Edge,
+    Call(usize),
+    Return(usize),
+}
+
+#[derive(Clone, Copy)]
+enum Cursor {
+    Entry(usize),
+    /// This one of the operations without an answer.
+    Open(usize),
+}
+
+struct Search<'a, M> {
+    operations: &'a [Small],
+    entries: Vec<Entry>,
+    /// Where the entry of a call finds that of its return.
+    partner: Vec<usize>,
+    next: Vec<usize>,
+    previous: Vec<usize>,
+    /// Operations without an answer, by call, and whether they have taken effect.
+    open: Vec<(usize, bool)>,
+    /// Of each open one, the one before it that asked the same.
+    twin: Vec<Option<usize>>,
+    state: M,
+    /// Which operations have taken effect, as a sum of their keys.
+    taken: u128,
+    seen: HashSet<(u128, M)>,
+    undo: Vec<(Cursor, M)>,
+    left: usize,
+}
+
+/// Whether there is such an order, from the default state on.
+pub(super) fn search<M: Model>(operations: &[Small]) -> Verdict {
+    let mut search = Search::<M>::new(operations);
+    let mut cursor = Cursor::Entry(search.next[EDGE]);
+    let mut furthest = EDGE;
+    let limit = operations.len().saturating_mul(STEPS.0).saturating_add(STEPS.1);
+    for _ in 0..limit {
+        if search.left == 0 {
+            return Verdict::Linearizable;
+        }
+        if let Cursor::Entry(entry) = cursor
+            && matches!(search.entries[entry], Entry::Return(_))
+        {
+            furthest = furthest.max(entry);
+        }
+        cursor = match search.forward(cursor) {
+            Some(cursor) => cursor,
+            None => match search.back() {
+                Some(cursor) => cursor,
+                None => return Verdict::Not(search.place(furthest)),
+            },
+        };
+    }
+    Verdict::Undecided
+}
+
+impl<'a, M: Model> Search<'a, M> {
+    fn new(operations: &'a [Small]) -> Self {
+        let (mut moments, mut open) = (Vec::new(), Vec::new());
+        for (place, operation) in operations.iter().enumerate() {
+            if operation.returned == crate::record::NEVER {
+                open.push((place, false));
+            } else {
+                // Calls come before returns of the same time: they may have overlapped.
+                moments.push((operation.call, 0, place));
+                moments.push((operation.returned, 1, place));
+            }
+        }
+        moments.sort_unstable();
+        open.sort_by_key(|(place, _)| operations[*place].call);
+        let mut entries = vec![Entry::Edge];
+        entries.extend(moments.iter().map(|(_, which, place)| match which {
+            0 => Entry::Call(*place),
+            _ => Entry::Return(*place),
+        }));
+        let mut partner = vec![EDGE; entries.len()];
+        let mut calls = vec![EDGE; operations.len()];
+        for (entry, kind) in entries.iter().enumerate() {
+            match kind {
+                Entry::Call(place) => calls[*place] = entry,
+                Entry::Return(place) => partner[calls[*place]] = entry,
+                Entry::Edge => {}
+            }
+        }
+        let count = entries.len();
+        let same = |one: usize, other: usize| operations[one].what == operations[other].what;
+        let twin = (0..open.len())
+            .map(|place| (0..place).rev().find(|before| same(open[*before].0, open[place].0)))
+            .collect();
+        Self {
+            operations,
+            partner,
+            next: (0..count).map(|entry| (entry + 1) % count).collect(),
+            previous: (0..count).map(|entry| (entry + count - 1) % count).collect(),
+            left: (count - 1) / 2,
+            entries,
+            open,
+            twin,
+            state: M::default(),
+            taken: 0,
+            seen: HashSet::new(),
+            undo: Vec::new(),
+        }
+    }
+
+    /// One step from here: where to go on, or `None` when nothing is left to try.
+    fn forward(&mut self, cursor: Cursor) -> Option<Cursor> {
+        match cursor {
+            Cursor::Entry(entry) => match { self.entries[entry] } {
+                Entry::Call(place) if self.take(place, cursor) => {
+                    self.unlink(entry);
+                    self.unlink(self.partner[entry]);
+                    self.left -= 1;
+                    Some(Cursor::Entry(self.next[EDGE]))
+                }
+                Entry::Call(_) => Some(Cursor::Entry(self.next[entry])),
+                Entry::Return(_) | Entry::Edge => Some(Cursor::Open(0)),
+            },
+            Cursor::Open(which) => {
+                let (place, is_taken) = *self.open.get(which)?;
+                if self.operations[place].call > self.blocked_at() {
+                    return None;
+                }
+                let twin_waits = self.twin[which].is_some_and(|twin| !self.open[twin].1);
+                if is_taken || twin_waits || !self.take(place, cursor) {
+                    return Some(Cursor::Open(which + 1));
+                }
+                self.open[which].1 = true;
+                Some(Cursor::Entry(self.next[EDGE]))
+            }
+        }
+    }
+
+    /// Undoes the last step that had an effect, and goes on after it.
+    fn back(&mut self) -> Option<Cursor> {
+        let (cursor, state) = self.undo.pop()?;
+        self.state = state;
+        match cursor {
+            Cursor::Entry(entry) => {
+                if let Entry::Call(place) = self.entries[entry] {
+                    self.taken ^= key(place);
+                }
+                self.relink(self.partner[entry]);
+                self.relink(entry);
+                self.left += 1;
+                Some(Cursor::Entry(self.next[entry]))
+            }
+            Cursor::Open(which) => {
+                self.taken ^= key(self.open[which].0);
+                self.open[which].1 = false;
+                Some(Cursor::Open(which + 1))
+            }
+        }
+    }
+
+    /// Lets the operation take effect here, unless its answer forbids it or all that follows was tried before.
+    fn take(&mut self, place: usize, cursor: Cursor) -> bool {
+        let Small { what, answer, .. } = self.operations[place];
+        let Some(state) = self.state.step(what, answer) else { return false };
+        let taken = self.taken ^ key(place);
+        if !self.seen.insert((taken, state)) {
+            return false;
+        }
+        self.undo.push((cursor, self.state));
+        (self.state, self.taken) = (state, taken);
+        true
+    }
+
+    /// When the first operation returned that has not taken effect yet.
+    fn blocked_at(&self) -> u64 {
+        let mut entry = self.next[EDGE];
+        while let Entry::Call(_) = self.entries[entry] {
+            entry = self.next[entry];
+        }
+        match self.entries[entry] {
+            Entry::Return(place) => self.operations[place].returned,
+            _ => 0,
+        }
+    }
+
+    fn unlink(&mut self, entry: usize) {
+        let (previous, next) = (self.previous[entry], self.next[entry]);
+        self.next[previous] = next;
+        self.previous[next] = previous;
+    }
+
+    /// Undoes [`unlink`](Self::unlink), in the reverse order.
+    fn relink(&mut self, entry: usize) {
+        let (previous, next) = (self.previous[entry], self.next[entry]);
+        self.next[previous] = entry;
+        self.previous[next] = entry;
+    }
+
+    /// The operation that an entry is of.
+    fn place(&self, entry: usize) -> usize {
+        match self.entries[entry] {
+            Entry::Call(place) | Entry::Return(place) => place,
+            Entry::Edge => 0,
+        }
+    }
+}
+
+/// 128 bits that stand for an operation: two sets of them have one sum in no history that is ever written.
+fn key(place: usize) -> u128 {
+    let half = |seed: u64| {
+        let mut mixed = (place as u64).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u128::from(mixed ^ (mixed >> 31))
+    };
+    half(0x1234_5678_9abc_def1) << 64 | half(0x0fed_cba9_8765_4321)
+}

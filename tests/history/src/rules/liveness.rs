@@ -1,0 +1,107 @@
+//! O5: everybody is answered in time.
+//!
+//! Proved wrong are
+//!
+//! * a waiter without an answer, or with a late one, though nothing was broken for
+//!   [`wait_bound`](super::Rules::wait_bound) since [`Healed`](crate::Event::Healed) and since its call. The next
+//!   fault, pause or crash ends the quiet, a crash from the last word of who died on;
+//! * an acquire that returns, or does not, [`timeout_slack`](super::Rules::timeout_slack) after its timeout. A try has
+//!   none, and is not judged;
+//! * a loss that was told later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after `is_held`
+//!   said false; and one that was never told, where [`losses_told`](super::Rules::losses_told).
+//!
+//! The time in which the client was paused does not count. An acquire that its caller dropped is not judged, nor one of
+//! a client that was killed before it was answered: when it died is not known exactly.
+
+use super::{ENOUGH, Found};
+use crate::display::Span;
+use crate::record::NEVER;
+use crate::report::Rule;
+use crate::timeline::{Attempt, Scope};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    let mut violations = 0;
+    for attempt in &scope.attempts {
+        violations += u64::from(acquire(scope, attempt, found));
+        violations += u64::from(loss(scope, attempt, found));
+        if violations >= ENOUGH {
+            return;
+        }
+    }
+}
+
+/// Whether the acquire was answered too late.
+fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool {
+    let Some(call) = attempt.call.time() else { return false };
+    let clients = &found.timeline.clients;
+    let answered = attempt.answered();
+    if attempt.cancelled.is_some()
+        || answered.is_none() && clients.crashed(attempt.client).is_some()
+    {
+        return false;
+    }
+    let proof = [attempt.call.index, attempt.granted.index, attempt.refused.index];
+    let seen = answered.unwrap_or(found.timeline.end);
+    if attempt.timeout != 0 && attempt.timeout != NEVER && found.rules.timeout_slack != NEVER {
+        let span = attempt.timeout.saturating_add(found.rules.timeout_slack);
+        let due = clients.due(attempt.client, call, span);
+        if seen > due {
+            let what = format!("no answer until {} after it was due", Span(seen - due));
+            found.add(Rule::O5, scope.object, what, &proof);
+            return true;
+        }
+    }
+    let Some(due) = lost_in(attempt.client, call, seen, found) else { return false };
+    let what = format!("still waits {} after it was due, and nothing is broken", Span(seen - due));
+    found.add(Rule::O5, scope.object, what, &proof);
+    true
+}
+
+/// When a waiter should have been answered that waited from `call` until `seen`, if it was not.
+fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> {
+    let clients = &found.timeline.clients;
+    let bound = found.rules.wait_bound;
+    if bound == NEVER || seen.saturating_sub(call) <= bound {
+        return None;
+    }
+    let first = clients.quiet.partition_point(|quiet| quiet.to <= call);
+    let met = clients.quiet.iter().skip(first).take_while(|quiet| quiet.from < seen);
+    met.filter_map(|quiet| {
+        let due = clients.due(client, quiet.from.max(call), bound);
+        (due < quiet.to.min(seen)).then_some(due)
+    })
+    .next()
+}
+
+/// Whether the loss was told too late, or never.
+fn loss(scope: &Scope<'_>, grant: &Attempt, found: &mut Found<'_>) -> bool {
+    let (clients, slack) = (&found.timeline.clients, found.rules.lost_slack);
+    if !grant.granted.is_some() || slack == NEVER {
+        return false;
+    }
+    let over = grant.deadline.min(grant.not_held.at);
+    if over == NEVER {
+        return false;
+    }
+    let due = clients.due_at(grant.client, over.max(grant.granted.at), slack);
+    // Who lets go no longer listens.
+    if grant.release_call.time().is_some_and(|release| release <= due) {
+        return false;
+    }
+    let proof = [grant.granted.index, grant.not_held.index, grant.lost.index];
+    match grant.lost.time() {
+        Some(told) if told > due => {
+            let what = format!("the loss was told {} after it was due", Span(told - due));
+            found.add(Rule::O5, scope.object, what, &proof);
+            true
+        }
+        None if found.rules.losses_told
+            && found.timeline.end > due
+            && clients.crashed(grant.client).is_none() =>
+        {
+            found.add(Rule::O5, scope.object, "the loss was never told", &proof);
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,56 @@
+//! O4: first come, first served; a token is the place in the queue.
+//!
+//! Proved wrong is a grant that returned **before** one with a smaller token that excludes it and that held for certain
+//! after that: had the smaller token been granted first, both would have held at once, so it was granted second, and
+//! overtaken. Where the object is not [`fifo`](super::Object::fifo) tokens are given with the grant, and the same is a
+//! violation of O2.
+//!
+//! Not proved: who was overtaken and nobody asked whether it held; who came first, where both have no token yet. The
+//! moment at which a place in the queue is taken is not seen from outside.
+
+use super::{ENOUGH, Found, Kind};
+use crate::report::Rule;
+use crate::timeline::{Attempt, Scope};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    if !found.rules.tokens_rise {
+        return;
+    }
+    for mut grants in scope.groups() {
+        grants.retain(|grant| !found.excused(grant));
+        grants.sort_by_key(|grant| grant.granted.at);
+        overtaken(scope, &grants, found);
+    }
+}
+
+fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
+    let rule = if scope.object.fifo { Rule::O4 } else { Rule::O2 };
+    // The grants with the largest tokens of those that returned so far.
+    let (mut alone, mut sharing): (Option<&Attempt>, Option<&Attempt>) = (None, None);
+    let mut violations = 0;
+    for grant in grants {
+        let shares = grant.shared && scope.object.kind == Kind::Lock;
+        let others = alone.into_iter().chain(sharing.filter(|_| !shares));
+        if let Some(other) = others.max_by_key(|other| other.token)
+            && other.token > grant.token
+            && grant.held.is_some()
+            && other.granted.at < grant.granted.at
+            && other.granted.at < grant.held.at
+            // O1 tells those that hold at once, O2 those that were called later.
+            && other.held_until() <= grant.granted.at
+            && grant.call.time().is_none_or(|call| call <= other.granted.at)
+        {
+            let what = format!("token {} was granted before token {}", other.token, grant.token);
+            let proof = [other.granted.index, grant.granted.index, grant.held.index];
+            found.add(rule, scope.object, what, &proof);
+            violations += 1;
+            if violations >= ENOUGH {
+                return;
+            }
+        }
+        let highest = if shares { &mut sharing } else { &mut alone };
+        if highest.is_none_or(|highest| highest.token < grant.token) {
+            *highest = Some(grant);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! O2: the later grant has the larger token.
+//!
+//! Later for certain is who was called when the other had returned. All grants of one lock are compared, exclusive and
+//! shared alike; those of a semaphore slot by slot, as its tokens rise. Two grants never have one token.
+//!
+//! Not proved: the order of grants whose acquires ran at the same time. O4 judges some of them.
+
+use super::{ENOUGH, Found};
+use crate::report::Rule;
+use crate::timeline::{Attempt, Scope};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    if !found.rules.tokens_rise {
+        return;
+    }
+    for mut grants in scope.groups() {
+        rising(scope, &mut grants, found);
+        unique(scope, &mut grants, found);
+    }
+}
+
+fn rising(scope: &Scope<'_>, grants: &mut [&Attempt], found: &mut Found<'_>) {
+    grants.sort_by_key(|grant| grant.granted.at);
+    let mut called: Vec<_> = grants.iter().filter(|grant| grant.call.is_some()).collect();
+    called.sort_by_key(|grant| grant.call.at);
+    let mut returned = grants.iter().peekable();
+    let mut highest: Option<&Attempt> = None;
+    let mut violations = 0;
+    for later in called {
+        while let Some(grant) = returned.next_if(|grant| grant.granted.at < later.call.at) {
+            if highest.is_none_or(|highest| highest.token < grant.token) {
+                highest = Some(grant);
+            }
+        }
+        // Equal ones are told below.
+        let Some(earlier) = highest.filter(|highest| highest.token > later.token) else { continue };
+        let what = format!("token {} after token {}", later.token, earlier.token);
+        let proof = [earlier.granted.index, later.call.index, later.granted.index];
+        found.add(Rule::O2, scope.object, what, &proof);
+        violations += 1;
+        if violations >= ENOUGH {
+            return;
+        }
+    }
+}
+
+fn unique(scope: &Scope<'_>, grants: &mut [&Attempt], found: &mut Found<'_>) {
+    grants.sort_by_key(|grant| grant.token);
+    let twice = grants.windows(2).filter_map(|pair| match pair {
+        [one, other] if one.token == other.token => Some((one, other)),
+        _ => None,
+    });
+    for (one, other) in twice.take(ENOUGH as usize) {
+        let what = format!("token {} twice", one.token);
+        let proof = [one.granted.index, other.granted.index];
+        found.add(Rule::O2, scope.object, what, &proof);
+    }
+}

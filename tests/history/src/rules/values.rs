@@ -1,0 +1,56 @@
+//! O7, values and counters: their answers are those of one operation after the other.
+//!
+//! Each object by itself: if each is linearizable, all are together. A value is absent at first, a counter zero. Reads
+//! without an answer say nothing, writes without one may have been carried out at any time since.
+//!
+//! Not proved: an object whose search was given up, [`undecided`](crate::Report::undecided). That takes very many
+//! operations at once, or many whose answers are not known.
+
+use super::Found;
+use super::linear::{Verdict, search};
+use super::models::{Counter, Register};
+use crate::record::{Answer, Operation};
+use crate::report::Rule;
+use crate::timeline::{Scope, Small};
+
+pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
+    let (mut counter, mut value) = (Vec::new(), Vec::new());
+    for small in &scope.operations {
+        match (small.what, small.answer) {
+            (_, Answer::NotDone)
+            | (Operation::Leader, _)
+            | (Operation::Read | Operation::Count, Answer::Unknown) => {}
+            (Operation::Add { .. } | Operation::Count, _) => counter.push(*small),
+            _ => value.push(*small),
+        }
+    }
+    conclude(scope, &value, search::<Register>, found);
+    conclude(scope, &counter, search::<Counter>, found);
+}
+
+fn conclude(
+    scope: &Scope<'_>,
+    operations: &[Small],
+    search: fn(&[Small]) -> Verdict,
+    found: &mut Found<'_>,
+) {
+    if operations.is_empty() {
+        return;
+    }
+    match search(operations) {
+        Verdict::Linearizable => {}
+        Verdict::Undecided => found.report.undecided += 1,
+        Verdict::Not(place) => {
+            let wrong = &operations[place];
+            // What was at the same time, and what came right before.
+            let met = operations.iter().filter(|other| other.call <= wrong.returned);
+            let mut met: Vec<_> = met.map(|other| (other.returned, other.index)).collect();
+            met.sort_unstable();
+            let near = met.partition_point(|(returned, _)| *returned < wrong.call);
+            let met = met.into_iter().skip(near.saturating_sub(4)).map(|(_, index)| index);
+            let mut proof: Vec<_> = met.filter(|index| *index != wrong.index).take(24).collect();
+            proof.push(wrong.index);
+            found.add(Rule::O7, scope.object, "no order explains the last answer", &proof);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! A history in order of time, with the records of each acquire brought together.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::clients::Clients;
+use crate::record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why};
+use crate::report::Report;
+use crate::rules::{Kind, Object, Rules};
+
+/// One moment of an attempt, and the record that tells it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    /// [`NEVER`]: it did not happen.
+    pub(crate) at: u64,
+    pub(crate) index: usize,
+}
+
+impl Mark {
+    const NONE: Self = Self { at: NEVER, index: usize::MAX };
+
+    pub(crate) fn is_some(self) -> bool {
+        self.at != NEVER
+    }
+
+    /// Its time, or nothing.
+    pub(crate) fn time(self) -> Option<u64> {
+        self.is_some().then_some(self.at)
+    }
+}
+
+/// All that is known of one acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) client: u32,
+    object: u32,
+    pub(crate) shared: bool,
+    pub(crate) timeout: u64,
+    pub(crate) token: u64,
+    pub(crate) slot: u32,
+    pub(crate) deadline: u64,
+    pub(crate) why: Option<Why>,
+    pub(crate) call: Mark,
+    pub(crate) granted: Mark,
+    pub(crate) refused: Mark,
+    pub(crate) cancelled: Mark,
+    /// The latest clock before an `is_held` that said true.
+    pub(crate) held: Mark,
+    /// After the first `is_held` that said false.
+    pub(crate) not_held: Mark,
+    pub(crate) lost: Mark,
+    downgraded: Mark,
+    pub(crate) release_call: Mark,
+    pub(crate) release_return: Mark,
+    pub(crate) released: bool,
+}
+
+impl Attempt {
+    fn new(client: u32, object: u32) -> Self {
+        Self {
+            client,
+            object,
+            shared: false,
+            timeout: NEVER,
+            token: 0,
+            slot: NO_SLOT,
+            deadline: NEVER,
+            why: None,
+            call: Mark::NONE,
+            granted: Mark::NONE,
+            refused: Mark::NONE,
+            cancelled: Mark::NONE,
+            held: Mark::NONE,
+            not_held: Mark::NONE,
+            lost: Mark::NONE,
+            downgraded: Mark::NONE,
+            release_call: Mark::NONE,
+            release_return: Mark::NONE,
+            released: false,
+        }
+    }
+
+    /// Takes in a record of it; false: it does not fit to what is there.
+    fn add(&mut self, at: u64, index: usize, event: &Event) -> bool {
+        let mark = Mark { at, index };
+        match *event {
+            Event::Call { shared, timeout } => {
+                (self.shared, self.timeout) = (shared, timeout);
+                set(&mut self.call, mark)
+            }
+            Event::Granted { token, slot } => {
+                (self.token, self.slot) = (token, slot);
+                set(&mut self.granted, mark) && !self.is_dropped()
+            }
+            Event::Refused { why } => {
+                self.why = Some(why);
+                set(&mut self.refused, mark) && !self.granted.is_some() && !self.is_dropped()
+            }
+            Event::Cancelled => set(&mut self.cancelled, mark) && self.answered().is_none(),
+            Event::Probe { before, held: true } => {
+                let share = self.downgraded.is_some() && before > self.downgraded.at;
+                if !share && (!self.held.is_some() || self.held.at < before) {
+                    self.held = Mark { at: before, index };
+                }
+                before <= at
+            }
+            Event::Probe { held: false, .. } => {
+                if !self.not_held.is_some() {
+                    self.not_held = mark;
+                }
+                true
+            }
+            Event::Lost { deadline } => {
+                self.deadline = deadline;
+                set(&mut self.lost, mark)
+            }
+            Event::Downgraded => set(&mut self.downgraded, mark),
+            Event::ReleaseCall => set(&mut self.release_call, mark),
+            Event::ReleaseReturn { outcome } => {
+                self.released = outcome == 0;
+                set(&mut self.release_return, mark)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.cancelled.is_some()
+    }
+
+    /// When the acquire returned, with a guard or without.
+    pub(crate) fn answered(&self) -> Option<u64> {
+        self.granted.time().or(self.refused.time())
+    }
+
+    /// The end of the time in which it held for certain, which begins with its return; that itself, where
+    /// nobody asked.
+    pub(crate) fn held_until(&self) -> u64 {
+        self.held.time().map_or(self.granted.at, |held| held.max(self.granted.at))
+    }
+
+    /// When its entry was gone from the store for certain, if ended attempts leave theirs for `bound` at most.
+    pub(crate) fn gone(&self, crashed: Option<u64>, bound: u64) -> u64 {
+        if let (true, Some(released)) = (self.released, self.release_return.time()) {
+            return released;
+        }
+        let ends =
+            [self.refused, self.cancelled, self.lost, self.release_call, self.release_return];
+        let ended = ends.into_iter().filter_map(Mark::time).chain(crashed).max();
+        ended.map_or(NEVER, |ended| ended.saturating_add(bound))
+    }
+}
+
+/// Sets a mark that was not set; the first one stays.
+fn set(place: &mut Mark, mark: Mark) -> bool {
+    let first = !place.is_some();
+    if first {
+        *place = mark;
+    }
+    first
+}
+
+/// A small operation, between its call and its return.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Small {
+    pub(crate) call: u64,
+    /// [`NEVER`]: it may be carried out yet.
+    pub(crate) returned: u64,
+    pub(crate) what: Operation,
+    pub(crate) answer: Answer,
+    pub(crate) index: usize,
+}
+
+/// What happened to one object.
+#[derive(Debug)]
+pub(crate) struct Scope<'a> {
+    pub(crate) object: &'a Object,
+    pub(crate) attempts: Vec<&'a Attempt>,
+    pub(crate) operations: Vec<Small>,
+    /// Records of the fenced resource, and of what remained.
+    pub(crate) told: Vec<usize>,
+}
+
+impl<'a> Scope<'a> {
+    fn new(object: &'a Object) -> Self {
+        Self { object, attempts: Vec::new(), operations: Vec::new(), told: Vec::new() }
+    }
+
+    /// The grants among which tokens rise and exclusion is pairwise: all, or those of one slot.
+    pub(crate) fn groups(&self) -> Vec<Vec<&'a Attempt>> {
+        let mut granted: Vec<_> =
+            self.attempts.iter().copied().filter(|attempt| attempt.granted.is_some()).collect();
+        if !matches!(self.object.kind, Kind::Slots { .. }) {
+            return vec![granted];
+        }
+        granted.retain(|attempt| attempt.slot != NO_SLOT);
+        granted.sort_by_key(|attempt| attempt.slot);
+        granted.chunk_by(|one, other| one.slot == other.slot).map(<[_]>::to_vec).collect()
+    }
+}
+
+/// The whole history.
+pub(crate) struct Timeline<'a> {
+    pub(crate) records: Cow<'a, [Record]>,
+    attempts: Vec<Attempt>,
+    operations: Vec<(usize, Small)>,
+    told: Vec<(usize, usize)>,
+    pub(crate) clients: Clients,
+    /// The last moment of the history.
+    pub(crate) end: u64,
+}
+
+impl<'a> Timeline<'a> {
+    pub(crate) fn new(records: &'a [Record], rules: &Rules, report: &mut Report) -> Self {
+        let mut records = Cow::Borrowed(records);
+        if !records.is_sorted_by_key(|record| record.at) {
+            // Stable: records of equal time stay in the order they were written.
+            records.to_mut().sort_by_key(|record| record.at);
+        }
+        let mut gather = Gather::new(rules);
+        for (index, record) in records.iter().enumerate() {
+            if !gather.take(index, record) {
+                report.misfits += 1;
+            }
+            report.count(record, rules);
+        }
+        let Gather { attempts, operations, told, mut misfits, .. } = gather;
+        for attempt in &attempts {
+            let orphan = !attempt.call.is_some();
+            let guard = [attempt.held, attempt.not_held, attempt.lost, attempt.release_call];
+            let unheld = !attempt.granted.is_some() && guard.into_iter().any(Mark::is_some);
+            misfits += u64::from(orphan || unheld);
+            let open = attempt.answered().is_none() && !attempt.cancelled.is_some();
+            report.unanswered += u64::from(open);
+        }
+        report.misfits += misfits;
+        report.records = records.len() as u64;
+        let end = records.last().map_or(0, |record| record.at);
+        report.span = end - records.first().map_or(0, |record| record.at);
+        let clients = Clients::new(&records, rules);
+        Self { records, attempts, operations, told, clients, end }
+    }
+
+    /// The history by object, in the order of the rules.
+    pub(crate) fn scopes<'s>(&'s self, rules: &'s Rules) -> Vec<Scope<'s>> {
+        let mut scopes: Vec<_> = rules.objects.iter().map(Scope::new).collect();
+        for attempt in &self.attempts {
+            if let Some(scope) = scopes.get_mut(attempt.object as usize) {
+                scope.attempts.push(attempt);
+            }
+        }
+        for (object, small) in &self.operations {
+            scopes[*object].operations.push(*small);
+        }
+        for (object, index) in &self.told {
+            scopes[*object].told.push(*index);
+        }
+        scopes
+    }
+}
+
+/// Brings the records together.
+struct Gather {
+    objects: HashMap<u32, usize, Quick>,
+    known: HashMap<(u32, u64), usize, Quick>,
+    attempts: Vec<Attempt>,
+    begun: HashMap<(u32, u64), usize, Quick>,
+    operations: Vec<(usize, Small)>,
+    told: Vec<(usize, usize)>,
+    misfits: u64,
+}
+
+impl Gather {
+    fn new(rules: &Rules) -> Self {
+        let objects = rules.objects.iter().enumerate();
+        Self {
+            objects: objects.map(|(index, object)| (object.id, index)).collect(),
+            known: HashMap::default(),
+            attempts: Vec::new(),
+            begun: HashMap::default(),
+            operations: Vec::new(),
+            told: Vec::new(),
+            misfits: 0,
+        }
+    }
+
+    /// False: the record fits nowhere.
+    fn take(&mut self, index: usize, record: &Record) -> bool {
+        match record.event {
+            Event::Crash
+            | Event::Paused
+            | Event::Resumed
+            | Event::Fault { .. }
+            | Event::FaultEnd { .. }
+            | Event::Healed => return true,
+            _ => {}
+        }
+        let Some(&object) = self.objects.get(&record.object) else { return false };
+        match record.event {
+            Event::Write { .. }
+            | Event::Final { .. }
+            | Event::Kept { .. }
+            | Event::Remains { .. } => {
+                self.told.push((object, index));
+                true
+            }
+            Event::Operation { call, what, answer } => {
+                let returned = if answer == Answer::Unknown { NEVER } else { record.at };
+                let small = Small { call, returned, what, answer, index };
+                self.operation(object, record, small)
+            }
+            _ => self.attempt(object, index, record),
+        }
+    }
+
+    fn attempt(&mut self, object: usize, index: usize, record: &Record) -> bool {
+        if record.attempt == 0 {
+            return false;
+        }
+        let place = *self.known.entry((record.client, record.attempt)).or_insert_with(|| {
+            self.attempts
+                .push(Attempt::new(record.client, u32::try_from(object).unwrap_or(u32::MAX)));
+            self.attempts.len() - 1
+        });
+        let attempt = &mut self.attempts[place];
+        attempt.object as usize == object && attempt.add(record.at, index, &record.event)
+    }
+
+    fn operation(&mut self, object: usize, record: &Record, small: Small) -> bool {
+        if !small.what.may_answer(small.answer) || small.call > record.at {
+            return false;
+        }
+        if record.attempt != 0 {
+            match self.begun.entry((record.client, record.attempt)) {
+                Entry::Vacant(entry) => {
+                    entry.insert(self.operations.len());
+                }
+                Entry::Occupied(entry) => {
+                    let (of, begun) = &mut self.operations[*entry.get()];
+                    let same = *of == object && begun.what == small.what;
+                    if same && begun.answer == Answer::Unknown {
+                        *begun = Small { call: begun.call.min(small.call), ..small };
+                    }
+                    return same;
+                }
+            }
+        }
+        self.operations.push((object, small));
+        true
+    }
+}
+
+/// A hasher for numbers that nobody chose to collide.
+type Quick = BuildHasherDefault<Mix>;
+
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

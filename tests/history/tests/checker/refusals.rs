@@ -1,0 +1,95 @@
+//! O7, tries.
+
+use coordination_history::{Event, Kind, Record, Rule, Rules, Why};
+
+use crate::story::{CALL, NOT_FREE, SHARE, TRY, breaks, granted, lock, of, passes, rules, whole};
+
+/// It is refused between these two.
+fn refused(call: u64, at: u64) -> Vec<Record> {
+    vec![of(9, call, TRY), of(9, at, NOT_FREE)]
+}
+
+fn bounded(mut rules: Rules) -> Rules {
+    rules.entry_bound = 10;
+    rules
+}
+
+#[test]
+fn somebody_may_have_it() {
+    // From its call to the end of its release.
+    let holder = whole(1, 20, 30, 40, granted(1));
+    for (call, at) in [(5, 20), (25, 26), (30, 39), (44, 50)] {
+        passes(&lock(), &[holder.clone(), refused(call, at)].concat());
+    }
+    for (call, at) in [(5, 19), (45, 50)] {
+        breaks(Rule::O7, &lock(), &[holder.clone(), refused(call, at)].concat());
+    }
+    breaks(Rule::O7, &lock(), &refused(5, 19));
+}
+
+#[test]
+fn entries_outlive_their_attempts() {
+    let unknown = Event::ReleaseReturn { outcome: 2 };
+    let ends = [Event::Cancelled, NOT_FREE, unknown, Event::Lost { deadline: 3 }];
+    for end in ends {
+        let mut other = vec![of(1, 20, if end == NOT_FREE { TRY } else { CALL })];
+        if matches!(end, Event::Lost { .. } | Event::ReleaseReturn { .. }) {
+            other.push(of(1, 25, granted(1)));
+        }
+        other.push(of(1, 30, end));
+        // The other may itself be refused because of this one.
+        passes(&bounded(lock()), &[other.clone(), refused(20, 40)].concat());
+        passes(&bounded(lock()), &[other.clone(), refused(40, 50), refused_earlier()].concat());
+        breaks(
+            Rule::O7,
+            &bounded(lock()),
+            &[other.clone(), refused(41, 50), refused_earlier()].concat(),
+        );
+        passes(&lock(), &[other, refused(900, 950), refused_earlier()].concat());
+    }
+    // One that was killed, and one that never ended.
+    let held = vec![of(1, 20, CALL), of(1, 25, granted(1))];
+    passes(&bounded(lock()), &[held.clone(), refused(900, 950)].concat());
+    let crash = Record { attempt: 0, object: 0, ..of(1, 30, Event::Crash) };
+    passes(&bounded(lock()), &[held.clone(), vec![crash], refused(40, 50)].concat());
+    breaks(Rule::O7, &bounded(lock()), &[held, vec![crash], refused(41, 50)].concat());
+}
+
+/// It is in the way of the try at 20 only.
+fn refused_earlier() -> Vec<Record> {
+    [of(8, 21, CALL), of(8, 22, granted(9)), of(8, 23, Event::ReleaseCall)]
+        .into_iter()
+        .chain([of(8, 24, Event::ReleaseReturn { outcome: 0 })])
+        .collect()
+}
+
+#[test]
+fn a_share_is_refused_for_the_lock_only() {
+    let share = [of(9, 35, SHARE), of(9, 36, NOT_FREE)].map(|record| match record.event {
+        Event::Call { .. } => Record { event: Event::Call { shared: true, timeout: 0 }, ..record },
+        _ => record,
+    });
+    let alone = whole(1, 20, 30, 40, granted(1));
+    let mut shared = alone.clone();
+    shared[0].event = SHARE;
+    passes(&lock(), &[alone, share.to_vec()].concat());
+    breaks(Rule::O7, &lock(), &[shared.clone(), share.to_vec()].concat());
+    passes(&lock(), &[shared, refused(35, 36)].concat());
+}
+
+#[test]
+fn all_permits_are_needed() {
+    let semaphore = rules(Kind::Slots { count: 2 });
+    let one = |client, call| whole(client, call, 30, 40, granted(u64::from(client)));
+    passes(&semaphore, &[one(1, 20), one(2, 20), refused(35, 36)].concat());
+    passes(&semaphore, &[one(1, 20), one(2, 29), refused(27, 29)].concat());
+    breaks(Rule::O7, &semaphore, &[one(1, 20), refused(35, 36)].concat());
+    breaks(Rule::O7, &semaphore, &[one(1, 20), one(2, 29), refused(27, 28)].concat());
+}
+
+#[test]
+fn only_not_free_is_judged_and_only_of_tries() {
+    passes(&lock(), &[of(9, 5, TRY), of(9, 6, Event::Refused { why: Why::Unavailable })]);
+    let timeout = Event::Call { shared: false, timeout: 50 };
+    passes(&lock(), &[of(9, 5, timeout), of(9, 55, NOT_FREE)]);
+}
