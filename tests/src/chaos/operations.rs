@@ -44,35 +44,57 @@ impl Clerk {
         Some(Self { desk, rng, seen: None, written: client << 20 })
     }
 
-    /// One operation.
+    /// One operation. It is written down before as one without an answer, for whoever is killed meanwhile.
     pub(super) async fn turn(&mut self, pen: &Pen) {
+        let what = self.choose();
         let call = now();
-        let (what, answer) = match &self.desk {
+        if !matches!(what, Operation::Read | Operation::Count | Operation::Leader) {
+            pen.write(Event::Operation { call, what, answer: Answer::Unknown });
+        }
+        let answer = match &self.desk {
             Desk::Value(value) => {
                 let value = value.clone();
-                self.value(&value).await
+                self.value(&value, what).await
             }
-            Desk::Counter(counter) => count(counter, &mut self.rng).await,
-            Desk::Election(election) => (Operation::Leader, leader(election).await),
+            Desk::Counter(counter) => count(counter, what).await,
+            Desk::Election(election) => leader(election).await,
         };
         pen.write(Event::Operation { call, what, answer });
     }
 
-    async fn value(&mut self, value: &SharedValue<u32>) -> (Operation, Answer) {
-        match self.rng.random_range(0..100) {
-            0..40 => (Operation::Read, self.read(value).await),
-            40..50 => {
+    fn choose(&mut self) -> Operation {
+        let chance = self.rng.random_range(0..100);
+        match &self.desk {
+            Desk::Counter(_) if chance < 30 => Operation::Count,
+            Desk::Counter(_) => Operation::Add { by: self.rng.random_range(1..10) },
+            Desk::Election(_) => Operation::Leader,
+            Desk::Value(_) if chance < 40 => Operation::Read,
+            Desk::Value(_) if chance < 45 => Operation::Delete,
+            Desk::Value(_) => {
                 self.written += 1;
-                let set = value.set(&self.written).await;
-                let answer = set.map(|version| Answer::Written { version: number(version) });
-                (Operation::Set { value: self.written }, answer.unwrap_or_else(write_failed))
+                let (value, expected) = (self.written, self.seen.map_or(0, number));
+                match chance {
+                    45..55 => Operation::Set { value },
+                    _ => Operation::CompareAndSet { expected, value },
+                }
             }
-            50..95 => self.compare_and_set(value).await,
-            _ => {
+        }
+    }
+
+    async fn value(&mut self, value: &SharedValue<u32>, what: Operation) -> Answer {
+        match what {
+            Operation::Set { value: new } => {
+                let set = value.set(&new).await;
+                let answer = set.map(|version| Answer::Written { version: number(version) });
+                answer.unwrap_or_else(write_failed)
+            }
+            Operation::CompareAndSet { value: new, .. } => self.compare_and_set(value, new).await,
+            Operation::Delete => {
                 let deleted = value.delete().await;
                 let answer = deleted.map(|is| if is { Answer::Deleted } else { Answer::Absent });
-                (Operation::Delete, answer.unwrap_or_else(write_failed))
+                answer.unwrap_or_else(write_failed)
             }
+            _ => self.read(value).await,
         }
     }
 
@@ -90,33 +112,26 @@ impl Clerk {
         }
     }
 
-    async fn compare_and_set(&mut self, value: &SharedValue<u32>) -> (Operation, Answer) {
-        self.written += 1;
-        let expected = self.seen;
-        let what = Operation::CompareAndSet {
-            expected: expected.map_or(0, number),
-            value: self.written,
-        };
-        let answer = match value.compare_and_set(expected, &self.written).await {
+    async fn compare_and_set(&mut self, value: &SharedValue<u32>, new: u32) -> Answer {
+        match value.compare_and_set(self.seen, &new).await {
             Ok(Some(version)) => {
                 self.seen = Some(version);
                 Answer::Written { version: number(version) }
             }
             Ok(None) => Answer::Mismatch,
             Err(error) => write_failed(error),
-        };
-        (what, answer)
+        }
     }
 }
 
-async fn count(counter: &Counter, rng: &mut StdRng) -> (Operation, Answer) {
-    if rng.random_bool(0.3) {
-        let number = counter.read().await.map(Answer::Number);
-        return (Operation::Count, number.unwrap_or(Answer::NotDone));
+async fn count(counter: &Counter, what: Operation) -> Answer {
+    match what {
+        Operation::Add { by } => {
+            let sum = counter.add(by).await.map(Answer::Number);
+            sum.unwrap_or_else(write_failed)
+        }
+        _ => counter.read().await.map(Answer::Number).unwrap_or(Answer::NotDone),
     }
-    let by = rng.random_range(1..10);
-    let sum = counter.add(by).await.map(Answer::Number);
-    (Operation::Add { by }, sum.unwrap_or_else(write_failed))
 }
 
 async fn leader(election: &Election) -> Answer {
@@ -127,6 +142,7 @@ async fn leader(election: &Election) -> Answer {
     }
 }
 
+/// Who drops such a call, or is told that its outcome is not known, may find it carried out later.
 fn write_failed(error: Error) -> Answer {
     match error.effect() {
         Effect::None => Answer::NotDone,

@@ -1,7 +1,7 @@
 //! A run: rounds of faults, each healed, drained, searched for remains and judged.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -356,9 +356,29 @@ impl Carried {
 }
 
 /// The records of a group, and those that concern both.
+///
+/// Of an operation that was answered, only that: it was written down before too, as one that was not.
 pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
-    let is_its = |record: &&Record| record.object == 0 || is_of(group, record.object);
-    records.iter().filter(is_its).copied().collect()
+    let mut answered = BTreeSet::new();
+    for record in records {
+        if let Event::Operation { answer, .. } = record.event
+            && answer != Answer::Unknown
+        {
+            answered.insert((record.client, record.attempt));
+        }
+    }
+    let mut open = BTreeSet::new();
+    let mut is_its = |record: &&Record| {
+        let whose = (record.client, record.attempt);
+        match record.event {
+            // Once, though the answer was that nobody knows.
+            Event::Operation { answer: Answer::Unknown, .. } => {
+                !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
+            }
+            _ => record.object == 0 || is_of(group, record.object),
+        }
+    };
+    records.iter().filter(|record| is_its(record)).copied().collect()
 }
 
 /// Where failures are kept unless somebody says otherwise.

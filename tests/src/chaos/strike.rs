@@ -2,6 +2,8 @@
 
 use std::{
     fs::{self, File},
+    io,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -152,7 +154,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         .map(|folder| directory.inside(Group::Spoiled, folder));
     let some = |folder, rng: &mut StdRng| Directory::some_file(folder, rng);
     let length = |path| fs::metadata(path).map_or(1, |data: fs::Metadata| data.len().max(1));
-    let cut = |path: &std::path::PathBuf, length| {
+    let cut = |path: &PathBuf, length| {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
     let elsewhere = directory.disk.path().join(format!("gone-{}", rng.random::<u32>()));
@@ -168,10 +170,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         (Fault::QueueCut, Some(queue)) => {
             Some(cut(&queue, rng.random_range(0..length(&queue).min(4_096))))
         }
-        (Fault::QueueReplaced, Some(queue)) => {
-            let copied = fs::copy(&queue, &elsewhere);
-            Some(copied.and_then(|_| fs::rename(&elsewhere, queue)))
-        }
+        (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
         _ => None,
     };
     if let Some(Err(error)) = done {
@@ -179,6 +178,15 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     }
     // The old directories may still be in use; a full disk is another fault.
     let _ = fs::remove_dir_all(elsewhere);
+}
+
+/// Puts a copy in the place of a queue's file. The copy is exact, as the file is locked: an older one would say
+/// that what was released meanwhile is held, by a session that lives and knows nothing of it.
+fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
+    let file = File::open(queue)?;
+    file.lock()?;
+    fs::copy(queue, copy)?;
+    fs::rename(copy, queue)
 }
 
 /// Whether it was one of these. They strike one client's links, or all.

@@ -256,9 +256,8 @@ impl Contender {
             }
         };
         if plan.end == End::ByItself {
-            let timed = held.release_after(plan.hold);
-            tokio::join!(watch_timed(&timed, pen), effects);
-            return;
+            // Without effects: whoever sets a time in advance writes late on a slow machine, nemesis or none.
+            return watch_timed(&held.release_after(plan.hold), pen).await;
         }
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
         ask(held.grant(), pen);
