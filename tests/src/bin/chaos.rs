@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         runtime.block_on(client::main());
         return ExitCode::SUCCESS;
     }
-    if let Some(("show", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+    if let Some(("show", rest)) =
+        arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
         return show(rest);
     }
     let chaos = match parse(&arguments) {

@@ -9,7 +9,6 @@
 //! * `stop` closes the session.
 
 use std::{
-
     path::PathBuf,
     process,
     sync::{
@@ -138,8 +137,7 @@ async fn carry_out(client: &OnceLock<Arc<Client>>, order: &Value) -> Result<Valu
 async fn connect(store: Store, member: &str) -> Coordinator {
     let url = std::env::var(URL).expect("it is set by whoever starts a client");
     loop {
-        let mut builder =
-            Coordinator::builder().member_id(member).heartbeat(store.heartbeat());
+        let mut builder = Coordinator::builder().member_id(member).heartbeat(store.heartbeat());
         if let Some(ttl) = store.ttl() {
             builder = builder.ttl(ttl);
         }
@@ -171,14 +169,14 @@ impl Client {
     }
 
     async fn contend(self: &Arc<Self>, thing: &'static Thing, recipe: Recipe, seed: u64) {
-        let (hold, rest) = pace(self.store);
+        let pace = pace(self.store);
         let mut rests = StdRng::seed_from_u64(seed.wrapping_add(1));
         let mut contender = Contender {
             thing,
             recipe,
             effects: Effects::connect(&self.resource, self.number).await,
             rng: StdRng::seed_from_u64(seed),
-            hold,
+            pace,
             attempt: self.store.attempt(),
         };
         let client = Arc::clone(self);
@@ -189,13 +187,13 @@ impl Client {
                     contender.turn(&pen).await;
                     client.end();
                 }
-                sleep(Duration::from_micros(rests.random_range(0..=2 * rest))).await;
+                sleep(Duration::from_micros(rests.random_range(0..=2 * pace.rest))).await;
             }
         });
     }
 
     fn ask_and_write(self: &Arc<Self>, thing: &'static Thing, mut clerk: Clerk, seed: u64) {
-        let (_, rest) = pace(self.store);
+        let rest = pace(self.store).rest;
         let client = Arc::clone(self);
         tokio::spawn(async move {
             let mut rests = StdRng::seed_from_u64(seed);

@@ -128,10 +128,17 @@ impl fmt::Display for Summary {
         writeln!(f, "late or lost waiters {}", self.of(Rule::O5))?;
         writeln!(f, "entries left         {}; sessions {}", self.of(Rule::O6), self.sessions_left)?;
         let (operations, undecided) = self.operations;
-        writeln!(f, "wrong answers        {} of {operations}, {undecided} undecided", self.of(Rule::O7))?;
+        writeln!(
+            f,
+            "wrong answers        {} of {operations}, {undecided} undecided",
+            self.of(Rule::O7)
+        )?;
         writeln!(f, "guards lost          {}; false losses {}", self.lost, self.false_losses)?;
         writeln!(f, "latest loss told     {:.1} ms late", self.latest_loss.as_secs_f64() * 1e3)?;
-        writeln!(f, "updates lost         {fenced_lost} of {fenced_writes} fenced, {bare_lost} of {bare_writes} not")?;
+        writeln!(
+            f,
+            "updates lost         {fenced_lost} of {fenced_writes} fenced, {bare_lost} of {bare_writes} not"
+        )?;
         writeln!(f, "threads kept waiting {:.1} ms at worst", self.withheld.as_secs_f64() * 1e3)?;
         for Needs { rss_mib: (first, last), slope, threads, descriptors } in &self.needs {
             writeln!(

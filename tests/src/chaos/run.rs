@@ -22,7 +22,7 @@ use super::{
     sample::Sampler,
     site::{self, Site},
     strike::Nemesis,
-    things::{Group, LONGEST_HOLD, What, is_of},
+    things::{Group, What, is_of, pace},
     turn::Recipe,
 };
 use crate::harness::{Pulse, Scratch, wait_until};
@@ -79,7 +79,11 @@ impl Chaos {
             let seed = self.seed.wrapping_add(round);
             failures = stage.round(seed, length.saturating_sub(aside(self.store)));
             stage.judge.summary.needs = stage.sampler.needs();
-            println!("{:>5} s, seed {seed}: {}", begun.elapsed().as_secs(), stage.judge.summary.line());
+            println!(
+                "{:>5} s, seed {seed}: {}",
+                begun.elapsed().as_secs(),
+                stage.judge.summary.line()
+            );
             if !failures.is_empty() {
                 failures.push(self.kept(&stage, seed, length));
             }
@@ -223,7 +227,7 @@ fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
     // A holder writes to the resource after its hold, if it was late.
-    chaos.store.recovery() + Duration::from_secs(2) + ahead * LONGEST_HOLD / 4 + SLACK
+    chaos.store.recovery() + Duration::from_secs(2) + ahead * pace(chaos.store).longest / 4 + SLACK
 }
 
 /// The driver's own clients, by which it looks for what is left.
@@ -243,7 +247,8 @@ impl Own {
             let url = site.own_url(group);
             runtime.block_on(Coordinator::builder().member_id("driver").connect(&url))
         };
-        let groups = Group::ALL.map(|group| (group, connect(group).expect("nothing is broken yet")));
+        let groups =
+            Group::ALL.map(|group| (group, connect(group).expect("nothing is broken yet")));
         Self { groups: groups.into(), runtime }
     }
 
@@ -290,11 +295,7 @@ impl Own {
 }
 
 /// The value as if it were written just now.
-async fn present(
-    coordinator: &Coordinator,
-    name: &str,
-    what: What,
-) -> Option<(Operation, Answer)> {
+async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(Operation, Answer)> {
     const READ: &str = "nothing is broken between rounds";
     match what {
         What::Value => {

@@ -125,7 +125,8 @@ mod tests {
             .map(|second| Sample {
                 seconds: f64::from(second),
                 // A start that grows fast, then a MiB an hour, with noise.
-                rss_mib: f64::from(second.min(40)) + f64::from(second) / 3_600.0
+                rss_mib: f64::from(second.min(40))
+                    + f64::from(second) / 3_600.0
                     + f64::from(second % 2) * 0.001,
                 threads: 3,
                 descriptors: 20,

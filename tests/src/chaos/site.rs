@@ -16,7 +16,7 @@ use crate::harness::{Etcd, Mounted, Proxy, wait_until};
 /// Where a run takes place.
 #[derive(Debug)]
 pub(super) enum Site {
-    Etcd(Servers),
+    Etcd(Box<Servers>),
     File(Directory),
 }
 
@@ -29,8 +29,8 @@ impl Site {
     pub(super) fn new(store: Store, seats: usize) -> Self {
         match store {
             Store::File => Self::File(Directory { disk: Mounted::new("size=64m") }),
-            Store::Etcd => Self::Etcd(Servers::start(1, seats)),
-            Store::Etcd3 => Self::Etcd(Servers::start(3, seats)),
+            Store::Etcd => Self::Etcd(Box::new(Servers::start(1, seats))),
+            Store::Etcd3 => Self::Etcd(Box::new(Servers::start(3, seats))),
         }
     }
 
@@ -251,9 +251,9 @@ impl Directory {
     }
 
     fn sessions(&self) -> Vec<String> {
-        let folders = Group::ALL.into_iter().flat_map(|group| {
-            ["sessions", "members"].map(|folder| self.inside(group, folder))
-        });
+        let folders = Group::ALL
+            .into_iter()
+            .flat_map(|group| ["sessions", "members"].map(|folder| self.inside(group, folder)));
         let files = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         files.map(|file| file.path().display().to_string()).collect()
     }

@@ -150,8 +150,8 @@ fn starve(length: Duration) {
 
 /// Changes what the spoiled group's directory consists of. What is not there is not changed.
 fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
-    let [queues, sessions] = ["queues", "sessions"]
-        .map(|folder| directory.inside(Group::Spoiled, folder));
+    let [queues, sessions] =
+        ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
     let some = |folder, rng: &mut StdRng| Directory::some_file(folder, rng);
     let length = |path| fs::metadata(path).map_or(1, |data: fs::Metadata| data.len().max(1));
     let cut = |path: &PathBuf, length| {
@@ -162,9 +162,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         (Fault::SessionRemoved, _) => some(&sessions, rng).map(fs::remove_file),
         (Fault::SessionsRemoved, _) => Some(fs::remove_dir_all(sessions)),
         (Fault::QueuesRenamed, _) => Some(fs::rename(queues, &elsewhere)),
-        (Fault::DirectoryRenamed, _) => {
-            Some(fs::rename(directory.of(Group::Spoiled), &elsewhere))
-        }
+        (Fault::DirectoryRenamed, _) => Some(fs::rename(directory.of(Group::Spoiled), &elsewhere)),
         (Fault::QueueRemoved, Some(queue)) => Some(fs::remove_file(queue)),
         (Fault::QueueEmptied, Some(queue)) => Some(cut(&queue, 0)),
         (Fault::QueueCut, Some(queue)) => {

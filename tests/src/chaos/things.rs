@@ -121,14 +121,23 @@ pub(super) fn is_of(group: Group, object: u32) -> bool {
     group.things().any(|thing| thing.id == id)
 }
 
-/// The longest hold.
-pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(400);
+/// How those who contend behave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// How long a hold lasts, mostly, in microseconds.
+    pub(super) hold: u64,
+    /// Some last up to this long: long enough for a fault to begin meanwhile.
+    pub(super) longest: Duration,
+    /// How long somebody rests before the next turn, mostly, in microseconds.
+    pub(super) rest: u64,
+}
 
-/// How long a hold lasts, mostly, in microseconds; and the pause after it.
-pub(super) fn pace(store: Store) -> (u64, u64) {
+pub(super) fn pace(store: Store) -> Pace {
     match store {
-        Store::File => (6_000, 12_000),
-        Store::Etcd | Store::Etcd3 => (20_000, 20_000),
+        Store::File => Pace { hold: 6_000, longest: Duration::from_millis(400), rest: 12_000 },
+        Store::Etcd | Store::Etcd3 => {
+            Pace { hold: 20_000, longest: Duration::from_millis(1_200), rest: 20_000 }
+        }
     }
 }
 

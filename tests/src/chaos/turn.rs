@@ -14,7 +14,7 @@ use super::{
     client::Pen,
     effects::{Effects, Hand},
     nanos,
-    things::{LONGEST_HOLD, Thing, What},
+    things::{Pace, Thing, What},
 };
 
 /// How often a holder asks whether it still holds.
@@ -66,7 +66,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn random(rng: &mut StdRng, thing: &Thing, hold: u64) -> Self {
+    fn random(rng: &mut StdRng, thing: &Thing, pace: Pace) -> Self {
         let shared = match thing.what {
             What::Lock { shared } => rng.random_range(0..100) < shared,
             _ => false,
@@ -79,8 +79,8 @@ impl Plan {
         };
         let cancel = rng.random_bool(0.1).then(|| around(rng, 8_000));
         let hold = match rng.random_range(0..100) {
-            0 => LONGEST_HOLD.mul_f64(rng.random_range(0.2..1.0)),
-            _ => around(rng, hold),
+            0..2 => pace.longest.mul_f64(rng.random_range(0.2..1.0)),
+            _ => around(rng, pace.hold),
         };
         let end = match rng.random_range(0..100) {
             0..60 => End::Release,
@@ -140,7 +140,9 @@ impl Recipe {
             Self::Semaphore(semaphore) if tries => {
                 Ok(semaphore.try_acquire().await?.map(Held::Permit))
             }
-            Self::Semaphore(semaphore) => semaphore.acquire(limit).await.map(Held::Permit).map(Some),
+            Self::Semaphore(semaphore) => {
+                semaphore.acquire(limit).await.map(Held::Permit).map(Some)
+            }
             Self::Election(election) if tries => {
                 Ok(election.try_campaign("").await?.map(Held::Leadership))
             }
@@ -217,15 +219,14 @@ pub(super) struct Contender {
     pub(super) recipe: Recipe,
     pub(super) effects: Effects,
     pub(super) rng: StdRng,
-    /// How long a hold lasts, mostly, in microseconds.
-    pub(super) hold: u64,
+    pub(super) pace: Pace,
     /// How long a try may take.
     pub(super) attempt: Duration,
 }
 
 impl Contender {
     pub(super) async fn turn(&mut self, pen: &Pen) {
-        let plan = Plan::random(&mut self.rng, self.thing, self.hold);
+        let plan = Plan::random(&mut self.rng, self.thing, self.pace);
         let timeout_ns = self.recipe.limit(plan.wait, self.attempt);
         pen.write(Event::Call { shared: plan.shared, timeout: timeout_ns });
         let taking = self.recipe.take(plan);

@@ -81,9 +81,8 @@ impl Worker {
     pub fn start(binary: &str, url: &str, environment: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("worker");
         let launch = Launch::new(binary, scratch.join("worker.log")).env(URL, url);
-        let launch = environment
-            .iter()
-            .fold(launch, |launch, (name, value)| launch.env(name, value));
+        let launch =
+            environment.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
         Self { _scratch: Some(scratch), ..Self::launch(launch) }
     }
 
