@@ -35,7 +35,7 @@ pub enum Event {
     Granted {
         /// The guard's fencing token.
         token: u64,
-        /// The slot of a semaphore or limiter; [`NO_SLOT`]: none.
+        /// The slot of a semaphore or limiter; [`NO_SLOT`]: none. Who takes several writes an attempt for each.
         slot: u32,
     },
     /// The acquire returned without a guard: the clock is read after.

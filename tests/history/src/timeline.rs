@@ -86,19 +86,19 @@ impl Attempt {
     fn add(&mut self, at: u64, index: usize, event: &Event) -> bool {
         let mark = Mark { at, index };
         match *event {
-            Event::Call { shared, timeout } => {
+            Event::Call { shared, timeout } if !self.call.is_some() => {
                 (self.shared, self.timeout) = (shared, timeout);
                 set(&mut self.call, mark)
             }
-            Event::Granted { token, slot } => {
+            Event::Granted { token, slot } if self.is_open() => {
                 (self.token, self.slot) = (token, slot);
-                set(&mut self.granted, mark) && !self.is_dropped()
+                set(&mut self.granted, mark)
             }
-            Event::Refused { why } => {
+            Event::Refused { why } if self.is_open() => {
                 self.why = Some(why);
-                set(&mut self.refused, mark) && !self.granted.is_some() && !self.is_dropped()
+                set(&mut self.refused, mark)
             }
-            Event::Cancelled => set(&mut self.cancelled, mark) && self.answered().is_none(),
+            Event::Cancelled if self.is_open() => set(&mut self.cancelled, mark),
             Event::Probe { before, held: true } => {
                 let share = self.downgraded.is_some() && before > self.downgraded.at;
                 if !share && (!self.held.is_some() || self.held.at < before) {
@@ -112,13 +112,13 @@ impl Attempt {
                 }
                 true
             }
-            Event::Lost { deadline } => {
+            Event::Lost { deadline } if !self.lost.is_some() => {
                 self.deadline = deadline;
                 set(&mut self.lost, mark)
             }
             Event::Downgraded => set(&mut self.downgraded, mark),
             Event::ReleaseCall => set(&mut self.release_call, mark),
-            Event::ReleaseReturn { outcome } => {
+            Event::ReleaseReturn { outcome } if !self.release_return.is_some() => {
                 self.released = outcome == 0;
                 set(&mut self.release_return, mark)
             }
@@ -126,8 +126,9 @@ impl Attempt {
         }
     }
 
-    fn is_dropped(&self) -> bool {
-        self.cancelled.is_some()
+    /// Neither returned nor dropped.
+    fn is_open(&self) -> bool {
+        self.answered().is_none() && !self.cancelled.is_some()
     }
 
     /// When the acquire returned, with a guard or without.
@@ -226,16 +227,14 @@ impl<'a> Timeline<'a> {
             }
             report.count(record, rules);
         }
-        let Gather { attempts, operations, told, mut misfits, .. } = gather;
+        let Gather { attempts, operations, told, .. } = gather;
         for attempt in &attempts {
             let orphan = !attempt.call.is_some();
             let guard = [attempt.held, attempt.not_held, attempt.lost, attempt.release_call];
             let unheld = !attempt.granted.is_some() && guard.into_iter().any(Mark::is_some);
-            misfits += u64::from(orphan || unheld);
-            let open = attempt.answered().is_none() && !attempt.cancelled.is_some();
-            report.unanswered += u64::from(open);
+            report.misfits += u64::from(orphan || unheld);
+            report.unanswered += u64::from(attempt.is_open());
         }
-        report.misfits += misfits;
         report.records = records.len() as u64;
         let end = records.last().map_or(0, |record| record.at);
         report.span = end - records.first().map_or(0, |record| record.at);
@@ -269,7 +268,6 @@ struct Gather {
     begun: HashMap<(u32, u64), usize, Quick>,
     operations: Vec<(usize, Small)>,
     told: Vec<(usize, usize)>,
-    misfits: u64,
 }
 
 impl Gather {
@@ -282,7 +280,6 @@ impl Gather {
             begun: HashMap::default(),
             operations: Vec::new(),
             told: Vec::new(),
-            misfits: 0,
         }
     }
 

@@ -54,7 +54,7 @@ fn kept(scope: &Scope<'_>, applied: &HashSet<u64>, found: &mut Found<'_>) {
         Event::Final { values } => Some(values),
         _ => None,
     });
-    let Some(total) = total.last() else { return };
+    let Some(total) = total.max() else { return };
     let mut kept = HashSet::new();
     kept.extend(told().filter_map(|(_, event)| match event {
         Event::Kept { value } => Some(value),

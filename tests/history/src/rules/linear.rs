@@ -24,7 +24,7 @@ pub(super) enum Verdict {
 const EDGE: usize = 0;
 
 /// Steps that a search may take for each operation, and besides.
-const STEPS: (usize, usize) = (200, 2_000_000);
+const STEPS: (usize, usize) = (200, 500_000);
 
 #[derive(Clone, Copy)]
 enum Entry {
@@ -137,16 +137,16 @@ impl<'a, M: Model> Search<'a, M> {
     /// One step from here: where to go on, or `None` when nothing is left to try.
     fn forward(&mut self, cursor: Cursor) -> Option<Cursor> {
         match cursor {
-            Cursor::Entry(entry) => match { self.entries[entry] } {
-                Entry::Call(place) if self.take(place, cursor) => {
-                    self.unlink(entry);
-                    self.unlink(self.partner[entry]);
-                    self.left -= 1;
-                    Some(Cursor::Entry(self.next[EDGE]))
+            Cursor::Entry(entry) => {
+                let Entry::Call(place) = self.entries[entry] else { return Some(Cursor::Open(0)) };
+                if !self.take(place, cursor) {
+                    return Some(Cursor::Entry(self.next[entry]));
                 }
-                Entry::Call(_) => Some(Cursor::Entry(self.next[entry])),
-                Entry::Return(_) | Entry::Edge => Some(Cursor::Open(0)),
-            },
+                self.unlink(entry);
+                self.unlink(self.partner[entry]);
+                self.left -= 1;
+                Some(Cursor::Entry(self.next[EDGE]))
+            }
             Cursor::Open(which) => {
                 let (place, is_taken) = *self.open.get(which)?;
                 if self.operations[place].call > self.blocked_at() {

@@ -19,7 +19,7 @@ mod values;
 use std::fmt;
 
 use crate::record::{NEVER, Record};
-use crate::report::{Report, Rule, Violation};
+use crate::report::{Report, Rule, TOLD, Violation};
 use crate::timeline::{Attempt, Timeline};
 
 /// Something that clients contend for.
@@ -122,14 +122,11 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// So many texts of a rule are kept.
-    const TOLD: u64 = 10;
-
     /// A violation of `rule` on an object, proved by the records at these places.
     fn add(&mut self, rule: Rule, object: &Object, what: impl fmt::Display, proof: &[usize]) {
         let count = self.report.broken.entry(rule).or_default();
         *count += 1;
-        if *count > Self::TOLD {
+        if *count > TOLD {
             return;
         }
         let mut text = format!("{}: {what}", object.name);

@@ -2,8 +2,9 @@
 //!
 //! An attempt may have an entry at the store from its call until its release was confirmed, or until
 //! [`entry_bound`](super::Rules::entry_bound) after it ended in any other way. A try that was refused without enough
-//! such attempts of others at any moment between its call and its answer is proved wrong: one for a lock, an exclusive
-//! one for a share of it, as many as there are permits for a semaphore.
+//! such attempts of others at any moment between its call and its answer is proved wrong: an exclusive one for a share of a
+//! lock, any one else. One is enough for a semaphore too, however many its permits: its entries decide in their order,
+//! and a try behind one that has not decided yet is refused.
 //!
 //! Not proved: a refusal because of somebody who was not in the way but might have been. The bound decides how sharp
 //! this is: give it where a run breaks nothing, and leave it out where an entry may stay for as long as its session.
@@ -14,11 +15,9 @@ use crate::report::Rule;
 use crate::timeline::{Attempt, Scope};
 
 pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
-    let needed = match scope.object.kind {
-        Kind::Slots { count } => count as usize,
-        Kind::Lock | Kind::Leadership => 1,
-        Kind::Other => return,
-    };
+    if scope.object.kind == Kind::Other {
+        return;
+    }
     let is_refused = |attempt: &&&Attempt| {
         attempt.timeout == 0 && attempt.why == Some(Why::NotFree) && attempt.refused.is_some()
     };
@@ -35,10 +34,9 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
         let others = if shares { &alone } else { &all };
         // It is one of those that it is compared with, unless they are all exclusive.
         let met = others.between(call, refused.refused.at);
-        let in_the_way = met.saturating_sub(usize::from(!shares));
-        if in_the_way < needed {
-            let what = format!("refused, though {in_the_way} of {needed} can have been in the way");
+        if met <= usize::from(!shares) {
             let proof = [refused.call.index, refused.refused.index];
+            let what = "refused, though nobody can have been in the way".to_owned();
             found.add(Rule::O7, scope.object, what, &proof);
             violations += 1;
             if violations >= ENOUGH {

@@ -1,6 +1,7 @@
 //! Records on disk.
 
 use std::fs;
+use std::process::Command;
 use std::thread;
 
 use coordination_history::{
@@ -196,4 +197,27 @@ fn damage_is_told_and_a_torn_end_left_out() {
     assert!(matches!(damage, Damage::Record { offset: SIZE, why: Malformed::Checksum }));
     assert_eq!(damage.to_string(), "the history is damaged at 64: the checksum does not fit");
     assert!(matches!(read(directory.path().join("none")), Err(Damage::Io(_))));
+}
+
+#[test]
+fn a_history_is_shown() {
+    let directory = tempfile::tempdir().expect("a directory of its own");
+    let path = directory.path().join("history");
+    let writer = Writer::open(&path).expect("it can be opened");
+    for (client, at) in [(2, 11), (1, 10), (1, 1_500_000_000)] {
+        writer.append(&of(client, at, Event::ReleaseCall)).expect("it can be written");
+    }
+    let show = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_history"));
+        let output = command.arg(&path).args(arguments).output().expect("it runs");
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        (output.status.success(), String::from_utf8(text).expect("it is text"))
+    };
+    let line = |at, client| format!("{at:>20} client {client} attempt 1 object 1: release\n");
+    let (first, last) = (line("0.000000010", 1), line("1.500000000", 1));
+    assert_eq!(show(&[]), (true, [&*first, &line("0.000000011", 2), &last].concat()));
+    assert_eq!(show(&["--client", "1", "--attempt", "1"]), (true, first + &last));
+    assert_eq!(show(&["--object", "7"]), (true, String::new()));
+    let (is_right, usage) = show(&["--object"]);
+    assert!(!is_right && usage.starts_with("usage: "), "{usage}");
 }

@@ -6,7 +6,7 @@ use coordination_history::{Event, Kind, NEVER, NO_SLOT, Record, Rule, Rules, che
 
 use crate::story::{NOT_FREE, RELEASED, held, of, passes, rules, told};
 
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 60;
 const STEPS: usize = 1500;
 const CLIENTS: usize = 6;
 

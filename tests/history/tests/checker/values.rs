@@ -150,6 +150,19 @@ fn answers_that_are_none() {
     assert_eq!(check(&[odd], &rules(Kind::Other)).misfits, 1);
 }
 
+#[test]
+fn a_search_that_takes_too_long_is_given_up() {
+    // Thirty at once, each of which adds as much as all those before: every set of them has another sum.
+    let add = |place: u64| {
+        let what = Operation::Add { by: 1 << place };
+        small(1, 10 + place, 90, what, Answer::Unknown)
+    };
+    let records: Vec<_> = (0..30).map(add).chain([count(91, 95, -1)]).collect();
+    let report = check(&records, &rules(Kind::Other));
+    assert!(report.undecided == 1 && report.broken.is_empty(), "{report}");
+    assert!(!report.is_clean());
+}
+
 /// All orders of a few operations, tried one by one.
 fn explained(left: &[Record], state: i64) -> bool {
     let returned = |record: &Record| match record.event {
