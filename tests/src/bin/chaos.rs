@@ -1,5 +1,5 @@
 //! Chaos for as long as somebody wants: `chaos --store file|etcd|etcd3 --seconds N [--seed N] [--clients N]
-//! [--keep DIRECTORY]`. With `client` it is one of the clients; with `show FILE [OBJECT]` it prints a history.
+//! [--keep DIRECTORY]`. With `client` it is one of the clients.
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -7,10 +7,9 @@ use coordination_tests::chaos::{Chaos, Store, client, run::default_keep};
 
 const USAGE: &str = "\
 chaos --store file|etcd|etcd3 --seconds N [--seed N] [--clients N] [--keep DIRECTORY]
-chaos show HISTORY [OBJECT]       prints a history that was kept, in order of time
 
   --store    what the clients contend by; file mounts a tmpfs, which takes root
-  --seconds  for how long; longer runs are made of rounds of about 90 s, each with the next seed
+  --seconds  for how long; two minutes and more are made of rounds of one, each with the next seed
   --seed     which faults; the process id by default
   --clients  how many client processes, 4 at least; 5 by default
   --keep     where a failed round leaves its history, logs and data; target/chaos by default";
@@ -21,11 +20,6 @@ fn main() -> ExitCode {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
         runtime.block_on(client::main());
         return ExitCode::SUCCESS;
-    }
-    if let Some(("show", rest)) =
-        arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
-    {
-        return show(rest);
     }
     let chaos = match parse(&arguments) {
         Ok(chaos) => chaos,
@@ -47,29 +41,6 @@ fn main() -> ExitCode {
         println!("FAILED {failure}");
     }
     if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Prints a history: all of it, or what concerns the object of this number, with the faults.
-fn show(arguments: &[String]) -> ExitCode {
-    let (Some(path), object) = (arguments.first(), arguments.get(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(64);
-    };
-    let mut records = match coordination_history::read(path) {
-        Ok(records) => records,
-        Err(damage) => {
-            eprintln!("{path}: {damage}");
-            return ExitCode::FAILURE;
-        }
-    };
-    records.sort_by_key(|record| record.at);
-    let object: Option<u32> = object.and_then(|object| object.parse().ok());
-    for record in records {
-        if record.object == 0 || object.is_none_or(|object| object == record.object) {
-            println!("{record}");
-        }
-    }
-    ExitCode::SUCCESS
 }
 
 fn parse(arguments: &[String]) -> Result<Chaos, String> {

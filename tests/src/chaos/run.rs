@@ -53,8 +53,8 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-/// How long a round is, about.
-const ROUND: Duration = Duration::from_secs(90);
+/// How long a round is, about, where there are several.
+const ROUND: Duration = Duration::from_secs(60);
 /// Work without faults at the end of a round.
 const LIVENESS: Duration = Duration::from_secs(3);
 /// What tests add to a bound (contract 2.11).
@@ -69,8 +69,7 @@ impl Chaos {
     pub fn run(&self) -> Outcome {
         let mut stage = Stage::new(self);
         let begun = Instant::now();
-        let rounds = (self.length.as_secs_f64() / ROUND.as_secs_f64()).round().max(1.0);
-        let length = self.length.div_f64(rounds);
+        let length = if self.length < 2 * ROUND { self.length } else { ROUND };
         let mut failures = Vec::new();
         for round in 0.. {
             if !failures.is_empty() || begun.elapsed() + length / 2 > self.length {
@@ -112,7 +111,10 @@ impl Chaos {
             length.as_secs(),
             self.clients,
         );
-        let note = format!("kept in {}; the same schedule: {again}", directory.display());
+        let show = "cargo run -p coordination-history --bin history";
+        let place = directory.display();
+        let note =
+            format!("kept in {place}; `{show}` shows run/history; the same schedule: {again}");
         // For whoever finds the directory and not the message.
         let _ = fs::write(directory.join("again"), format!("{again}\n"));
         note

@@ -313,15 +313,21 @@ async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     let until = Instant::now() + length;
     let lost = grant.lost();
     tokio::pin!(lost);
+    let mut last = NEVER;
     loop {
+        // Read while it is held: of a deadline that has passed the guard says no more when it was.
+        let present = deadline(grant);
         let held = ask(grant, pen);
+        if held {
+            last = present;
+        }
         let left = until.saturating_duration_since(Instant::now());
         if held && left.is_zero() {
             return false;
         }
         tokio::select! {
             _ = &mut lost => {
-                pen.write(Event::Lost { deadline: deadline(grant) });
+                pen.write(Event::Lost { deadline: last });
                 ask(grant, pen);
                 return true;
             }
@@ -347,8 +353,11 @@ async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
 /// The guard's deadline on the history's clock.
 fn deadline(grant: &Grant) -> u64 {
     let Some(deadline) = grant.deadline() else { return NEVER };
-    let (here, there) = (now(), BootInstant::now());
-    let ahead = nanos(deadline.saturating_duration_since(there));
-    let past = nanos(there.saturating_duration_since(deadline));
-    (here + ahead).saturating_sub(past)
+    loop {
+        let (before, there, after) = (now(), BootInstant::now(), now());
+        // Stopped between the two clocks, it would make of a pause a deadline that was long past.
+        if after - before < 1_000_000 {
+            return after + nanos(deadline.saturating_duration_since(there));
+        }
+    }
 }
