@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
     },
     thread,
@@ -13,7 +13,11 @@ use std::{
 use coordination_history::{Event, Record, Writer, now};
 use serde_json::json;
 
-use super::{Store, things::Group};
+use super::{
+    Store,
+    delay::{Roster, lock},
+    things::Group,
+};
 use crate::harness::{Launch, Worker, worker::URL};
 
 /// What the driver itself writes down: of clients that cannot, and of the nemesis.
@@ -78,12 +82,14 @@ pub(super) struct Fleet {
     seats: Vec<Seat>,
     numbers: AtomicU32,
     book: Arc<Book>,
+    roster: Roster,
 }
 
 impl Fleet {
     /// Starts a client for each URL. The last two belong to the spoiled group.
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
-        let mut fleet = Self { common, seats: Vec::new(), numbers: AtomicU32::new(0), book };
+        let (numbers, roster) = (AtomicU32::new(0), Roster::default());
+        let mut fleet = Self { common, seats: Vec::new(), numbers, book, roster };
         for (index, (group, url)) in urls.iter().enumerate() {
             let survives = index == 0 || index + 1 == urls.len();
             let present = Mutex::new(fleet.begin(*group, url));
@@ -97,6 +103,7 @@ impl Fleet {
         let log = self.common.logs.join(format!("client-{number}.log"));
         let launch = Launch::new(&self.common.program, log).args(["client"]).env(URL, url);
         let worker = Worker::launch(launch);
+        lock(&self.roster).push(worker.child().id());
         worker.send(json!({
             "command": "begin",
             "member": format!("client-{number}"),
@@ -186,6 +193,11 @@ impl Fleet {
         (0..self.seats.len()).find(|seat| self.present(*seat).number == number)
     }
 
+    /// The process ids of all who run.
+    pub(super) fn roster(&self) -> Roster {
+        Arc::clone(&self.roster)
+    }
+
     /// The process ids of those that are never killed.
     pub(super) fn survivors(&self) -> Vec<u32> {
         let seats = (0..self.seats.len()).filter(|seat| self.survives(*seat));
@@ -195,6 +207,7 @@ impl Fleet {
     /// Kills it; the seat stays empty until it is [replaced](Self::replace).
     pub(super) fn kill(&self, seat: usize) {
         let present = self.present(seat);
+        lock(&self.roster).retain(|process| *process != present.worker.child().id());
         present.worker.kill();
         self.book.note(present.number, Event::Crash);
     }
@@ -226,8 +239,4 @@ impl Fleet {
     fn present(&self, seat: usize) -> MutexGuard<'_, Present> {
         lock(&self.seats[seat].present)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

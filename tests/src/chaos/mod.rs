@@ -16,6 +16,7 @@
 //! group only. Its exclusion is not judged while it happens. All else is, tokens above all.
 
 pub mod client;
+mod delay;
 mod effects;
 mod fleet;
 pub mod nemesis;

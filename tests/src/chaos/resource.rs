@@ -9,11 +9,13 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     thread,
 };
 
 use coordination_history::{Event, Record, Writer, now};
+
+use super::delay::lock;
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,10 +195,6 @@ impl Resource {
                 .expect("the history is writable");
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

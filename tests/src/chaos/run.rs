@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     Store,
+    delay::Delays,
     fleet::{Book, Common, Fleet},
     nemesis::Schedule,
     report::{Judge, Summary},
@@ -131,6 +132,7 @@ struct Stage {
     own: Own,
     site: Site,
     pulse: Pulse,
+    delays: Delays,
     scratch: Scratch,
 }
 
@@ -158,6 +160,7 @@ impl Stage {
         Self {
             judge: Judge::new(chaos.store, wait_bound(chaos)),
             sampler: Sampler::start(fleet.survivors()),
+            delays: Delays::start(fleet.roster()),
             fleet,
             book,
             resource,
@@ -175,6 +178,7 @@ impl Stage {
         let writer = self.book.turn_to(&path);
         self.resource.record_to(Some(writer));
         self.pulse.take();
+        self.delays.take();
         self.judge.carry_over(&self.book);
         self.own.carry_over(&self.book);
         self.fleet.begin_round();
@@ -192,15 +196,20 @@ impl Stage {
         self.book.note(0, Event::Healed);
         let healed = Instant::now();
         thread::sleep(LIVENESS);
-        let scheduling = 4 * self.pulse.worst();
+        let scheduling = 4 * self.withheld();
         let patience = self.judge.wait_bound + scheduling + LIVENESS;
         failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
         failures.extend(self.fleet.ended());
         self.own.remains(&self.book, self.judge.store.crash_release() + SLACK + scheduling);
         self.resource.record_to(None);
         self.judge.summary.tally = self.resource.tally();
-        failures.extend(self.judge.judge(&path, mixed, self.pulse.take()));
+        failures.extend(self.judge.judge(&path, mixed, self.withheld()));
         failures
+    }
+
+    /// How long the machine kept a thread of ours waiting in this round.
+    fn withheld(&self) -> Duration {
+        self.pulse.worst().max(self.delays.worst())
     }
 
     /// All clients stop: nothing may be left.
@@ -208,7 +217,7 @@ impl Stage {
         let mut failures = self.fleet.stop();
         failures.extend(self.own.stop());
         let mut left = Vec::new();
-        let bound = self.judge.store.crash_release() + SLACK + 4 * self.pulse.worst();
+        let bound = self.judge.store.crash_release() + SLACK + 4 * self.withheld();
         wait_until(bound, || {
             left = self.site.sessions();
             left.is_empty()

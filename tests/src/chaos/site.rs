@@ -9,6 +9,7 @@ use std::{
 };
 
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
+use serde_json::Value;
 
 use super::{Store, things::Group};
 use crate::harness::{Etcd, Mounted, Proxy, wait_until};
@@ -113,11 +114,16 @@ impl Servers {
 
     /// Forgets all history.
     pub(super) fn compact(&self) {
-        let put = self.lines(&["put", "--write-out=fields", "chaos-compaction", "now"]).join("\n");
-        let revision = put.split("\"Revision\" : ").nth(1).and_then(|rest| rest.lines().next());
-        if let Some(revision) = revision {
-            self.ask(&["compact", revision]);
+        if let Some(revision) = self.revision() {
+            self.ask(&["compact", &revision]);
         }
+    }
+
+    /// The store's own clock.
+    fn revision(&self) -> Option<String> {
+        let read = self.lines(&["get", "--write-out=fields", "chaos"]).join("\n");
+        let revision = read.split("\"Revision\" : ").nth(1)?.lines().next()?;
+        Some(revision.to_owned())
     }
 
     /// Rewrites the files of the nodes, one after the other.
@@ -142,12 +148,32 @@ impl Servers {
         false
     }
 
-    /// Makes room, and says that there is.
+    /// Makes room, and says that there is: a node whose file stays large would raise the alarm again.
     fn make_room(&self) -> bool {
+        let patient = |arguments: &[&str]| {
+            self.etcd.etcdctl(&[&["--command-timeout=10s"], arguments].concat()).status.success()
+        };
         self.ask(&["del", "--prefix", "chaos-filler/"]);
-        self.compact();
-        self.defragment();
-        self.ask(&["alarm", "disarm"]).status.success() && self.lines(&["alarm", "list"]).is_empty()
+        if let Some(revision) = self.revision() {
+            // Fails when it was done before.
+            patient(&["compact", "--physical", &revision]);
+        }
+        patient(&["defrag"])
+            && self.sizes().iter().all(|size| *size < QUOTA / 2)
+            && patient(&["alarm", "disarm"])
+            && self.lines(&["alarm", "list"]).is_empty()
+    }
+
+    /// How large the nodes' files are, in bytes.
+    fn sizes(&self) -> Vec<u64> {
+        let status = self.lines(&["endpoint", "status", "--write-out=json"]).join("");
+        let status: Value = serde_json::from_str(&status).unwrap_or_default();
+        let nodes = status.as_array().into_iter().flatten();
+        let sizes = nodes.map(|node| node["Status"]["dbSize"].as_u64().unwrap_or(QUOTA));
+        let mut sizes: Vec<_> = sizes.collect();
+        // One that does not answer may have any size.
+        sizes.resize(self.etcd.nodes().len(), QUOTA);
+        sizes
     }
 
     pub(super) fn free(&self) {
