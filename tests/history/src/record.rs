@@ -139,7 +139,7 @@ pub enum Why {
 }
 
 /// A small operation, judged by O7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Reads a shared value: [`Answer::Value`] or [`Answer::Absent`].
     Read,

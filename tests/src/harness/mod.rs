@@ -23,7 +23,6 @@ pub mod worker;
 pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
 pub use etcd::{Etcd, EtcdOptions, Tls};
-pub use log::{Record, Recorder};
 pub use mounted::Mounted;
 pub use proxy::{Direction, Mode, Proxy, Unit};
 pub use pulse::Pulse;

@@ -1,7 +1,6 @@
 //! The harness itself: faults it makes must be the faults it says.
 
 mod etcd;
-mod history;
 mod http2;
 mod processes;
 mod proxy;

@@ -5,7 +5,7 @@
 //! operations it has tried with which state. An operation without an answer may take effect at any time after its call,
 //! or never; it is tried where nothing else explains an answer, as most such operations matter to nobody.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::models::Model;
 use crate::timeline::Small;
@@ -16,15 +16,15 @@ pub(super) enum Verdict {
     Linearizable,
     /// No order explains the answer of the operation at this place, and all before it.
     Not(usize),
-    /// The search took too long.
+    /// The search was given up.
     Undecided,
 }
 
 /// Before the first entry, and after the last.
 const EDGE: usize = 0;
 
-/// Steps that a search may take for each operation, and besides.
-const STEPS: (usize, usize) = (200, 500_000);
+/// States that a search may remember for each operation, and besides.
+const STATES: (usize, usize) = (4, 500_000);
 
 #[derive(Clone, Copy)]
 enum Entry {
@@ -64,8 +64,8 @@ pub(super) fn search<M: Model>(operations: &[Small]) -> Verdict {
     let mut search = Search::<M>::new(operations);
     let mut cursor = Cursor::Entry(search.next[EDGE]);
     let mut furthest = EDGE;
-    let limit = operations.len().saturating_mul(STEPS.0).saturating_add(STEPS.1);
-    for _ in 0..limit {
+    let limit = operations.len().saturating_mul(STATES.0).saturating_add(STATES.1);
+    while search.seen.len() < limit {
         if search.left == 0 {
             return Verdict::Linearizable;
         }
@@ -114,10 +114,10 @@ impl<'a, M: Model> Search<'a, M> {
             }
         }
         let count = entries.len();
-        let same = |one: usize, other: usize| operations[one].what == operations[other].what;
-        let twin = (0..open.len())
-            .map(|place| (0..place).rev().find(|before| same(open[*before].0, open[place].0)))
-            .collect();
+        let mut last = HashMap::new();
+        let twin = open.iter().enumerate();
+        let twin = twin.map(|(which, (place, _))| last.insert(operations[*place].what, which));
+        let twin = twin.collect();
         Self {
             operations,
             partner,

@@ -114,6 +114,9 @@ fn counters() {
     good(&[add(10, 20, Answer::Unknown), count(30, 40, 0), count(50, 60, 2)]);
     bad(&[add(10, 20, Answer::Unknown), count(30, 40, 2), count(50, 60, 0)]);
     bad(&[add(10, 20, Answer::Unknown), count(30, 40, 4)]);
+    let twice = [add(10, 20, Answer::Unknown), add(12, 22, Answer::Unknown)];
+    good(&[&twice[..], &[count(30, 40, 4)]].concat());
+    bad(&[&twice[..], &[count(30, 40, 6)]].concat());
 }
 
 #[test]

@@ -4,13 +4,14 @@ use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use coordination::Lock;
-use coordination_tests::harness::{Recorder, log::now_ns};
+use coordination::{Error, ErrorKind, Lock};
+use coordination_history::{Event, NEVER, NO_SLOT, Record, Why, Writer};
+use coordination_tests::harness::log::now_ns;
 use serde_json::{Value, json};
 use tokio::{runtime::Handle, task::JoinSet};
 
@@ -25,13 +26,13 @@ struct Turn {
     lock: Lock,
     timeout: Option<Duration>,
     hold: Duration,
-    history: Option<Arc<Recorder>>,
+    history: Option<Arc<Writer>>,
 }
 
 impl Turn {
     fn new(client: &Client, arguments: Arguments<'_>) -> Result<Self, Value> {
-        let member = client.coordinator()?.member_id().to_owned();
-        let history = arguments.optional("file").map(|file| Recorder::open(file, &member));
+        let history = arguments.optional("file").map(Writer::open).transpose();
+        let history = history.map_err(|error| misused(&error.to_string()))?;
         Ok(Self {
             lock: client.lock(arguments)?,
             timeout: arguments.millis("timeout_ms"),
@@ -42,36 +43,50 @@ impl Turn {
 
     /// Answers the token.
     async fn take(&self) -> Result<u64, Value> {
-        let asked_ns = now_ns();
-        self.record(asked_ns, "acquire-call", None, &Value::Null);
+        static ATTEMPTS: AtomicU64 = AtomicU64::new(1);
+        let attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+        let write = |event| self.write(attempt, event);
+        let timeout = self.timeout.map_or(NEVER, |timeout| timeout.as_nanos() as u64);
+        write(Event::Call { shared: false, timeout });
         let guard = match self.lock.acquire(self.timeout).await {
             Ok(guard) => guard,
-            Err(error) => return Err(self.record_error(failed(error))),
+            Err(error) => {
+                write(Event::Refused { why: why(&error) });
+                return Err(failed(error));
+            }
         };
-        let granted_ns = now_ns();
         let token = guard.token().value();
-        self.record(granted_ns, "acquire-return", Some(token), &Value::Null);
+        write(Event::Granted { token, slot: NO_SLOT });
         if !self.hold.is_zero() {
             tokio::time::sleep(self.hold).await;
         }
         // As late as possible: until here nobody else may have it.
-        let was_held = json!({ "held": guard.is_held() });
-        self.record(now_ns(), "release-call", Some(token), &was_held);
+        let before = now_ns();
+        write(Event::Probe { before, held: guard.is_held() });
+        write(Event::ReleaseCall);
         let outcome = guard.release().await;
-        self.record(now_ns(), "release-return", Some(token), &Value::Null);
-        outcome.map_err(|error| self.record_error(failed(error)))?;
+        let lost = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+        let known = if lost { 1 } else { 2 };
+        write(Event::ReleaseReturn { outcome: if outcome.is_ok() { 0 } else { known } });
+        outcome.map_err(failed)?;
         Ok(token)
     }
 
-    fn record(&self, t_ns: u64, event: &str, token: Option<u64>, extra: &Value) {
-        if let Some(history) = &self.history {
-            history.record_at(t_ns, event, self.lock.name(), token, extra.clone());
-        }
+    fn write(&self, attempt: u64, event: Event) {
+        let Some(history) = &self.history else { return };
+        let client = std::process::id();
+        let record = Record { at: now_ns(), client, attempt, object: 1, event };
+        history.append(&record).expect("the history is writable");
     }
+}
 
-    fn record_error(&self, error: Value) -> Value {
-        self.record(now_ns(), "error", None, &error);
-        error
+fn why(error: &Error) -> Why {
+    match error.kind() {
+        ErrorKind::Timeout => Why::NotFree,
+        ErrorKind::Unavailable => Why::Unavailable,
+        ErrorKind::Lost => Why::Lost,
+        ErrorKind::Closed => Why::Closed,
+        _ => Why::Other,
     }
 }
 

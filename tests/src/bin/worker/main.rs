@@ -55,9 +55,8 @@
 //! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has told of its join |
 //! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
-//! `hold_loop` is another name of `cycle`. `file` is a history (`harness::log`), to which each grant
-//! adds `acquire-call`, `acquire-return`, `release-call` and `release-return`, the middle two with the
-//! token; and `error`.
+//! `hold_loop` is another name of `cycle`. `file` is a history (`coordination_history`), in which the
+//! process' id is the client, and the lock is object 1.
 //!
 //! # Events
 //!
