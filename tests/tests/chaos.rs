@@ -2,22 +2,11 @@
 //!
 //! `COORDINATION_CHAOS_SEED` chooses other faults than usual.
 
-use std::{
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
 
-/// The machine: one storm at a time, as bounds are judged.
-fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn survives(store: Store, seconds: u64) -> Summary {
-    let _alone = alone();
     let seed = std::env::var("COORDINATION_CHAOS_SEED").ok().and_then(|seed| seed.parse().ok());
     let chaos = Chaos {
         store,
