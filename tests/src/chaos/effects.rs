@@ -8,7 +8,10 @@ use tokio::{
     time::sleep,
 };
 
-use super::resource::{ANSWER, Ask, Request};
+use super::{
+    nanos,
+    resource::{ANSWER, Ask, Request},
+};
 
 /// A connection to the resource.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ impl Effects {
     ///
     /// It does not ask whether the lock is still held, as careless programs do not.
     pub(super) async fn add_one(&mut self, hand: Hand, pause: Duration) {
-        let (_, bare) = self.ask(hand, Ask::BareRead, 0).await;
+        let (_, bare) = self.ask(hand, Ask::BareRead, nanos(pause)).await;
         let (is_fresh, fenced) = self.ask(hand, Ask::Read, 0).await;
         sleep(pause).await;
         if is_fresh {

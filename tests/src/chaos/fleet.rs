@@ -180,10 +180,6 @@ impl Fleet {
         self.seats.len()
     }
 
-    pub(super) fn group(&self, seat: usize) -> Group {
-        self.seats[seat].group
-    }
-
     pub(super) fn survives(&self, seat: usize) -> bool {
         self.seats[seat].survives
     }

@@ -33,6 +33,8 @@ pub struct Summary {
     pub faults: BTreeMap<String, u64>,
     /// Promises broken, by rule.
     pub broken: BTreeMap<Rule, u64>,
+    /// Writes that the resource refused, as they came from old holders.
+    pub stale_writes: u64,
     /// Guards lost.
     pub lost: u64,
     /// Of the judged group, while nothing happened that ends a session.
@@ -94,6 +96,7 @@ impl Summary {
         self.cancelled += report.cancelled;
         self.unanswered += report.unanswered;
         self.lost += report.lost;
+        self.stale_writes += report.stale_writes;
         self.held += report.held;
         self.excused += report.excused;
         self.operations.0 += report.operations;
@@ -123,7 +126,8 @@ impl fmt::Display for Summary {
         writeln!(f, "overlaps             {}", self.of(Rule::O1))?;
         writeln!(f, "  asked and held     {}; grants not judged {}", self.held, self.excused)?;
         writeln!(f, "token inversions     {}", self.of(Rule::O2))?;
-        writeln!(f, "stale writes applied {}", self.of(Rule::O3))?;
+        let refused = self.stale_writes;
+        writeln!(f, "stale writes applied {}, refused {refused}", self.of(Rule::O3))?;
         writeln!(f, "out of order         {}", self.of(Rule::O4))?;
         writeln!(f, "late or lost waiters {}", self.of(Rule::O5))?;
         writeln!(f, "entries left         {}; sessions {}", self.of(Rule::O6), self.sessions_left)?;

@@ -11,11 +11,12 @@ use std::{
     path::Path,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use coordination_history::{Event, Record, Writer, now};
 
-use super::delay::lock;
+use super::{delay::lock, nanos};
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(super) enum Ask {
     Read,
     /// Makes it `value`.
     Write,
-    /// The bare number.
+    /// The bare number; in `value` how long the client will take until it writes, in nanoseconds.
     BareRead,
     /// Makes it `value`.
     BareWrite,
@@ -84,8 +85,8 @@ struct Register {
     fenced_writes: u64,
     bare: u64,
     bare_writes: u64,
-    /// Who has read the bare number and not yet written it.
-    reader: Option<u32>,
+    /// Who has read the bare number and not yet written it, and when he will.
+    reader: Option<(u32, u64)>,
 }
 
 /// The registers, served to all who connect.
@@ -135,9 +136,12 @@ impl Resource {
         })
     }
 
-    /// Clients that are between reading a bare number and writing it: a pause hurts there.
-    pub(super) fn readers(&self) -> Vec<u32> {
-        lock(&self.registers).values().filter_map(|register| register.reader).collect()
+    /// Clients that have read a bare number and will not write it for so long: a pause hurts there.
+    pub(super) fn readers(&self, for_long: Duration) -> Vec<u32> {
+        let from = now() + nanos(for_long);
+        let registers = lock(&self.registers);
+        let readers = registers.values().filter_map(|register| register.reader);
+        readers.filter(|(_, until)| *until > from).map(|(client, _)| client).collect()
     }
 
     /// One connection, until the client goes.
@@ -174,11 +178,11 @@ impl Resource {
                 (is_fresh, register.fenced)
             }
             Ask::BareRead => {
-                register.reader = Some(request.client);
+                register.reader = Some((request.client, now() + request.value));
                 (true, register.bare)
             }
             Ask::BareWrite => {
-                register.reader = register.reader.filter(|reader| *reader != request.client);
+                register.reader = register.reader.filter(|(reader, _)| *reader != request.client);
                 register.bare = request.value;
                 register.bare_writes += 1;
                 (true, register.bare)
@@ -211,8 +215,9 @@ mod tests {
         let resource = Resource::default();
         let (old, new) = (3, 4);
         assert_eq!(ask(&resource, Ask::Read, old, 0), (true, 0));
-        assert_eq!(ask(&resource, Ask::BareRead, old, 0), (true, 0));
-        assert_eq!(resource.readers(), [7]);
+        assert_eq!(ask(&resource, Ask::BareRead, old, 1_000_000_000), (true, 0));
+        assert_eq!(resource.readers(Duration::from_millis(100)), [7]);
+        assert_eq!(resource.readers(Duration::from_secs(2)), [0; 0]);
         for _ in 0..2 {
             let (_, fenced) = ask(&resource, Ask::Read, new, 0);
             let (_, bare) = ask(&resource, Ask::BareRead, new, 0);

@@ -19,7 +19,7 @@ use super::{
     site::{Directory, Servers, Site},
     things::Group,
 };
-use crate::harness::{Direction, Mode, Proxy, Unit};
+use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
 /// What it strikes.
 #[derive(Debug)]
@@ -32,6 +32,11 @@ pub(super) struct Nemesis<'a> {
 
 /// From the end of a server's fault until what it delayed has come out.
 const AFTERMATH: Duration = Duration::from_millis(1_000);
+
+/// How long to look for somebody who is about to write.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// He is stopped before he does.
+const BEFORE_WRITING: Duration = Duration::from_millis(30);
 
 impl Nemesis<'_> {
     /// Carries out the first part of a schedule, and then the second.
@@ -94,20 +99,19 @@ impl Nemesis<'_> {
         seats.iter().for_each(|seat| self.fleet.replace(*seat));
     }
 
-    /// One who has just read what it will write is stopped rather than another.
+    /// One who has just read what it will write is stopped rather than another, mostly.
     fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
         let seats: Vec<_> = (0..self.fleet.len()).collect();
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
-        let judged = |seat: &usize| self.fleet.group(*seat) == Group::Judged;
-        let until = Instant::now() + Duration::from_millis(100);
-        while rng.random_bool(0.9) && Instant::now() < until {
-            let readers = self.resource.readers().into_iter();
-            let mut busy = readers.filter_map(|number| self.fleet.seat_of(number)).filter(judged);
-            if let Some(seat) = busy.next() {
-                if !chosen.contains(&seat) {
-                    chosen[0] = seat;
-                }
-                break;
+        if rng.random_bool(0.8) {
+            let mut reader = None;
+            wait_until(PATIENCE, || {
+                let readers = self.resource.readers(BEFORE_WRITING).into_iter();
+                reader = readers.filter_map(|number| self.fleet.seat_of(number)).next();
+                reader.is_some()
+            });
+            if let Some(seat) = reader.filter(|seat| !chosen.contains(seat)) {
+                chosen[0] = seat;
             }
         }
         self.fleet.pause(&chosen, length);
@@ -158,7 +162,8 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
     let elsewhere = directory.disk.path().join(format!("gone-{}", rng.random::<u32>()));
-    let done = match (fault, some(&queues, rng)) {
+    // What cannot be done, as on a disk that is full at the same time, is not.
+    let _ = match (fault, some(&queues, rng)) {
         (Fault::SessionRemoved, _) => some(&sessions, rng).map(fs::remove_file),
         (Fault::SessionsRemoved, _) => Some(fs::remove_dir_all(sessions)),
         (Fault::QueuesRenamed, _) => Some(fs::rename(queues, &elsewhere)),
@@ -171,9 +176,6 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
         _ => None,
     };
-    if let Some(Err(error)) = done {
-        eprintln!("{fault:?}: {error}");
-    }
     // The old directories may still be in use; a full disk is another fault.
     let _ = fs::remove_dir_all(elsewhere);
 }
