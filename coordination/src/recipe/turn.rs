@@ -13,7 +13,7 @@ use super::judge::{Judge, await_verdict};
 use super::place::{Contents, Place};
 use crate::backend::{Blocker, Data, EntryRef, Mode, Position};
 use crate::canary::{Canary, sings};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Effect, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
 
@@ -93,6 +93,11 @@ pub(super) async fn take(
                     Ok(position) => Started::new(place, position),
                     // Not granted yet, so nothing was lost but the place: queue again.
                     Err(error) if error.kind() == ErrorKind::Lost => continue,
+                    Err(error) if error.effect() == Effect::Unknown => {
+                        // It may stand there although it was refused: gone before the caller hears of it.
+                        let gone = place.give_up().await.is_ok();
+                        return Err(if gone { error.with_effect(Effect::None) } else { error });
+                    }
                     Err(error) => return Err(error),
                 }
             }

@@ -55,7 +55,7 @@ pub struct Worker {
     commands: Mutex<ChildStdin>,
     inbox: Arc<Inbox>,
     last_id: AtomicU64,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 /// What the worker has said and nobody has taken yet.
@@ -81,11 +81,18 @@ impl Worker {
     pub fn start(binary: &str, url: &str, environment: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("worker");
         let launch = Launch::new(binary, scratch.join("worker.log")).env(URL, url);
-        let child = environment
-            .iter()
-            .fold(launch, |launch, (name, value)| launch.env(name, value))
-            .piped()
-            .start();
+        let launch =
+            environment.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
+        Self { _scratch: Some(scratch), ..Self::launch(launch) }
+    }
+
+    /// Starts any program that speaks the protocol; its log stays where `launch` says.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn launch(launch: Launch) -> Self {
+        let child = launch.piped().start();
         let (commands, answers) = child.pipes().expect("it was started with pipes");
         let inbox = Arc::new(Inbox::default());
         thread::spawn({
@@ -97,7 +104,7 @@ impl Worker {
             commands: Mutex::new(commands),
             inbox,
             last_id: AtomicU64::new(0),
-            _scratch: scratch,
+            _scratch: None,
         }
     }
 

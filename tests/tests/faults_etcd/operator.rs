@@ -2,6 +2,7 @@
 
 use std::{thread, time::Duration};
 
+use coordination::{Effect, ErrorKind};
 use coordination_tests::{
     faults::{HEARTBEAT, Process, crash::since},
     harness::{Etcd, log::now_ns},
@@ -106,6 +107,44 @@ fn f36_out_of_space() {
     free(&etcd);
     assert!(other.acquire(LOCK).token > first.token);
     late.try_connect(&site, "late").expect("there is space");
+}
+
+/// etcd refuses what uses up the last of its space, and carries it out nevertheless: nobody may be told that it
+/// certainly was not (X1).
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_refused_and_yet_carried_out() {
+    // Whether etcd looks at several writes before it carries out the first is its scheduler's choice.
+    for _ in 0..20 {
+        let carried_out = refused_and_yet_carried_out().await;
+        println!("F-36 etcd: {carried_out} writes were refused and carried out");
+        if carried_out > 0 {
+            return;
+        }
+    }
+    panic!("no write was both, so nothing was tested");
+}
+
+async fn refused_and_yet_carried_out() -> usize {
+    let etcd = Etcd::options().flag("--quota-backend-bytes=2097152").start();
+    let site = coordination_tests::faults::Site::etcd(&etcd.authority(), TTL, WORKER);
+    let client = site.client("client").await;
+    // At the same time: each finds that there is room, until there is not.
+    let writes: Vec<_> = (0..40)
+        .map(|index| {
+            let value = client.value::<String>(format!("value-{index}")).expect("a valid name");
+            tokio::spawn(async move { (value.set(&"x".repeat(100_000)).await, value) })
+        })
+        .collect();
+    let mut carried_out = 0;
+    for write in writes {
+        let (outcome, value) = write.await.expect("no panic");
+        let Err(error) = outcome else { continue };
+        if value.read().await.expect("reading needs no space").is_some() {
+            assert_eq!(error.effect(), Effect::Unknown, "it was carried out: {error}");
+            carried_out += usize::from(error.kind() == ErrorKind::Quota);
+        }
+    }
+    carried_out
 }
 
 fn fill(etcd: &Etcd) {

@@ -117,6 +117,20 @@ fn f35_lock_file_replaced_by_its_copy() {
     lock.works(next.token);
 }
 
+/// What is released in the old file must not stand in the new one for ever.
+#[test]
+fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
+    let lock = Contended::new();
+    let other = lock.directory.join("other");
+    fs::copy(lock.file(), &other).expect("it is there");
+    fs::rename(other, lock.file()).expect("it can be replaced");
+    lock.holder.release(LOCK);
+    let next = lock.waiter.granted(lock.waiting, LONG);
+    assert!(next.token > lock.token);
+    lock.waiter.observe(LOCK);
+    lock.works(next.token);
+}
+
 #[test]
 fn f35_lock_file_emptied() {
     cut_to(|_| 0);

@@ -4,66 +4,23 @@
 
 use std::{
     fs::{self, File, Permissions},
-    io::Write,
     os::unix::fs::{PermissionsExt, chown, symlink},
-    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
 
 use coordination_tests::{
     faults::{HEARTBEAT, Process, Site},
-    harness::Scratch,
+    harness::Mounted,
 };
 
 use super::{WORKER, site};
-
-/// A file system of its own, in memory.
-struct Mounted {
-    path: PathBuf,
-    _scratch: Scratch,
-}
-
-impl Mounted {
-    fn new(options: &str) -> Self {
-        let scratch = Scratch::new("mount");
-        let path = scratch.join("disk");
-        fs::create_dir(&path).expect("the scratch directory is ours");
-        mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &path);
-        Self { path, _scratch: scratch }
-    }
-
-    fn remount(&self, options: &str) {
-        mount(&["-o", &format!("remount,{options}")], &self.path);
-    }
-
-    /// Takes all the room that is left.
-    fn fill(&self) -> PathBuf {
-        let path = self.path.join("filler");
-        let mut filler = File::create(&path).expect("an empty file takes no room");
-        while filler.write_all(&[0; 512]).is_ok() {}
-        path
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Lazily: processes of a test that failed may still be in it.
-        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
-    }
-}
-
-fn mount(arguments: &[&str], path: &Path) {
-    let done = Command::new("mount").args(arguments).arg(path).output().expect("`mount` is there");
-    let message = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "this test mounts a tmpfs, which takes root: {message}");
-}
 
 #[test]
 fn f36_disk_full() {
     // A page for each session and each lock, and one to spare.
     let disk = Mounted::new("size=24k");
-    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let site = Site::file(&disk.path().join("locks"), WORKER);
     let (holder, other) = (site.process("holder"), site.process("other"));
     let first = holder.acquire("held");
     holder.observe("held");
@@ -72,7 +29,7 @@ fn f36_disk_full() {
     other.release("known");
     File::options()
         .write(true)
-        .open(disk.path.join("locks/coordination/queues/lock.known"))
+        .open(disk.path().join("locks/coordination/queues/lock.known"))
         .and_then(|file| file.set_len(0))
         .expect("the file is there");
     let filler = disk.fill();
@@ -103,7 +60,7 @@ fn f36_disk_full() {
 #[test]
 fn f36_disk_full_while_in_use() {
     let disk = Mounted::new("size=16k");
-    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let site = Site::file(&disk.path().join("locks"), WORKER);
     let (client, other) = (site.process("client"), site.process("other"));
     let mut last = client.acquire("busy").token;
     client.release("busy");
@@ -133,7 +90,7 @@ fn f36_disk_full_while_in_use() {
 fn f37_read_only() {
     for is_new in [true, false] {
         let disk = Mounted::new("size=1m");
-        let site = Site::file(&disk.path.join("locks"), WORKER);
+        let site = Site::file(&disk.path().join("locks"), WORKER);
         if !is_new {
             site.process("before").acquire("lock");
         }

@@ -250,3 +250,18 @@ fn a_proxied_etcd_shows_its_requests() {
     assert!(proxy.messages_in(Direction::ToClient) > answers);
     assert_ne!(version(), before);
 }
+
+#[test]
+fn a_node_is_isolated_from_the_others_and_joins_again() {
+    let etcd = Etcd::options().nodes(3).peers_by_proxy().start();
+    for leads in [true, false] {
+        let leader = etcd.wait_leader();
+        let index = if leads { leader } else { (leader + 1) % 3 };
+        etcd.isolate(index);
+        let others = || etcd.nodes().iter().enumerate().filter(|(other, _)| *other != index);
+        assert!(wait_until(10 * SECOND, || !etcd.node(index).is_healthy()), "it is not alone");
+        assert!(wait_until(10 * SECOND, || others().all(|(_, node)| node.is_healthy())));
+        etcd.rejoin();
+        etcd.wait_ready();
+    }
+}

@@ -97,6 +97,9 @@ pub(super) fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
     let effect = match kind {
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable => Effect::Unknown,
+        // The request that uses up the last of the space is carried out, and refused nevertheless
+        // (`quotaApplierV3` in etcd's `apply.go`).
+        ErrorKind::Quota => Effect::Unknown,
         _ => Effect::None,
     };
     Error::new(kind, operation, message).with_effect(effect).with_source(Opaque(root_cause(&error)))

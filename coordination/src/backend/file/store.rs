@@ -101,8 +101,7 @@ impl Store {
 
     pub(super) fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
         let id = entry.id.as_str();
-        // An entry in a file that was replaced meanwhile is gone already.
-        self.with_open_queue(&entry.queue, false, |queue| {
+        let step = |queue: &mut Locked<'_>| {
             let found = match seq {
                 Some(seq) => queue.log().get(seq, id).map(|_| seq),
                 None => queue.log().find(id),
@@ -112,7 +111,26 @@ impl Store {
                 self.queues.remove(&queue::file_name(&entry.queue))?;
             }
             left
-        })
+        };
+        let mut is_in_place = false;
+        let left = self.with_open_queue(&entry.queue, false, |queue| {
+            step(queue)?;
+            is_in_place = queue.is_in_place(&self.queues)?;
+            Ok(())
+        });
+        if is_in_place || !matches!(left, Some(Ok(()))) {
+            return left;
+        }
+        // A copy may have taken the file's place, with the entry in it. It would stand there as long as the
+        // session lives, and nobody would know it.
+        let leave_successor = || {
+            let Some(mut file) = QueueFile::open_existing(&self.queues, &entry.queue)? else {
+                return Ok(Some(()));
+            };
+            let Some(mut queue) = file.lock()? else { return Ok(None) };
+            step(&mut queue).map(Some)
+        };
+        leave_successor().transpose()
     }
 
     pub(super) fn position(&self, new: &NewEntry, seq: u64) -> Option<Result<Option<Position>>> {

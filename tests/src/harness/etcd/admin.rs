@@ -1,6 +1,9 @@
 //! What an administrator does to the store behind the clients' backs, through `etcdctl`.
 
-use std::process::{Command, Output};
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
 
 use serde_json::Value;
 
@@ -75,6 +78,23 @@ impl Etcd {
             .collect()
     }
 
+    /// Puts a value that may be too large for a command line. Its failure is in the output.
+    ///
+    /// # Panics
+    ///
+    /// When `etcdctl` cannot be started.
+    pub fn put_large(&self, key: &str, value: &[u8]) -> Output {
+        let mut command = self.plain_etcdctl();
+        command.args(["--command-timeout=2s", "put", key]).stdin(Stdio::piped());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("etcdctl is installed: checked at start");
+        let mut input = child.stdin.take().expect("it is piped");
+        // Fails when it has ended early, which its output tells.
+        let _ = input.write_all(value);
+        drop(input);
+        child.wait_with_output().expect("the child is ours to wait for")
+    }
+
     /// Deletes a key; false when there was none.
     pub fn delete_key(&self, key: &str) -> bool {
         self.administer(&["del", "--", key]).trim() == "1"
@@ -90,6 +110,16 @@ impl Etcd {
     pub fn revoke_lease(&self, id: i64) -> bool {
         let output = self.etcdctl(&["lease", "revoke", &format!("{id:x}")]);
         output.status.success()
+    }
+
+    /// The ids of the nodes in the cluster, in hexadecimal, in their order here.
+    pub(super) fn member_ids(&self) -> Vec<String> {
+        // `8211f1d0f64f3269, started, n0, …`
+        let list = self.administer(&["member", "list"]);
+        let rows: Vec<Vec<_>> = list.lines().map(|row| row.split(", ").collect()).collect();
+        let id = |name: &str| rows.iter().find(|row| row.get(2) == Some(&name)).map(|row| row[0]);
+        let ids = self.nodes().iter().map(|node| id(node.name()).expect("every node is a member"));
+        ids.map(str::to_owned).collect()
     }
 
     /// Forgets all history up to now: a watch or read at an older revision fails from here on.

@@ -14,12 +14,13 @@ pub use options::{EtcdOptions, Tls};
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     process::Command,
     sync::Once,
     time::{Duration, Instant},
 };
 
-use super::{Scratch, ports::free_address, wait_until};
+use super::{Proxy, Scratch, ports::free_address, wait_until};
 use node::Addresses;
 
 /// The administrator, when users are on.
@@ -41,9 +42,13 @@ const READY: Duration = Duration::from_secs(10);
 pub struct Etcd {
     // Before `scratch`: the processes end first.
     nodes: Vec<Node>,
+    /// What leads to each node's peer port; empty unless asked for.
+    peer_links: Vec<Proxy>,
+    /// The nodes' ids in the cluster, where they are needed.
+    members: Vec<String>,
     options: EtcdOptions,
     users_on: bool,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Etcd {
@@ -70,18 +75,28 @@ impl Etcd {
     fn start(options: EtcdOptions) -> Self {
         require_binaries();
         let scratch = Scratch::new("etcd");
-        let addresses: Vec<_> = (0..options.nodes)
-            .map(|_| Addresses {
-                client: free_address(),
-                peer: free_address(),
-                metrics: free_address(),
+        let mut addresses: Vec<_> = (0..options.nodes)
+            .map(|_| {
+                let peer = free_address();
+                let (client, metrics) = (free_address(), free_address());
+                Addresses { client, peer, advertised: peer, metrics }
             })
             .collect();
+        let mut peer_links = Vec::new();
+        for node in addresses.iter_mut().filter(|_| options.peers_by_proxy) {
+            let link = Proxy::between_members(node.peer);
+            node.advertised = link.address();
+            peer_links.push(link);
+        }
         let nodes = (0..options.nodes)
             .map(|index| Node::start(index, &addresses, &options, &scratch))
             .collect();
-        let mut etcd = Self { nodes, options, users_on: false, _scratch: scratch };
+        let members = Vec::new();
+        let mut etcd = Self { nodes, peer_links, members, options, users_on: false, scratch };
         etcd.wait_ready();
+        if etcd.options.peers_by_proxy {
+            etcd.members = etcd.member_ids();
+        }
         if etcd.options.user_prefix.is_some() {
             etcd.enable_users();
         }
@@ -96,6 +111,31 @@ impl Etcd {
     /// All nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Where its nodes keep their data and their logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Cuts a node off from all others, both ways, until [`Etcd::rejoin`]; clients still reach it.
+    ///
+    /// Connections are reset and refused.
+    ///
+    /// # Panics
+    ///
+    /// Without [`EtcdOptions::peers_by_proxy`].
+    pub fn isolate(&self, index: usize) {
+        assert!(!self.peer_links.is_empty(), "the nodes are connected directly");
+        for other in (0..self.nodes.len()).filter(|other| *other != index) {
+            self.peer_links[other].bar(&self.members[index]);
+            self.peer_links[index].bar(&self.members[other]);
+        }
+    }
+
+    /// All nodes reach each other again.
+    pub fn rejoin(&self) {
+        self.peer_links.iter().for_each(Proxy::admit_all);
     }
 
     /// The nodes' client URLs, `http://127.0.0.1:…` or `https://…`.

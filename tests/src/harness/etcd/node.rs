@@ -17,6 +17,8 @@ use super::{
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) peer: SocketAddr,
+    /// Where the other nodes reach `peer`.
+    pub(super) advertised: SocketAddr,
     pub(super) metrics: SocketAddr,
 }
 
@@ -151,7 +153,7 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
     let members: Vec<_> = cluster
         .iter()
         .enumerate()
-        .map(|(index, node)| format!("{}=http://{}", self::name(index), node.peer))
+        .map(|(index, node)| format!("{}=http://{}", self::name(index), node.advertised))
         .collect();
     let scheme = match options.tls {
         Some(_) => "https",
@@ -162,7 +164,7 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
         format!("--listen-client-urls={scheme}://{}", own.client),
         format!("--advertise-client-urls={scheme}://{}", own.client),
         format!("--listen-peer-urls=http://{}", own.peer),
-        format!("--initial-advertise-peer-urls=http://{}", own.peer),
+        format!("--initial-advertise-peer-urls=http://{}", own.advertised),
         format!("--initial-cluster={}", members.join(",")),
         format!("--listen-metrics-urls=http://{}", own.metrics),
         "--heartbeat-interval=50".to_owned(),

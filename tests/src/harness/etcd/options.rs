@@ -57,11 +57,12 @@ pub struct EtcdOptions {
     pub(super) tls: Option<Tls>,
     pub(super) user_prefix: Option<String>,
     pub(super) flags: Vec<String>,
+    pub(super) peers_by_proxy: bool,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { nodes: 1, tls: None, user_prefix: None, flags: Vec::new() }
+        Self { nodes: 1, tls: None, user_prefix: None, flags: Vec::new(), peers_by_proxy: false }
     }
 }
 
@@ -88,6 +89,12 @@ impl EtcdOptions {
     /// Adds a flag to etcd's command line, `--name=value`.
     pub fn flag(mut self, flag: impl Into<String>) -> Self {
         self.flags.push(flag.into());
+        self
+    }
+
+    /// Lets the nodes reach each other by proxies only, so that one can be [isolated](Etcd::isolate).
+    pub fn peers_by_proxy(mut self) -> Self {
+        self.peers_by_proxy = true;
         self
     }
 

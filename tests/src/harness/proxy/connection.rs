@@ -1,6 +1,6 @@
 //! One connection of the proxy: a pump for each direction, until both have ended or one is cut.
 
-use std::{io, time::Duration};
+use std::{collections::BTreeSet, io, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Direction, Edge, Lane, Mode, Parser, Shared};
+use super::{Direction, Edge, Lane, Mode, Parser, Shared, member};
 
 /// How a connection ends unless both sides close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,13 @@ pub(super) enum End {
     Close,
     /// By RST, to both sides.
     Reset,
+}
+
+/// Whose connections end, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub(super) end: End,
+    pub(super) whose: BTreeSet<u64>,
 }
 
 /// Chunks read ahead of the writer; beyond them, a stalled sender fills the kernel's buffers.
@@ -34,11 +41,20 @@ pub(super) async fn run(
     mut client: TcpStream,
     number: u64,
     shared: &Shared,
-    mut ending: watch::Receiver<Option<End>>,
+    mut ending: watch::Receiver<Option<Ending>>,
 ) {
+    if shared.between_members {
+        let sender = tokio::select! {
+            sender = member::sender(&client) => sender,
+            _ = told(&mut ending, number) => return reset(&client),
+        };
+        if !shared.admits(number, sender) {
+            return reset(&client);
+        }
+    }
     let server = tokio::select! {
         server = timeout(CONNECT, TcpStream::connect(shared.target)) => server,
-        _ = told(&mut ending) => return reset(&client),
+        _ = told(&mut ending, number) => return reset(&client),
     };
     let Ok(Ok(mut server)) = server else {
         return reset(&client);
@@ -48,7 +64,7 @@ pub(super) async fn run(
     let _ = server.set_nodelay(true);
     let end = tokio::select! {
         end = exchange(&mut client, &mut server, number, shared) => end.err(),
-        end = told(&mut ending) => Some(end),
+        end = told(&mut ending, number) => Some(end),
     };
     if end == Some(End::Reset) {
         reset(&client);
@@ -62,11 +78,17 @@ fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Waits until the proxy tells its connections to end.
-async fn told(ending: &mut watch::Receiver<Option<End>>) -> End {
-    // The sender lives as long as the connection's `Shared`.
-    let _ = ending.changed().await;
-    ending.borrow_and_update().unwrap_or(End::Reset)
+/// Waits until the proxy tells the connection of this number to end.
+async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End {
+    loop {
+        // The sender lives as long as the connection's `Shared`.
+        let _ = ending.changed().await;
+        let told = ending.borrow_and_update();
+        if let Some(Ending { end, .. }) = told.as_ref().filter(|told| told.whose.contains(&number))
+        {
+            return *end;
+        }
+    }
 }
 
 async fn exchange(
@@ -163,6 +185,12 @@ impl<'a> Writer<'a> {
             if deaf {
                 continue;
             }
+            if *self.mode.borrow() == Mode::HalfClose {
+                // Fails only when the receiver has gone, which ends this direction too.
+                let _ = self.to.shutdown().await;
+                deaf = true;
+                continue;
+            }
             match event.what {
                 What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
                 What::Finished => deaf = self.to.shutdown().await.is_err(),
@@ -177,7 +205,7 @@ impl<'a> Writer<'a> {
         loop {
             let mode = *self.mode.borrow_and_update();
             let due = match mode {
-                Mode::Pass | Mode::Dribble => return true,
+                Mode::Pass | Mode::Dribble | Mode::HalfClose => return true,
                 Mode::Blackhole => return false,
                 Mode::Delay(delay) => Some(came + delay),
                 Mode::Stall => None,

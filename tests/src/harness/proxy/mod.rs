@@ -10,6 +10,7 @@
 
 mod connection;
 mod frames;
+mod member;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +31,7 @@ use tokio::{
 };
 
 use super::{ports::free_address, wait_until};
-use connection::End;
+use connection::{End, Ending};
 use frames::{Edge, Parser};
 
 /// Which way bytes go.
@@ -54,6 +55,9 @@ pub enum Mode {
     Dribble,
     /// Kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
     Stall,
+    /// With the next bytes that come the receiver is told that no more will (FIN), and they are dropped with
+    /// all that follow; the other direction goes on. New connections are treated the same.
+    HalfClose,
     /// Read and dropped. A connection that lost something this way stays silent in this direction
     /// even after the mode changes, since its stream has a hole; new connections work.
     Blackhole,
@@ -88,9 +92,23 @@ impl Proxy {
     ///
     /// When there is no free port.
     pub fn start(target: SocketAddr) -> Self {
+        Self::new(target, false)
+    }
+
+    /// Likewise, for connections that members of an etcd cluster make to each other: it learns who sends, so
+    /// that one member can be [barred](Self::bar).
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub fn between_members(target: SocketAddr) -> Self {
+        Self::new(target, true)
+    }
+
+    fn new(target: SocketAddr, between_members: bool) -> Self {
         let address = free_address();
         let listener = StdListener::bind(address).expect("the port is reserved for us");
-        let shared = Arc::new(Shared::new(target));
+        let shared = Arc::new(Shared::new(target, between_members));
         let (orders, received) = mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("proxy".to_owned())
@@ -167,6 +185,22 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
+    /// Resets the connections of the member with this id, and refuses its new ones until
+    /// [`Proxy::admit_all`]: other members still reach the target.
+    pub fn bar(&self, member: &str) {
+        lock(&self.shared.barred).insert(member.to_owned());
+        let theirs = |(number, sender): (&u64, &Option<String>)| {
+            (sender.as_deref() == Some(member)).then_some(*number)
+        };
+        let numbers = self.shared.open().iter().filter_map(theirs).collect();
+        self.end(End::Reset, numbers);
+    }
+
+    /// Nobody is barred any more.
+    pub fn admit_all(&self) {
+        lock(&self.shared.barred).clear();
+    }
+
     /// Connections accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
@@ -203,9 +237,18 @@ impl Proxy {
     }
 
     fn end_all(&self, end: End) {
-        let open = self.shared.open().clone();
-        self.shared.end.send_replace(Some(end));
-        let ended = wait_until(Duration::from_secs(5), || self.shared.open().is_disjoint(&open));
+        let open = self.shared.open().keys().copied().collect();
+        self.end(end, open);
+    }
+
+    /// Ends these connections; on return it is done.
+    fn end(&self, end: End, numbers: BTreeSet<u64>) {
+        let whose = numbers.clone();
+        self.shared.end.send_replace(Some(Ending { end, whose }));
+        let ended = wait_until(Duration::from_secs(5), || {
+            let open = self.shared.open();
+            numbers.iter().all(|number| !open.contains_key(number))
+        });
         assert!(ended, "connections of the proxy did not end");
     }
 
@@ -240,18 +283,24 @@ struct Shared {
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    open: Mutex<BTreeSet<u64>>,
-    end: watch::Sender<Option<End>>,
+    /// The connections that are open, each with the member that it comes from, where that is known.
+    open: Mutex<BTreeMap<u64, Option<String>>>,
+    between_members: bool,
+    /// Members that are not let through.
+    barred: Mutex<BTreeSet<String>>,
+    end: watch::Sender<Option<Ending>>,
 }
 
 impl Shared {
-    fn new(target: SocketAddr) -> Self {
+    fn new(target: SocketAddr, between_members: bool) -> Self {
         Self {
             target,
+            between_members,
             to_server: Lane::default(),
             to_client: Lane::default(),
             accepted: AtomicU64::new(0),
             open: Mutex::default(),
+            barred: Mutex::default(),
             end: watch::Sender::new(None),
         }
     }
@@ -263,8 +312,15 @@ impl Shared {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Option<String>>> {
         lock(&self.open)
+    }
+
+    /// Whether the connection that comes from this member may go on.
+    fn admits(&self, number: u64, sender: Option<String>) -> bool {
+        // Before the look, so that whoever bars it either finds it or is seen.
+        self.open().insert(number, sender.clone());
+        sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
     }
 }
 
@@ -400,7 +456,7 @@ async fn serve(
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                 // Subscribed before it is listed, so that whoever sees it listed can end it.
                 let ending = shared.end.subscribe();
-                shared.open().insert(number);
+                shared.open().insert(number, None);
                 let shared = Arc::clone(shared);
                 connections.spawn(async move {
                     connection::run(accepted, number, &shared, ending).await;
@@ -424,7 +480,8 @@ async fn serve(
             Some(_) = connections.join_next() => {}
         }
     }
-    shared.end.send_replace(Some(End::Reset));
+    let whose = shared.open().keys().copied().collect();
+    shared.end.send_replace(Some(Ending { end: End::Reset, whose }));
     while connections.join_next().await.is_some() {}
 }
 

@@ -1,0 +1,239 @@
+//! A client process: one coordinator, and tasks that contend by it.
+//!
+//! It is told what to do as every worker is, by lines of JSON (see [`harness::worker`](crate::harness::worker)):
+//!
+//! * `begin` connects, for as long as that takes. `member`, `client` (its number in histories), `group`, `store`,
+//!   `resource` (a socket), `seed`.
+//! * `round`: the tasks begin, and write to `history`.
+//! * `drain`: they end what they have begun, and begin nothing more.
+//! * `stop` closes the session.
+
+use std::{
+    path::PathBuf,
+    process,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use coordination::Coordinator;
+use coordination_history::{Event, Record, Writer, now};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    sync::watch,
+    time::sleep,
+};
+
+use super::{
+    Store,
+    effects::Effects,
+    operations::Clerk,
+    things::{Group, Thing, pace},
+    turn::{Contender, Recipe},
+};
+use crate::harness::worker::URL;
+
+/// Writes the records of one attempt.
+pub(super) struct Pen {
+    writer: Arc<Writer>,
+    client: u32,
+    attempt: u64,
+    object: u32,
+}
+
+impl Pen {
+    pub(super) fn write(&self, event: Event) {
+        self.write_at(now(), event);
+    }
+
+    pub(super) fn write_at(&self, at: u64, event: Event) {
+        let Self { client, attempt, object, .. } = *self;
+        let record = Record { at, client, attempt, object, event };
+        self.writer.append(&record).expect("the history is writable");
+    }
+
+    pub(super) fn attempt(&self) -> u64 {
+        self.attempt
+    }
+}
+
+/// Which round is on; none: nothing is to be begun.
+type Round = Option<Arc<Writer>>;
+
+struct Client {
+    coordinator: Coordinator,
+    number: u32,
+    store: Store,
+    resource: PathBuf,
+    attempts: AtomicU64,
+    busy: AtomicUsize,
+    round: watch::Sender<Round>,
+}
+
+/// Follows orders until its standard input ends.
+pub async fn main() {
+    let client: Arc<OnceLock<Arc<Client>>> = Arc::default();
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    // One after the other, so that a round begins after `begin` is done.
+    let turn = Arc::new(tokio::sync::Mutex::new(()));
+    while let Ok(Some(line)) = orders.next_line().await {
+        let order: Value = serde_json::from_str(&line).expect("an order is a line of JSON");
+        let client = Arc::clone(&client);
+        let turn = Arc::clone(&turn);
+        tokio::spawn(async move {
+            let _turn = turn.lock().await;
+            let mut answer = match carry_out(&client, &order).await {
+                Ok(done) => json!({ "ok": done }),
+                Err(error) => json!({ "error": error }),
+            };
+            answer["id"] = order["id"].clone();
+            println!("{answer}");
+        });
+    }
+    process::exit(0);
+}
+
+async fn carry_out(client: &OnceLock<Arc<Client>>, order: &Value) -> Result<Value, String> {
+    let text = |name: &str| order[name].as_str().ok_or_else(|| format!("it needs `{name}`"));
+    let number = |name: &str| order[name].as_u64().ok_or_else(|| format!("it needs `{name}`"));
+    let begun = || client.get().ok_or_else(|| "`begin` comes first".to_owned());
+    match text("command")? {
+        "begin" => {
+            let store = Store::named(text("store")?).ok_or("no such store")?;
+            let group = Group::named(text("group")?).ok_or("no such group")?;
+            let coordinator = connect(store, text("member")?).await;
+            let new = Arc::new(Client {
+                coordinator,
+                number: u32::try_from(number("client")?).map_err(|error| error.to_string())?,
+                store,
+                resource: PathBuf::from(text("resource")?),
+                attempts: AtomicU64::new(0),
+                busy: AtomicUsize::new(0),
+                round: watch::Sender::new(None),
+            });
+            new.start(group, number("seed")?).await;
+            client.set(new).map_err(|_| "it has begun".to_owned())?;
+            Ok(json!({}))
+        }
+        "round" => {
+            let writer = Writer::open(text("history")?).map_err(|error| error.to_string())?;
+            begun()?.round.send_replace(Some(Arc::new(writer)));
+            Ok(json!({}))
+        }
+        "drain" => {
+            begun()?.drain().await;
+            Ok(json!({}))
+        }
+        "stop" => begun()?.coordinator.stop().await.map(|()| json!({})).map_err(|e| e.to_string()),
+        other => Err(format!("no such order: {other}")),
+    }
+}
+
+/// Connects, however long the store is out of reach.
+async fn connect(store: Store, member: &str) -> Coordinator {
+    let url = std::env::var(URL).expect("it is set by whoever starts a client");
+    loop {
+        let mut builder = Coordinator::builder().member_id(member).heartbeat(store.heartbeat());
+        if let Some(ttl) = store.ttl() {
+            builder = builder.ttl(ttl);
+        }
+        match builder.connect(&url).await {
+            Ok(coordinator) => return coordinator,
+            Err(error) => {
+                eprintln!("connecting: {error}");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Starts the tasks; they wait for a round.
+    async fn start(self: &Arc<Self>, group: Group, seed: u64) {
+        let mut seeds = StdRng::seed_from_u64(seed);
+        for thing in group.things() {
+            for _ in 0..thing.tasks {
+                if let Some(recipe) = Recipe::new(&self.coordinator, thing) {
+                    self.contend(thing, recipe, seeds.random()).await;
+                }
+            }
+            if group == Group::Spoiled {
+                // While a directory is replaced by another, what is read comes from either.
+                continue;
+            }
+            let rng = StdRng::seed_from_u64(seeds.random());
+            if let Some(clerk) = Clerk::new(&self.coordinator, thing, self.number, rng) {
+                self.ask_and_write(thing, clerk, seeds.random());
+            }
+        }
+    }
+
+    async fn contend(self: &Arc<Self>, thing: &'static Thing, recipe: Recipe, seed: u64) {
+        let pace = pace(self.store);
+        let mut rests = StdRng::seed_from_u64(seed.wrapping_add(1));
+        let mut contender = Contender {
+            thing,
+            recipe,
+            effects: Effects::connect(&self.resource, self.number).await,
+            rng: StdRng::seed_from_u64(seed),
+            pace,
+            attempt: self.store.attempt(),
+        };
+        let client = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut rounds = client.round.subscribe();
+            loop {
+                if let Some(pen) = client.begin(thing, &mut rounds).await {
+                    contender.turn(&pen).await;
+                    client.end();
+                }
+                sleep(Duration::from_micros(rests.random_range(0..=2 * pace.rest))).await;
+            }
+        });
+    }
+
+    fn ask_and_write(self: &Arc<Self>, thing: &'static Thing, mut clerk: Clerk, seed: u64) {
+        let rest = pace(self.store).rest;
+        let client = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut rests = StdRng::seed_from_u64(seed);
+            let mut rounds = client.round.subscribe();
+            loop {
+                if let Some(pen) = client.begin(thing, &mut rounds).await {
+                    clerk.turn(&pen).await;
+                    client.end();
+                }
+                sleep(Duration::from_micros(rests.random_range(0..=8 * rest))).await;
+            }
+        });
+    }
+
+    /// Waits for a round; `None`: it ended at once.
+    async fn begin(&self, thing: &Thing, rounds: &mut watch::Receiver<Round>) -> Option<Pen> {
+        // The sender lives as long as the client.
+        let _ = rounds.wait_for(Option::is_some).await;
+        // Before the second look, so that whoever ends the round and then finds nobody busy is right.
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let Some(writer) = self.round.borrow().clone() else {
+            self.end();
+            return None;
+        };
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        Some(Pen { writer, client: self.number, attempt, object: thing.id })
+    }
+
+    fn end(&self) {
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn drain(&self) {
+        self.round.send_replace(None);
+        while self.busy.load(Ordering::SeqCst) > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The client processes: started, stopped, killed and replaced.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination_history::{Event, Record, Writer, now};
+use serde_json::json;
+
+use super::{
+    Store,
+    delay::{Roster, lock},
+    things::Group,
+};
+use crate::harness::{Launch, Worker, worker::URL};
+
+/// What the driver itself writes down: of clients that cannot, and of the nemesis.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    page: Mutex<Option<(PathBuf, Arc<Writer>)>>,
+}
+
+impl Book {
+    /// Begins the history of a round.
+    pub(super) fn turn_to(&self, path: &Path) -> Arc<Writer> {
+        let writer = Arc::new(Writer::open(path).expect("the scratch directory is ours"));
+        *lock(&self.page) = Some((path.to_owned(), Arc::clone(&writer)));
+        writer
+    }
+
+    /// Where the present round is written.
+    fn path(&self) -> Option<PathBuf> {
+        lock(&self.page).as_ref().map(|(path, _)| path.clone())
+    }
+
+    pub(super) fn note(&self, client: u32, event: Event) {
+        self.write(Record { at: now(), client, attempt: 0, object: 0, event });
+    }
+
+    pub(super) fn write(&self, record: Record) {
+        if let Some((_, writer)) = &*lock(&self.page) {
+            writer.append(&record).expect("the history is writable");
+        }
+    }
+}
+
+/// What all clients of a run have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) store: Store,
+    pub(super) program: PathBuf,
+    pub(super) resource: PathBuf,
+    pub(super) logs: PathBuf,
+    pub(super) seed: u64,
+}
+
+/// A place for a client process, taken by one after the other.
+#[derive(Debug)]
+struct Seat {
+    group: Group,
+    url: String,
+    /// It is never killed, so that its memory can be watched.
+    survives: bool,
+    present: Mutex<Present>,
+}
+
+#[derive(Debug)]
+struct Present {
+    worker: Worker,
+    number: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Fleet {
+    common: Common,
+    seats: Vec<Seat>,
+    numbers: AtomicU32,
+    book: Arc<Book>,
+    roster: Roster,
+}
+
+impl Fleet {
+    /// Starts a client for each URL. The last two belong to the spoiled group.
+    pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
+        let (numbers, roster) = (AtomicU32::new(0), Roster::default());
+        let mut fleet = Self { common, seats: Vec::new(), numbers, book, roster };
+        for (index, (group, url)) in urls.iter().enumerate() {
+            let survives = index == 0 || index + 1 == urls.len();
+            let present = Mutex::new(fleet.begin(*group, url));
+            fleet.seats.push(Seat { group: *group, url: url.clone(), survives, present });
+        }
+        fleet
+    }
+
+    fn begin(&self, group: Group, url: &str) -> Present {
+        let number = self.numbers.fetch_add(1, Ordering::SeqCst) + 1;
+        let log = self.common.logs.join(format!("client-{number}.log"));
+        let launch = Launch::new(&self.common.program, log).args(["client"]).env(URL, url);
+        let worker = Worker::launch(launch);
+        lock(&self.roster).push(worker.child().id());
+        worker.send(json!({
+            "command": "begin",
+            "member": format!("client-{number}"),
+            "client": number,
+            "group": group.name(),
+            "store": self.common.store.name(),
+            "resource": self.common.resource,
+            "seed": self.common.seed.wrapping_mul(1_000).wrapping_add(u64::from(number)),
+        }));
+        Present { worker, number }
+    }
+
+    /// The next one takes the seat of one that was killed, and joins the round.
+    pub(super) fn replace(&self, seat: usize) {
+        let Seat { group, url, present, .. } = &self.seats[seat];
+        *lock(present) = self.begin(*group, url);
+        self.join_round(seat);
+    }
+
+    /// All begin to write where the book is open.
+    pub(super) fn begin_round(&self) {
+        (0..self.seats.len()).for_each(|seat| self.join_round(seat));
+    }
+
+    fn join_round(&self, seat: usize) {
+        if let Some(history) = self.book.path() {
+            self.present(seat).worker.send(json!({ "command": "round", "history": history }));
+        }
+    }
+
+    /// Waits until all have ended what they began, for as long as this; answers who has not.
+    pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
+        self.order("drain", patience)
+    }
+
+    /// All close their sessions.
+    pub(super) fn stop(&self) -> Vec<String> {
+        self.order("stop", Duration::from_secs(10))
+    }
+
+    fn order(&self, command: &str, patience: Duration) -> Vec<String> {
+        let until = Instant::now() + patience;
+        let orders: Vec<_> = (0..self.seats.len())
+            .map(|seat| self.present(seat).worker.send(json!({ "command": command })))
+            .collect();
+        let mut late = Vec::new();
+        for (seat, order) in orders.into_iter().enumerate() {
+            let present = self.present(seat);
+            let left = until.saturating_duration_since(Instant::now());
+            match present.worker.receive(order, left) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => late.push(format!("client {}: {error}", present.number)),
+                None => late.push(format!("client {} did not {command}", present.number)),
+            }
+        }
+        late
+    }
+
+    /// Clients that have ended though nobody killed them.
+    pub(super) fn ended(&self) -> Vec<String> {
+        let seats = (0..self.seats.len()).map(|seat| self.present(seat));
+        seats
+            .filter(|present| !present.worker.child().is_running())
+            .map(|present| {
+                let log = present.worker.child().log();
+                let lines: Vec<_> = log.lines().rev().take(12).collect();
+                let end: Vec<_> = lines.into_iter().rev().collect();
+                format!("client {} ended by itself: {}", present.number, end.join(" | "))
+            })
+            .collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    pub(super) fn survives(&self, seat: usize) -> bool {
+        self.seats[seat].survives
+    }
+
+    /// The seat of the client with this number.
+    pub(super) fn seat_of(&self, number: u32) -> Option<usize> {
+        (0..self.seats.len()).find(|seat| self.present(*seat).number == number)
+    }
+
+    /// The process ids of all who run.
+    pub(super) fn roster(&self) -> Roster {
+        Arc::clone(&self.roster)
+    }
+
+    /// The process ids of those that are never killed.
+    pub(super) fn survivors(&self) -> Vec<u32> {
+        let seats = (0..self.seats.len()).filter(|seat| self.survives(*seat));
+        seats.map(|seat| self.present(seat).worker.child().id()).collect()
+    }
+
+    /// Kills it; the seat stays empty until it is [replaced](Self::replace).
+    pub(super) fn kill(&self, seat: usize) {
+        let present = self.present(seat);
+        lock(&self.roster).retain(|process| *process != present.worker.child().id());
+        present.worker.kill();
+        self.book.note(present.number, Event::Crash);
+    }
+
+    /// Stops these for so long.
+    ///
+    /// On `file` one that is stopped within a `flock` holds up all others, which is documented: so all count as
+    /// stopped, and what they had to do meanwhile is not late.
+    pub(super) fn pause(&self, seats: &[usize], length: Duration) {
+        let affected: Vec<usize> = match self.common.store {
+            Store::File => (0..self.len()).collect(),
+            Store::Etcd | Store::Etcd3 => seats.to_vec(),
+        };
+        self.held_up(&affected, || {
+            seats.iter().for_each(|seat| self.present(*seat).worker.pause());
+            thread::sleep(length);
+            seats.iter().for_each(|seat| self.present(*seat).worker.resume());
+        });
+    }
+
+    /// Notes that these could not run while `cause` did.
+    pub(super) fn held_up(&self, seats: &[usize], cause: impl FnOnce()) {
+        let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
+        numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
+        cause();
+        numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
+    }
+
+    fn present(&self, seat: usize) -> MutexGuard<'_, Present> {
+        lock(&self.seats[seat].present)
+    }
+}

@@ -1,0 +1,330 @@
+//! What a run amounts to.
+
+use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
+
+use coordination_history::{Event, NEVER, Record, Report, Rule, Rules, Why, check, read};
+
+use super::{
+    Store,
+    fleet::Book,
+    nanos, nemesis,
+    resource::Tally,
+    run::{Carried, SLACK, of_group},
+    sample::Needs,
+    things::{Group, objects},
+};
+
+/// All that was counted, over all rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Rounds judged.
+    pub rounds: u64,
+    /// Guards returned.
+    pub grants: u64,
+    /// Acquires begun.
+    pub attempts: u64,
+    /// Acquires that returned without a guard.
+    pub refused: BTreeMap<Why, u64>,
+    /// Acquires dropped.
+    pub cancelled: u64,
+    /// Acquires of clients that were killed.
+    pub unanswered: u64,
+    /// Faults by name.
+    pub faults: BTreeMap<String, u64>,
+    /// Promises broken, by rule.
+    pub broken: BTreeMap<Rule, u64>,
+    /// Writes that the resource refused, as they came from old holders.
+    pub stale_writes: u64,
+    /// Guards lost.
+    pub lost: u64,
+    /// Of the judged group, while nothing happened that ends a session.
+    pub false_losses: u64,
+    /// How late the latest loss was told.
+    pub latest_loss: Duration,
+    /// `is_held` said true.
+    pub held: u64,
+    /// Grants whose exclusion was not judged, as a fault of the server or an operator broke it.
+    pub excused: u64,
+    /// Small operations judged, and objects whose search was given up.
+    pub operations: (u64, u64),
+    /// What the resource lost.
+    pub(super) tally: Tally,
+    /// Sessions that were there after all had stopped.
+    pub sessions_left: usize,
+    /// How long the machine kept a thread waiting, at worst.
+    pub withheld: Duration,
+    /// Of the processes that were never killed.
+    pub needs: Vec<Needs>,
+}
+
+impl Summary {
+    /// How many faults.
+    pub fn faults(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// Updates of the resource that were lost where no token is checked: the nemesis bites.
+    pub fn unfenced_lost(&self) -> u64 {
+        self.tally.bare_lost
+    }
+
+    /// Where it is: must be none.
+    pub fn fenced_lost(&self) -> u64 {
+        self.tally.fenced_lost
+    }
+
+    fn of(&self, rule: Rule) -> u64 {
+        self.broken.get(&rule).copied().unwrap_or_default()
+    }
+
+    /// In a line.
+    pub(super) fn line(&self) -> String {
+        let slope = self.needs.iter().map(|needs| needs.slope).fold(f64::NEG_INFINITY, f64::max);
+        format!(
+            "{} grants, {} faults, {} broken, {} false losses, unfenced lost {}, RSS {slope:+.1} MiB/h",
+            self.grants,
+            self.faults(),
+            self.broken.values().sum::<u64>(),
+            self.false_losses,
+            self.unfenced_lost(),
+        )
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.grants += report.grants;
+        self.attempts += report.attempts;
+        self.cancelled += report.cancelled;
+        self.unanswered += report.unanswered;
+        self.lost += report.lost;
+        self.stale_writes += report.stale_writes;
+        self.held += report.held;
+        self.excused += report.excused;
+        self.operations.0 += report.operations;
+        self.operations.1 += report.undecided;
+        for (why, count) in &report.refused {
+            *self.refused.entry(*why).or_default() += count;
+        }
+        for (rule, count) in &report.broken {
+            *self.broken.entry(*rule).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { fenced_writes, fenced_lost, bare_writes, bare_lost } = self.tally;
+        writeln!(f, "grants               {} of {} attempts", self.grants, self.attempts)?;
+        for (why, count) in &self.refused {
+            writeln!(f, "  refused, {why:<11?} {count}")?;
+        }
+        writeln!(f, "  cancelled          {}", self.cancelled)?;
+        writeln!(f, "  of the killed      {}", self.unanswered)?;
+        writeln!(f, "faults               {} of {} kinds", self.faults(), self.faults.len())?;
+        for (name, count) in &self.faults {
+            writeln!(f, "  {count:>5}  {name}")?;
+        }
+        writeln!(f, "overlaps             {}", self.of(Rule::O1))?;
+        writeln!(f, "  asked and held     {}; grants not judged {}", self.held, self.excused)?;
+        writeln!(f, "token inversions     {}", self.of(Rule::O2))?;
+        let refused = self.stale_writes;
+        writeln!(f, "stale writes applied {}, refused {refused}", self.of(Rule::O3))?;
+        writeln!(f, "out of order         {}", self.of(Rule::O4))?;
+        writeln!(f, "late or lost waiters {}", self.of(Rule::O5))?;
+        writeln!(f, "entries left         {}; sessions {}", self.of(Rule::O6), self.sessions_left)?;
+        let (operations, undecided) = self.operations;
+        writeln!(
+            f,
+            "wrong answers        {} of {operations}, {undecided} undecided",
+            self.of(Rule::O7)
+        )?;
+        writeln!(f, "guards lost          {}; false losses {}", self.lost, self.false_losses)?;
+        writeln!(f, "latest loss told     {:.1} ms late", self.latest_loss.as_secs_f64() * 1e3)?;
+        writeln!(
+            f,
+            "updates lost         {fenced_lost} of {fenced_writes} fenced, {bare_lost} of {bare_writes} not"
+        )?;
+        writeln!(f, "threads kept waiting {:.1} ms at worst", self.withheld.as_secs_f64() * 1e3)?;
+        for Needs { rss_mib: (first, last), slope, threads, descriptors } in &self.needs {
+            writeln!(
+                f,
+                "a survivor           RSS {first:.1} → {last:.1} MiB, {slope:+.2} MiB/h; threads {} → {}; \
+                 descriptors {} → {}",
+                threads.0, threads.1, descriptors.0, descriptors.1
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Judges round after round.
+#[derive(Debug)]
+pub(super) struct Judge {
+    pub(super) store: Store,
+    pub(super) wait_bound: Duration,
+    pub(super) summary: Summary,
+    carried: Carried,
+}
+
+/// A thread that was kept waiting for longer may lose its session, and it is the machine's fault.
+const STARVED: Duration = Duration::from_millis(300);
+
+impl Judge {
+    pub(super) fn new(store: Store, wait_bound: Duration) -> Self {
+        let (summary, carried) = (Summary::default(), Carried::default());
+        Self { store, wait_bound, summary, carried }
+    }
+
+    /// Begins a round's history with what the last one left.
+    pub(super) fn carry_over(&self, book: &Book) {
+        self.carried.tell(book);
+    }
+
+    /// Answers what is wrong. `mixed`: since when several faults happened at a time.
+    pub(super) fn judge(&mut self, path: &Path, mixed: u64, withheld: Duration) -> Vec<String> {
+        let records = match read(path) {
+            Ok(records) => records,
+            Err(damage) => return vec![damage.to_string()],
+        };
+        let mut failures = Vec::new();
+        for group in Group::ALL {
+            let own = of_group(&records, group);
+            let report = check(&own, &self.rules(group, withheld));
+            self.summary.add(&report);
+            if group == Group::Judged {
+                self.summary.faults_of(&report);
+            }
+            let name = group.name();
+            failures.extend(report.violations.iter().map(|found| format!("{name}: {found}")));
+            if report.misfits > 0 {
+                failures.push(format!("{name}: {} records fit nowhere", report.misfits));
+            }
+        }
+        let losses = Losses::new(&records, self.store);
+        let false_losses = losses.unexplained(&of_group(&records, Group::Judged), mixed);
+        if withheld < STARVED {
+            failures.extend(false_losses.iter().map(|record| format!("a false loss: {record:?}")));
+        }
+        self.summary.false_losses += false_losses.len() as u64;
+        self.summary.latest_loss = self.summary.latest_loss.max(latest(&records));
+        self.summary.withheld = self.summary.withheld.max(withheld);
+        self.summary.rounds += 1;
+        if self.summary.fenced_lost() > 0 {
+            failures.push(format!("{} fenced updates were lost", self.summary.fenced_lost()));
+        }
+        self.carried.learn(&records);
+        failures
+    }
+
+    fn rules(&self, group: Group, withheld: Duration) -> Rules {
+        let scheduling = nanos(4 * withheld);
+        let rules = Rules::new(objects(group));
+        Rules {
+            faults: nemesis::names(),
+            untimed: nemesis::untimed(group == Group::Spoiled),
+            wait_bound: nanos(self.wait_bound) + scheduling,
+            timeout_slack: rules.timeout_slack + nanos(SLACK) + scheduling,
+            lost_slack: rules.lost_slack + scheduling,
+            losses_told: true,
+            entry_bound: nanos(self.store.crash_release() + SLACK) + scheduling,
+            ..rules
+        }
+    }
+}
+
+impl Summary {
+    fn faults_of(&mut self, report: &Report) {
+        for (name, count) in &report.faults {
+            *self.faults.entry(name.clone()).or_default() += count;
+        }
+    }
+}
+
+/// When a session could be lost.
+struct Losses(Vec<(u64, u64)>);
+
+impl Losses {
+    fn new(records: &[Record], store: Store) -> Self {
+        // What was begun within a fault may end a lease after it.
+        let after = nanos(store.ttl().unwrap_or_default() + 4 * store.heartbeat());
+        let mut open = BTreeMap::new();
+        let mut spans = Vec::new();
+        let mut sorted: Vec<_> = records.iter().collect();
+        sorted.sort_by_key(|record| record.at);
+        for record in sorted {
+            match record.event {
+                Event::Fault { kind } if !nemesis::keeps(kind) => {
+                    open.insert(kind, record.at);
+                }
+                Event::FaultEnd { kind } => {
+                    spans.extend(open.remove(&kind).map(|from| (from, record.at + after)));
+                }
+                _ => {}
+            }
+        }
+        Self(spans)
+    }
+
+    /// Losses while only faults happened that no session is lost by.
+    fn unexplained(&self, records: &[Record], mixed: u64) -> Vec<Record> {
+        let is_false = |record: &&Record| {
+            matches!(record.event, Event::Lost { .. })
+                && record.at < mixed
+                && !self.0.iter().any(|(from, to)| (*from..=*to).contains(&record.at))
+        };
+        records.iter().filter(is_false).copied().collect()
+    }
+}
+
+/// How late the latest loss was told: after its deadline, or after its process went on.
+fn latest(records: &[Record]) -> Duration {
+    let mut resumed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.event == Event::Resumed) {
+        resumed.entry(record.client).or_default().push(record.at);
+    }
+    let late = |record: &Record| {
+        let Event::Lost { deadline } = record.event else { return None };
+        let wakings = resumed.get(&record.client).into_iter().flatten();
+        let woken = wakings.filter(|woken| **woken <= record.at).max().copied();
+        (deadline != NEVER).then(|| record.at.saturating_sub(deadline.max(woken.unwrap_or(0))))
+    };
+    Duration::from_nanos(records.iter().filter_map(late).max().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nemesis::Fault;
+
+    fn record(at_ms: u64, event: Event) -> Record {
+        Record { at: at_ms * 1_000_000, client: 1, attempt: 1, object: 1, event }
+    }
+
+    fn history(fault: Fault) -> Vec<Record> {
+        let kind = fault.kind();
+        vec![
+            record(1_000, Event::Fault { kind }),
+            record(1_500, Event::Lost { deadline: 1_490_000_000 }),
+            record(2_000, Event::FaultEnd { kind }),
+            record(20_000, Event::Lost { deadline: 19_999_000_000 }),
+        ]
+    }
+
+    #[test]
+    fn a_loss_is_false_where_no_fault_explains_it() {
+        let count = |fault, mixed| {
+            let history = history(fault);
+            Losses::new(&history, Store::Etcd).unexplained(&history, mixed).len()
+        };
+        assert_eq!(count(Fault::ClientPaused, u64::MAX), 1);
+        assert_eq!(count(Fault::Delay, u64::MAX), 2);
+        assert_eq!(count(Fault::Delay, 10_000_000_000), 1);
+    }
+
+    #[test]
+    fn the_latest_loss_counts_from_the_deadline_or_the_waking() {
+        let mut history = history(Fault::Delay);
+        assert_eq!(latest(&history), Duration::from_millis(10));
+        history.push(record(1_497, Event::Resumed));
+        assert_eq!(latest(&history), Duration::from_millis(3));
+    }
+}

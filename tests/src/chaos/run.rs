@@ -1,0 +1,420 @@
+//! A run: rounds of faults, each healed, drained, searched for remains and judged.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination::Coordinator;
+use coordination_history::{Answer, Event, Operation, Record, now};
+use tokio::runtime::Runtime;
+
+use super::{
+    Store,
+    delay::Delays,
+    fleet::{Book, Common, Fleet},
+    nemesis::Schedule,
+    report::{Judge, Summary},
+    resource::Resource,
+    sample::Sampler,
+    site::{self, Site},
+    strike::Nemesis,
+    things::{Group, What, is_of, pace},
+    turn::Recipe,
+};
+use crate::harness::{Pulse, Scratch, wait_until};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Chaos {
+    /// On what.
+    pub store: Store,
+    /// For how long, about.
+    pub length: Duration,
+    /// Which faults.
+    pub seed: u64,
+    /// How many client processes, four at least; the last two are of the spoiled group.
+    pub clients: usize,
+    /// Where a failure leaves what it wrote.
+    pub keep: PathBuf,
+    /// The program that is a client when called with `client`.
+    pub program: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All that was counted.
+    pub summary: Summary,
+    /// Everything that is wrong, if anything is.
+    pub failures: Vec<String>,
+}
+
+/// How long a round is, about, where there are several.
+const ROUND: Duration = Duration::from_secs(60);
+/// Work without faults at the end of a round.
+const LIVENESS: Duration = Duration::from_secs(3);
+/// What tests add to a bound (contract 2.11).
+pub(super) const SLACK: Duration = Duration::from_millis(200);
+
+impl Chaos {
+    /// Runs it. Progress goes to standard output.
+    ///
+    /// # Panics
+    ///
+    /// When servers, clients or files cannot be made.
+    pub fn run(&self) -> Outcome {
+        let mut stage = Stage::new(self);
+        let begun = Instant::now();
+        let length = if self.length < 2 * ROUND { self.length } else { ROUND };
+        let mut failures = Vec::new();
+        for round in 0.. {
+            if !failures.is_empty() || begun.elapsed() + length / 2 > self.length {
+                break;
+            }
+            let seed = self.seed.wrapping_add(round);
+            failures = stage.round(seed, length.saturating_sub(aside(self.store)));
+            stage.judge.summary.needs = stage.sampler.needs();
+            println!(
+                "{:>5} s, seed {seed}: {}",
+                begun.elapsed().as_secs(),
+                stage.judge.summary.line()
+            );
+            if !failures.is_empty() {
+                failures.push(self.kept(&stage, seed, length));
+            }
+        }
+        if failures.is_empty() {
+            failures = stage.end();
+            if !failures.is_empty() {
+                failures.push(self.kept(&stage, self.seed, length));
+            }
+        }
+        Outcome { summary: stage.judge.summary.clone(), failures }
+    }
+
+    /// Keeps what a failed round wrote. Answers where, and how to run it again.
+    fn kept(&self, stage: &Stage, seed: u64, length: Duration) -> String {
+        let directory = self.keep.join(format!("{}-{seed}", self.store.name()));
+        if let Err(error) = fs::create_dir_all(&directory) {
+            return format!("nothing is kept: {}: {error}", directory.display());
+        }
+        site::keep(stage.scratch.path(), &directory.join("run"));
+        site::keep(stage.site.data(), &directory.join("store"));
+        let again = format!(
+            "cargo run -p coordination-tests --features etcd --bin chaos -- --store {} --seconds {} \
+             --seed {seed} --clients {}",
+            self.store.name(),
+            length.as_secs(),
+            self.clients,
+        );
+        let show = "cargo run -p coordination-history --bin history";
+        let place = directory.display();
+        let note =
+            format!("kept in {place}; `{show}` shows run/history; the same schedule: {again}");
+        // For whoever finds the directory and not the message.
+        let _ = fs::write(directory.join("again"), format!("{again}\n"));
+        note
+    }
+}
+
+/// Everything that runs.
+struct Stage {
+    judge: Judge,
+    sampler: Sampler,
+    fleet: Fleet,
+    book: Arc<Book>,
+    resource: Arc<Resource>,
+    own: Own,
+    site: Site,
+    pulse: Pulse,
+    delays: Delays,
+    scratch: Scratch,
+}
+
+impl Stage {
+    fn new(chaos: &Chaos) -> Self {
+        let scratch = Scratch::new("chaos");
+        let socket = scratch.join("resource");
+        let resource = Resource::serve(&socket).expect("the scratch directory is ours");
+        let site = Site::new(chaos.store, chaos.clients);
+        let group = |seat| match seat + 2 < chaos.clients {
+            true => Group::Judged,
+            false => Group::Spoiled,
+        };
+        let seats = (0..chaos.clients).map(|seat| (group(seat), site.url(seat, group(seat))));
+        let own = Own::new(&site);
+        let book = Arc::new(Book::default());
+        let common = Common {
+            store: chaos.store,
+            program: chaos.program.clone(),
+            resource: socket,
+            logs: scratch.path().to_owned(),
+            seed: chaos.seed,
+        };
+        let fleet = Fleet::start(common, &seats.collect::<Vec<_>>(), Arc::clone(&book));
+        Self {
+            judge: Judge::new(chaos.store, wait_bound(chaos)),
+            sampler: Sampler::start(fleet.survivors()),
+            delays: Delays::start(fleet.roster()),
+            fleet,
+            book,
+            resource,
+            own,
+            site,
+            pulse: Pulse::start(),
+            scratch,
+        }
+    }
+
+    /// A round with faults for so long. Answers what is wrong.
+    fn round(&mut self, seed: u64, budget: Duration) -> Vec<String> {
+        let path = self.scratch.join("history");
+        let _ = fs::remove_file(&path);
+        let writer = self.book.turn_to(&path);
+        self.resource.record_to(Some(writer));
+        self.pulse.take();
+        self.delays.take();
+        self.judge.carry_over(&self.book);
+        self.own.carry_over(&self.book);
+        self.fleet.begin_round();
+        let schedule = Schedule::new(seed, self.judge.store, budget);
+        let nemesis = Nemesis {
+            site: &self.site,
+            fleet: &self.fleet,
+            resource: &self.resource,
+            book: &self.book,
+        };
+        let mut mixed = 0;
+        nemesis.run(&schedule, || mixed = now());
+        let mut failures = self.fleet.ended();
+        failures.extend(self.site.heal().err());
+        self.book.note(0, Event::Healed);
+        let healed = Instant::now();
+        thread::sleep(LIVENESS);
+        let scheduling = 4 * self.withheld();
+        let patience = self.judge.wait_bound + scheduling + LIVENESS;
+        failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
+        failures.extend(self.fleet.ended());
+        self.own.remains(&self.book, self.judge.store.crash_release() + SLACK + scheduling);
+        self.resource.record_to(None);
+        self.judge.summary.tally = self.resource.tally();
+        failures.extend(self.judge.judge(&path, mixed, self.withheld()));
+        failures
+    }
+
+    /// How long the machine kept a thread of ours waiting in this round.
+    fn withheld(&self) -> Duration {
+        self.pulse.worst().max(self.delays.worst())
+    }
+
+    /// All clients stop: nothing may be left.
+    fn end(&mut self) -> Vec<String> {
+        let mut failures = self.fleet.stop();
+        failures.extend(self.own.stop());
+        let mut left = Vec::new();
+        let bound = self.judge.store.crash_release() + SLACK + 4 * self.withheld();
+        wait_until(bound, || {
+            left = self.site.sessions();
+            left.is_empty()
+        });
+        self.judge.summary.sessions_left = left.len();
+        failures.extend(left.into_iter().map(|session| format!("left at the end: {session}")));
+        failures
+    }
+}
+
+/// Of a round, for all but faults.
+fn aside(store: Store) -> Duration {
+    LIVENESS + store.recovery().div_f64(if store == Store::File { 2.0 } else { 1.0 })
+}
+
+/// L5 and L2: until everything works again, and until those before have had their turn.
+fn wait_bound(chaos: &Chaos) -> Duration {
+    let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
+    let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
+    // A holder writes to the resource after its hold, if it was late.
+    chaos.store.recovery() + Duration::from_secs(2) + ahead * pace(chaos.store).longest / 4 + SLACK
+}
+
+/// The driver's own clients, by which it looks for what is left.
+struct Own {
+    runtime: Runtime,
+    groups: Vec<(Group, Coordinator)>,
+}
+
+impl Own {
+    fn new(site: &Site) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
+        let connect = |group: Group| {
+            let url = site.own_url(group);
+            runtime.block_on(Coordinator::builder().member_id("driver").connect(&url))
+        };
+        let groups =
+            Group::ALL.map(|group| (group, connect(group).expect("nothing is broken yet")));
+        Self { groups: groups.into(), runtime }
+    }
+
+    /// Counts the entries of each thing, until there are none or the time is over, and notes the last count.
+    fn remains(&self, book: &Book, bound: Duration) {
+        let until = Instant::now() + bound;
+        for (group, coordinator) in &self.groups {
+            for thing in group.things() {
+                let Some(recipe) = Recipe::new(coordinator, thing) else { continue };
+                // Whoever cannot be asked has something left, for all we know.
+                let count = || self.runtime.block_on(recipe.entries()).unwrap_or(usize::MAX);
+                let mut entries = count();
+                while entries > 0 && Instant::now() < until {
+                    thread::sleep(Duration::from_millis(20));
+                    entries = count();
+                }
+                let event = Event::Remains { entries: entries as u64 };
+                book.write(Record { at: now(), client: 0, attempt: 0, object: thing.id, event });
+            }
+        }
+    }
+
+    /// What the values are that the last round left, for the checker of the next one.
+    fn carry_over(&self, book: &Book) {
+        for (group, coordinator) in &self.groups {
+            for thing in group.things() {
+                let told = self.runtime.block_on(present(coordinator, thing.name, thing.what));
+                if let Some((what, answer)) = told {
+                    let event = Event::Operation { call: now(), what, answer };
+                    let object = thing.id;
+                    book.write(Record { at: now(), client: 0, attempt: 0, object, event });
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Vec<String> {
+        let groups = std::mem::take(&mut self.groups);
+        let stop = |(_, coordinator): (Group, Coordinator)| {
+            self.runtime.block_on(coordinator.stop()).err().map(|error| error.to_string())
+        };
+        groups.into_iter().filter_map(stop).collect()
+    }
+}
+
+/// The value as if it were written just now.
+async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(Operation, Answer)> {
+    const READ: &str = "nothing is broken between rounds";
+    match what {
+        What::Value => {
+            let value = coordinator.value::<u32>(name).expect("the name is valid");
+            let found = value.read().await.expect(READ)?;
+            let version = found.version.to_string().parse().expect("a version is a number");
+            Some((Operation::Set { value: found.value }, Answer::Written { version }))
+        }
+        What::Counter => {
+            let counter = coordinator.counter(name).expect("the name is valid");
+            let number = counter.read().await.expect(READ);
+            Some((Operation::Add { by: number }, Answer::Number(number)))
+        }
+        _ => None,
+    }
+}
+
+/// The largest token of each object and slot, and the last write to each register: what the next round's
+/// tokens must be larger than.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    tokens: BTreeMap<(u32, u32), u64>,
+    writes: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Carried {
+    pub(super) fn learn(&mut self, records: &[Record]) {
+        for record in records {
+            match record.event {
+                Event::Granted { token, slot } => {
+                    let last = self.tokens.entry((record.object, slot)).or_default();
+                    *last = token.max(*last);
+                }
+                Event::Write { token, value, accepted: true } => {
+                    let last = self.writes.entry(record.object).or_default();
+                    *last = (token, value).max(*last);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// As a client of its own, before all others.
+    pub(super) fn tell(&self, book: &Book) {
+        for (attempt, ((object, slot), token)) in (1..).zip(&self.tokens) {
+            let tell = |event| {
+                book.write(Record { at: now(), client: 0, attempt, object: *object, event });
+            };
+            tell(Event::Call { shared: false, timeout: 0 });
+            tell(Event::Granted { token: *token, slot: *slot });
+            tell(Event::ReleaseCall);
+            tell(Event::ReleaseReturn { outcome: 0 });
+        }
+        for (object, (token, value)) in &self.writes {
+            let event = Event::Write { token: *token, value: *value, accepted: true };
+            book.write(Record { at: now(), client: 0, attempt: 0, object: *object, event });
+        }
+    }
+}
+
+/// The records of a group, and those that concern both.
+///
+/// Of an operation that was answered, only that: it was written down before too, as one that was not.
+pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
+    let mut answered = BTreeSet::new();
+    for record in records {
+        if let Event::Operation { answer, .. } = record.event
+            && answer != Answer::Unknown
+        {
+            answered.insert((record.client, record.attempt));
+        }
+    }
+    let mut open = BTreeSet::new();
+    let mut is_its = |record: &&Record| {
+        let whose = (record.client, record.attempt);
+        match record.event {
+            // Once, though the answer was that nobody knows.
+            Event::Operation { answer: Answer::Unknown, .. } => {
+                !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
+            }
+            _ => record.object == 0 || is_of(group, record.object),
+        }
+    };
+    records.iter().filter(|record| is_its(record)).copied().collect()
+}
+
+/// Where failures are kept unless somebody says otherwise.
+pub fn default_keep() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/chaos")
+}
+
+#[cfg(test)]
+mod tests {
+    use coordination_history::NO_SLOT;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_token_is_carried_over() {
+        let granted = |token, object| Record {
+            at: token,
+            client: 1,
+            attempt: token,
+            object,
+            event: Event::Granted { token, slot: NO_SLOT },
+        };
+        let mut carried = Carried::default();
+        carried.learn(&[granted(4, 1), granted(9, 1), granted(7, 2), granted(5, 1)]);
+        assert_eq!(carried.tokens, BTreeMap::from([((1, NO_SLOT), 9), ((2, NO_SLOT), 7)]));
+    }
+}

@@ -1,0 +1,145 @@
+//! What the processes that are never killed need: memory, threads, descriptors.
+
+use std::{
+    fs,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What one process needed at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    seconds: f64,
+    rss_mib: f64,
+    threads: u64,
+    descriptors: usize,
+}
+
+/// Takes samples of some processes until it is dropped.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    samples: Arc<Mutex<Vec<Vec<Sample>>>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a process needed over time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs {
+    /// At the first and at the last.
+    pub rss_mib: (f64, f64),
+    /// By least squares over the second half of the time, in MiB an hour.
+    pub slope: f64,
+    /// At half time and at the last.
+    pub threads: (u64, u64),
+    /// Likewise.
+    pub descriptors: (usize, usize),
+}
+
+impl Sampler {
+    pub(super) fn start(processes: Vec<u32>) -> Self {
+        let samples = Arc::new(Mutex::new(vec![Vec::new(); processes.len()]));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (taken, over) = (Arc::clone(&samples), Arc::clone(&is_over));
+        let begun = Instant::now();
+        let thread = thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                for (index, process) in processes.iter().enumerate() {
+                    if let Some(sample) = sample(*process, begun.elapsed()) {
+                        taken.lock().unwrap_or_else(PoisonError::into_inner)[index].push(sample);
+                    }
+                }
+                thread::sleep(EVERY);
+            }
+        });
+        Self { samples, is_over, thread: Some(thread) }
+    }
+
+    /// Of each process.
+    pub(super) fn needs(&self) -> Vec<Needs> {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.iter().filter_map(|samples| needs(samples)).collect()
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn sample(process: u32, after: Duration) -> Option<Sample> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let number = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_whitespace().next()?.parse::<u32>().ok()
+    };
+    Some(Sample {
+        seconds: after.as_secs_f64(),
+        rss_mib: f64::from(number("VmRSS:")?) / 1_024.0,
+        threads: u64::from(number("Threads:")?),
+        descriptors: fs::read_dir(format!("/proc/{process}/fd")).ok()?.count(),
+    })
+}
+
+fn needs(samples: &[Sample]) -> Option<Needs> {
+    let second = samples.get(samples.len() / 2..)?;
+    let (first, middle, last) = (samples.first()?, second.first()?, samples.last()?);
+    Some(Needs {
+        rss_mib: (first.rss_mib, last.rss_mib),
+        slope: slope(second) * 3_600.0,
+        threads: (middle.threads, last.threads),
+        descriptors: (middle.descriptors, last.descriptors),
+    })
+}
+
+/// Of the memory over time, by least squares.
+fn slope(samples: &[Sample]) -> f64 {
+    let count = samples.len() as f64;
+    let mean = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|sample| sample.seconds), mean(|sample| sample.rss_mib));
+    let (above, below) = samples.iter().fold((0.0, 0.0), |(above, below), sample| {
+        let dx = sample.seconds - x;
+        (above + dx * (sample.rss_mib - y), below + dx * dx)
+    });
+    if below > 0.0 { above / below } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slope_is_that_of_the_second_half() {
+        let samples: Vec<_> = (0..100_i32)
+            .map(|second| Sample {
+                seconds: f64::from(second),
+                // A start that grows fast, then a MiB an hour, with noise.
+                rss_mib: f64::from(second.min(40))
+                    + f64::from(second) / 3_600.0
+                    + f64::from(second % 2) * 0.001,
+                threads: 3,
+                descriptors: 20,
+            })
+            .collect();
+        let needs = needs(&samples).expect("there are samples");
+        assert!((needs.slope - 1.0).abs() < 0.2, "{needs:?}");
+        assert_eq!((needs.threads, needs.descriptors), ((3, 3), (20, 20)));
+    }
+
+    #[test]
+    fn this_process_can_be_sampled() {
+        let taken = sample(std::process::id(), Duration::ZERO).expect("it runs");
+        assert!(taken.rss_mib > 0.1 && taken.threads > 0 && taken.descriptors > 2, "{taken:?}");
+    }
+}

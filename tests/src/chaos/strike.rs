@@ -1,0 +1,307 @@
+//! How each kind of fault is brought about.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use coordination_history::Event;
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+
+use super::{
+    fleet::{Book, Fleet},
+    nemesis::{Fault, Schedule, Step},
+    resource::Resource,
+    site::{Directory, Servers, Site},
+    things::Group,
+};
+use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
+
+/// What it strikes.
+#[derive(Debug)]
+pub(super) struct Nemesis<'a> {
+    pub(super) site: &'a Site,
+    pub(super) fleet: &'a Fleet,
+    pub(super) resource: &'a Resource,
+    pub(super) book: &'a Arc<Book>,
+}
+
+/// From the end of a server's fault until what it delayed has come out.
+const AFTERMATH: Duration = Duration::from_millis(1_000);
+
+/// How long to look for somebody who is about to write.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// He is stopped before he does.
+const BEFORE_WRITING: Duration = Duration::from_millis(30);
+
+impl Nemesis<'_> {
+    /// Carries out the first part of a schedule, and then the second.
+    pub(super) fn run(&self, schedule: &Schedule, between: impl FnOnce()) {
+        self.lane(&schedule.alone);
+        between();
+        thread::scope(|scope| {
+            for lane in &schedule.mixed {
+                scope.spawn(|| self.lane(lane));
+            }
+        });
+    }
+
+    fn lane(&self, steps: &[Step]) {
+        for step in steps {
+            let kind = step.fault.kind();
+            self.book.note(0, Event::Fault { kind });
+            self.strike(step);
+            self.book.note(0, Event::FaultEnd { kind });
+            thread::sleep(step.quiet);
+        }
+    }
+
+    fn strike(&self, step: &Step) {
+        let mut rng = StdRng::seed_from_u64(step.whom);
+        if self.strike_clients(step, &mut rng) {
+            return;
+        }
+        match self.site {
+            Site::Etcd(servers) => {
+                if !strike_network(servers, step, &mut rng)
+                    && !strike_servers(servers, step, &mut rng)
+                {
+                    operate(servers, step, &mut rng);
+                }
+            }
+            Site::File(directory) => self.strike_files(directory, step, &mut rng),
+        }
+    }
+
+    /// Whether it was one of these.
+    fn strike_clients(&self, step: &Step, rng: &mut StdRng) -> bool {
+        match step.fault {
+            Fault::ClientKilled => self.kill(1, step.length, rng),
+            Fault::ClientsKilled => self.kill(2, step.length, rng),
+            Fault::ClientPausedBriefly => self.pause(1, step.length, rng),
+            Fault::ClientPaused => self.pause(1, step.length, rng),
+            Fault::ClientsPaused => self.pause(2, step.length, rng),
+            _ => return false,
+        }
+        true
+    }
+
+    fn kill(&self, count: usize, length: Duration, rng: &mut StdRng) {
+        let mortal: Vec<_> =
+            (0..self.fleet.len()).filter(|seat| !self.fleet.survives(*seat)).collect();
+        let seats: Vec<_> = mortal.sample(rng, count).copied().collect();
+        seats.iter().for_each(|seat| self.fleet.kill(*seat));
+        thread::sleep(length);
+        seats.iter().for_each(|seat| self.fleet.replace(*seat));
+    }
+
+    /// One who has just read what it will write is stopped rather than another, mostly.
+    fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
+        let seats: Vec<_> = (0..self.fleet.len()).collect();
+        let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
+        if rng.random_bool(0.8) {
+            let mut reader = None;
+            wait_until(PATIENCE, || {
+                let readers = self.resource.readers(BEFORE_WRITING).into_iter();
+                reader = readers.filter_map(|number| self.fleet.seat_of(number)).next();
+                reader.is_some()
+            });
+            if let Some(seat) = reader.filter(|seat| !chosen.contains(seat)) {
+                chosen[0] = seat;
+            }
+        }
+        self.fleet.pause(&chosen, length);
+    }
+
+    fn strike_files(&self, directory: &Directory, step: &Step, rng: &mut StdRng) {
+        match step.fault {
+            Fault::DiskFull => {
+                let filler = directory.disk.fill();
+                thread::sleep(step.length);
+                fs::remove_file(filler).expect("it is ours");
+            }
+            Fault::FileHeld => {
+                let all: Vec<_> = (0..self.fleet.len()).collect();
+                self.fleet.held_up(&all, || directory.hold_queue(step.length, rng));
+            }
+            Fault::Starved => starve(step.length),
+            _ => {
+                spoil(directory, step.fault, rng);
+                thread::sleep(step.length);
+            }
+        }
+    }
+}
+
+/// Keeps all processors busy.
+fn starve(length: Duration) {
+    let until = Instant::now() + length;
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..2 * processors {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+    });
+}
+
+/// Changes what the spoiled group's directory consists of. What is not there is not changed.
+fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
+    let [queues, sessions] =
+        ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
+    let some = |folder, rng: &mut StdRng| Directory::some_file(folder, rng);
+    let length = |path| fs::metadata(path).map_or(1, |data: fs::Metadata| data.len().max(1));
+    let cut = |path: &PathBuf, length| {
+        File::options().write(true).open(path).and_then(|file| file.set_len(length))
+    };
+    let elsewhere = directory.disk.path().join(format!("gone-{}", rng.random::<u32>()));
+    // What cannot be done, as on a disk that is full at the same time, is not.
+    let _ = match (fault, some(&queues, rng)) {
+        (Fault::SessionRemoved, _) => some(&sessions, rng).map(fs::remove_file),
+        (Fault::SessionsRemoved, _) => Some(fs::remove_dir_all(sessions)),
+        (Fault::QueuesRenamed, _) => Some(fs::rename(queues, &elsewhere)),
+        (Fault::DirectoryRenamed, _) => Some(fs::rename(directory.of(Group::Spoiled), &elsewhere)),
+        (Fault::QueueRemoved, Some(queue)) => Some(fs::remove_file(queue)),
+        (Fault::QueueEmptied, Some(queue)) => Some(cut(&queue, 0)),
+        (Fault::QueueCut, Some(queue)) => {
+            Some(cut(&queue, rng.random_range(0..length(&queue).min(4_096))))
+        }
+        (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
+        _ => None,
+    };
+    // The old directories may still be in use; a full disk is another fault.
+    let _ = fs::remove_dir_all(elsewhere);
+}
+
+/// Puts a copy in the place of a queue's file. The copy is exact, as the file is locked: an older one would say
+/// that what was released meanwhile is held, by a session that lives and knows nothing of it.
+fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
+    let file = File::open(queue)?;
+    file.lock()?;
+    fs::copy(queue, copy)?;
+    fs::rename(copy, queue)
+}
+
+/// Whether it was one of these. They strike one client's links, or all.
+fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
+    let everybody = rng.random_bool(0.3);
+    let seat = rng.random_range(0..servers.links.len());
+    let seats = servers.links.iter().enumerate();
+    let links: Vec<&Proxy> = seats
+        .filter(|(index, _)| everybody || *index == seat)
+        .flat_map(|(_, links)| links)
+        .collect();
+    let [up, down] = [Direction::ToServer, Direction::ToClient];
+    let some = |rng: &mut StdRng| if rng.random_bool(0.5) { up } else { down };
+    let set = |mode| links.iter().for_each(|link| link.set_both(mode));
+    let set_one = |way, mode| links.iter().for_each(|link| link.set(way, mode));
+    match step.fault {
+        Fault::Delay => set(Mode::Delay(Duration::from_millis(rng.random_range(1..40)))),
+        Fault::LongDelay => set(Mode::Delay(Duration::from_millis(rng.random_range(350..900)))),
+        Fault::Dribble => set(Mode::Dribble),
+        Fault::Stall => set(Mode::Stall),
+        Fault::LostToServer => set_one(up, Mode::Blackhole),
+        Fault::LostToClient => set_one(down, Mode::Blackhole),
+        Fault::LostBothWays => set(Mode::Blackhole),
+        Fault::HalfClosed => set_one(some(rng), Mode::HalfClose),
+        Fault::Reset => links.iter().for_each(|link| link.reset_all()),
+        Fault::Closed => links.iter().for_each(|link| link.close_all()),
+        Fault::Refused => links.iter().for_each(|link| {
+            link.refuse();
+            link.reset_all();
+        }),
+        Fault::Cut => {
+            cut(&links, step.length, rng);
+            return true;
+        }
+        _ => return false,
+    }
+    thread::sleep(step.length);
+    links.iter().for_each(|link| link.heal());
+    true
+}
+
+/// Cuts at one message after the other, with time between to come back.
+fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        for link in links {
+            let way = *[Direction::ToServer, Direction::ToClient].choose(rng).expect("two");
+            let count = rng.random_range(1..20);
+            if rng.random_bool(0.5) {
+                link.cut_after(way, Unit::Messages, count);
+            } else {
+                link.cut_before(way, Unit::Messages, count);
+            }
+        }
+        thread::sleep(Duration::from_millis(400));
+    }
+    links.iter().for_each(|link| link.heal());
+}
+
+/// Whether it was one of these.
+fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
+    let etcd = &servers.etcd;
+    let kill = |nodes: &[usize]| nodes.iter().for_each(|node| etcd.node(*node).kill());
+    match step.fault {
+        Fault::ServerPausedBriefly | Fault::ServerPaused | Fault::AllPaused => {
+            etcd.nodes().iter().for_each(|node| node.pause());
+        }
+        Fault::ServerRestarted | Fault::ServerDown => kill(&[0]),
+        Fault::MemberKilled => kill(&[servers.pick(false, rng)]),
+        Fault::LeaderKilled => kill(&[servers.pick(true, rng)]),
+        Fault::MemberPaused => etcd.node(servers.pick(false, rng)).pause(),
+        Fault::LeaderPaused => etcd.node(servers.pick(true, rng)).pause(),
+        Fault::MemberIsolated => etcd.isolate(servers.pick(false, rng)),
+        Fault::LeaderIsolated => etcd.isolate(servers.pick(true, rng)),
+        Fault::MajorityLost => {
+            let first = rng.random_range(0..3);
+            kill(&[first, (first + 1) % 3]);
+        }
+        _ => return false,
+    }
+    thread::sleep(step.length);
+    etcd.rejoin();
+    servers.revive();
+    if matches!(step.fault, Fault::LeaderPaused | Fault::AllPaused) {
+        // A leader that wakes may end leases that another has renewed.
+        thread::sleep(AFTERMATH);
+    }
+    true
+}
+
+/// What an operator does.
+fn operate(servers: &Servers, step: &Step, rng: &mut StdRng) {
+    let until = Instant::now() + step.length;
+    match step.fault {
+        Fault::Compaction => {
+            while Instant::now() < until {
+                servers.compact();
+                thread::sleep(Duration::from_millis(100));
+            }
+            servers.defragment();
+        }
+        Fault::NoSpace => {
+            servers.fill();
+            thread::sleep(step.length);
+            servers.free();
+        }
+        Fault::LeaseRevoked => {
+            servers.revoke(Group::Spoiled, rng);
+            thread::sleep(step.length);
+        }
+        Fault::EntryDeleted => {
+            while Instant::now() < until {
+                servers.delete(Group::Spoiled, rng);
+            }
+        }
+        other => unreachable!("{other:?} does not happen on etcd"),
+    }
+}

@@ -1,0 +1,363 @@
+//! One acquire, hold and release, and what is written down of it.
+
+use std::time::Duration;
+
+use coordination::{
+    Admission, BootInstant, Coordinator, Election, Error, ErrorKind, Grant, Leadership, Limiter,
+    Lock, LockGuard, Patience, Permit, Result, Semaphore, TimedRelease, WorkSlot,
+};
+use coordination_history::{Event, NEVER, NO_SLOT, Why, now};
+use rand::{Rng, RngExt, rngs::StdRng};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    client::Pen,
+    effects::{Effects, Hand},
+    nanos,
+    things::{Pace, Thing, What},
+};
+
+/// How often a holder asks whether it still holds.
+const ASKS: Duration = Duration::from_millis(3);
+/// How long [`Limiter`] may take to say no when nobody wants to wait.
+const ARRIVING: Duration = Duration::from_secs(5);
+
+/// What is contended for.
+pub(super) enum Recipe {
+    Lock(Lock),
+    Semaphore(Semaphore),
+    Limiter(Limiter),
+    Election(Election),
+}
+
+/// What was got.
+enum Held {
+    Lock(LockGuard),
+    Permit(Permit),
+    Slot(WorkSlot),
+    Leadership(Leadership),
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    Try,
+    For(Duration),
+    Forever,
+}
+
+/// What becomes of the guard.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Release,
+    Drop,
+    ByItself,
+}
+
+/// What a turn is to be like.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    shared: bool,
+    wait: Wait,
+    /// The caller drops the acquire after this time, if it has not returned.
+    cancel: Option<Duration>,
+    hold: Duration,
+    end: End,
+}
+
+impl Plan {
+    fn random(rng: &mut StdRng, thing: &Thing, pace: Pace) -> Self {
+        let shared = match thing.what {
+            What::Lock { shared } => rng.random_range(0..100) < shared,
+            _ => false,
+        };
+        let wait = match rng.random_range(0..100) {
+            0..15 => Wait::Try,
+            15..35 => Wait::For(Duration::from_micros(rng.random_range(500..60_000))),
+            35..65 => Wait::For(Duration::from_millis(rng.random_range(500..6_000))),
+            _ => Wait::Forever,
+        };
+        let cancel = rng.random_bool(0.1).then(|| around(rng, 8_000));
+        let hold = match rng.random_range(0..100) {
+            0..2 => pace.longest.mul_f64(rng.random_range(0.2..1.0)),
+            _ => around(rng, pace.hold),
+        };
+        let end = match rng.random_range(0..100) {
+            0..60 => End::Release,
+            60..85 => End::Drop,
+            _ => End::ByItself,
+        };
+        Self { shared, wait, cancel, hold, end }
+    }
+}
+
+/// Something up to twice `micros`.
+fn around(rng: &mut impl Rng, micros: u64) -> Duration {
+    Duration::from_micros(rng.random_range(0..=2 * micros))
+}
+
+impl Recipe {
+    pub(super) fn new(coordinator: &Coordinator, thing: &Thing) -> Option<Self> {
+        let name = thing.name;
+        Some(match thing.what {
+            What::Lock { .. } => Self::Lock(coordinator.lock(name).expect(NAMED)),
+            What::Semaphore { permits } => {
+                Self::Semaphore(coordinator.semaphore(name, permits).expect(NAMED))
+            }
+            What::Limiter { slots, standby } => {
+                let limiter = coordinator.limiter(name).expect(NAMED);
+                Self::Limiter(limiter.slots(slots).standby(standby))
+            }
+            What::Election => Self::Election(coordinator.election(name).expect(NAMED)),
+            What::Value | What::Counter => return None,
+        })
+    }
+
+    /// How many entries the store has of it.
+    pub(super) async fn entries(&self) -> Result<usize> {
+        Ok(match self {
+            Self::Lock(lock) => lock.holders().await?.len(),
+            Self::Semaphore(semaphore) => semaphore.holders().await?.len(),
+            Self::Limiter(limiter) => limiter.inspect().await?.len(),
+            Self::Election(election) => election.candidates().await?.len(),
+        })
+    }
+
+    async fn take(&self, plan: Plan) -> Result<Option<Held>> {
+        let limit = match plan.wait {
+            Wait::For(limit) => Some(limit),
+            Wait::Try | Wait::Forever => None,
+        };
+        let tries = matches!(plan.wait, Wait::Try);
+        match self {
+            Self::Lock(lock) => Ok(match (tries, plan.shared) {
+                (true, true) => lock.try_acquire_shared().await?,
+                (true, false) => lock.try_acquire().await?,
+                (false, true) => Some(lock.acquire_shared(limit).await?),
+                (false, false) => Some(lock.acquire(limit).await?),
+            }
+            .map(Held::Lock)),
+            Self::Semaphore(semaphore) if tries => {
+                Ok(semaphore.try_acquire().await?.map(Held::Permit))
+            }
+            Self::Semaphore(semaphore) => {
+                semaphore.acquire(limit).await.map(Held::Permit).map(Some)
+            }
+            Self::Election(election) if tries => {
+                Ok(election.try_campaign("").await?.map(Held::Leadership))
+            }
+            Self::Election(election) => {
+                election.campaign("", limit).await.map(Held::Leadership).map(Some)
+            }
+            Self::Limiter(limiter) => {
+                let patience = match plan.wait {
+                    Wait::Try => Patience::Never,
+                    Wait::For(limit) => Patience::Timeout(limit),
+                    Wait::Forever => Patience::Forever,
+                };
+                match limiter.clone().patience(patience).enter().await? {
+                    Admission::Working(slot) => Ok(Some(Held::Slot(slot))),
+                    Admission::Refused(_) => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// How long the contract lets the acquire take, in nanoseconds.
+    fn limit(&self, wait: Wait, attempt: Duration) -> u64 {
+        match (self, wait) {
+            (_, Wait::Forever) => NEVER,
+            (_, Wait::For(limit)) => nanos(limit),
+            (Self::Limiter(_), Wait::Try) => nanos(ARRIVING),
+            (_, Wait::Try) => nanos(attempt),
+        }
+    }
+}
+
+const NAMED: &str = "the name is valid";
+
+impl Held {
+    fn grant(&self) -> &Grant {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+            Self::Slot(slot) => slot,
+            Self::Leadership(leadership) => leadership,
+        }
+    }
+
+    fn slot(&self) -> Option<u32> {
+        match self {
+            Self::Permit(permit) => Some(permit.slot()),
+            Self::Slot(slot) => Some(slot.slot()),
+            Self::Lock(_) | Self::Leadership(_) => None,
+        }
+    }
+
+    async fn release(self) -> Result<()> {
+        match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Permit(permit) => permit.release().await,
+            Self::Slot(slot) => slot.release().await,
+            Self::Leadership(leadership) => leadership.release().await,
+        }
+    }
+
+    fn release_after(self, held_for: Duration) -> TimedRelease {
+        match self {
+            Self::Lock(guard) => guard.release_after(held_for),
+            Self::Permit(permit) => permit.release_after(held_for),
+            Self::Slot(slot) => slot.release_after(held_for),
+            Self::Leadership(leadership) => leadership.release_after(held_for),
+        }
+    }
+}
+
+/// Somebody who takes turns at one thing.
+pub(super) struct Contender {
+    pub(super) thing: &'static Thing,
+    pub(super) recipe: Recipe,
+    pub(super) effects: Effects,
+    pub(super) rng: StdRng,
+    pub(super) pace: Pace,
+    /// How long a try may take.
+    pub(super) attempt: Duration,
+}
+
+impl Contender {
+    pub(super) async fn turn(&mut self, pen: &Pen) {
+        let plan = Plan::random(&mut self.rng, self.thing, self.pace);
+        let timeout_ns = self.recipe.limit(plan.wait, self.attempt);
+        pen.write(Event::Call { shared: plan.shared, timeout: timeout_ns });
+        let taking = self.recipe.take(plan);
+        let outcome = match plan.cancel {
+            Some(patience) => timeout(patience, taking).await.ok(),
+            None => Some(taking.await),
+        };
+        match outcome {
+            None => pen.write(Event::Cancelled),
+            Some(Ok(None)) => pen.write(Event::Refused { why: Why::NotFree }),
+            Some(Err(error)) => pen.write(Event::Refused { why: why(&error) }),
+            Some(Ok(Some(held))) => self.hold(held, plan, pen).await,
+        }
+    }
+
+    async fn hold(&mut self, held: Held, plan: Plan, pen: &Pen) {
+        let granted = now();
+        let token = held.grant().token().value();
+        let slot = held.slot();
+        let event = Event::Granted { token, slot: slot.unwrap_or(NO_SLOT) };
+        pen.write_at(granted, event);
+        let register = self.thing.register(slot);
+        let hand = Hand { register, attempt: pen.attempt(), token };
+        let pause = plan.hold.mul_f64(self.rng.random_range(0.3..0.9));
+        let effects = async {
+            if !plan.shared {
+                self.effects.add_one(hand, pause).await;
+            }
+        };
+        if plan.end == End::ByItself {
+            // Without effects: whoever sets a time in advance writes late on a slow machine, nemesis or none.
+            return watch_timed(&held.release_after(plan.hold), pen).await;
+        }
+        let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
+        ask(held.grant(), pen);
+        pen.write(Event::ReleaseCall);
+        let outcome = match plan.end {
+            End::Release => outcome(held.release().await),
+            End::Drop | End::ByItself => {
+                drop(held);
+                if is_lost { LOST } else { UNKNOWN }
+            }
+        };
+        pen.write(Event::ReleaseReturn { outcome });
+    }
+}
+
+const RELEASED: u8 = 0;
+const LOST: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+fn outcome(released: Result<()>) -> u8 {
+    match released.map_err(|error| error.kind()) {
+        Ok(()) => RELEASED,
+        Err(ErrorKind::Lost | ErrorKind::Closed) => LOST,
+        Err(_) => UNKNOWN,
+    }
+}
+
+fn why(error: &Error) -> Why {
+    match error.kind() {
+        ErrorKind::Timeout => Why::NotFree,
+        ErrorKind::Unavailable => Why::Unavailable,
+        ErrorKind::Lost => Why::Lost,
+        ErrorKind::Closed => Why::Closed,
+        kind => {
+            // To the client's log: a kind that the nemesis does not explain is worth reading.
+            eprintln!("{kind:?}: {error}");
+            Why::Other
+        }
+    }
+}
+
+/// Asks whether it is held, and writes down the answer.
+fn ask(grant: &Grant, pen: &Pen) -> bool {
+    let before = now();
+    let held = grant.is_held();
+    pen.write(Event::Probe { before, held });
+    held
+}
+
+/// Holds it so long, or until its loss is told, and asks all the time. Answers whether it was lost.
+async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
+    let until = Instant::now() + length;
+    let lost = grant.lost();
+    tokio::pin!(lost);
+    let mut last = NEVER;
+    loop {
+        // Read while it is held: of a deadline that has passed the guard says no more when it was.
+        let present = deadline(grant);
+        let held = ask(grant, pen);
+        if held {
+            last = present;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if held && left.is_zero() {
+            return false;
+        }
+        tokio::select! {
+            _ = &mut lost => {
+                pen.write(Event::Lost { deadline: last });
+                ask(grant, pen);
+                return true;
+            }
+            () = sleep(ASKS.min(left.max(Duration::from_millis(1)))) => {}
+        }
+    }
+}
+
+/// Watches what lets go by itself, until it has; or has been lost, which looks the same.
+async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
+    loop {
+        let before = now();
+        if !timed.is_held() {
+            break;
+        }
+        pen.write(Event::Probe { before, held: true });
+        sleep(ASKS).await;
+    }
+    pen.write(Event::ReleaseCall);
+    pen.write(Event::ReleaseReturn { outcome: UNKNOWN });
+}
+
+/// The guard's deadline on the history's clock.
+fn deadline(grant: &Grant) -> u64 {
+    let Some(deadline) = grant.deadline() else { return NEVER };
+    loop {
+        let (before, there, after) = (now(), BootInstant::now(), now());
+        // Stopped between the two clocks, it would make of a pause a deadline that was long past.
+        if after - before < 1_000_000 {
+            return after + nanos(deadline.saturating_duration_since(there));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Chaos, for as long as a test may take; `cargo run --bin chaos` goes on for longer.
+//!
+//! `COORDINATION_CHAOS_SEED` chooses other faults than usual.
+
+use std::{path::PathBuf, time::Duration};
+
+use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
+
+fn survives(store: Store, seconds: u64) -> Summary {
+    let seed = std::env::var("COORDINATION_CHAOS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let chaos = Chaos {
+        store,
+        length: Duration::from_secs(seconds),
+        seed: seed.unwrap_or(1),
+        clients: 5,
+        keep: default_keep(),
+        program: PathBuf::from(env!("CARGO_BIN_EXE_chaos")),
+    };
+    let outcome = chaos.run();
+    println!("{}", outcome.summary);
+    assert!(outcome.failures.is_empty(), "{}", outcome.failures.join("\n"));
+    outcome.summary
+}
+
+#[test]
+fn file() {
+    let summary = survives(Store::File, 40);
+    assert!(summary.grants >= 2_000, "too little happened");
+    assert!(summary.faults() >= 12 && summary.faults.len() >= 8, "too little was broken");
+}
+
+/// Contract 4.4.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    let summary = survives(Store::Etcd3, 90);
+    assert!(summary.grants >= 2_000, "too little happened");
+    assert!(summary.faults() >= 30 && summary.faults.len() >= 12, "too little was broken");
+}
