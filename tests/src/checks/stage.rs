@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 use coordination::{Builder, Coordinator, Lock, Result};
 use serde_json::json;
 
-use crate::harness::{Etcd, Proxy, Scratch, Worker};
+use crate::harness::{Etcd, Proxy, Pulse, Scratch, Worker};
 
 /// The lease asked for; etcd grants whole seconds.
 const TTL: Duration = Duration::from_secs(2);
@@ -46,31 +45,6 @@ pub struct Programs {
     pub worker: &'static str,
     /// A client that forks: `src/bin/forker.rs`.
     pub forker: &'static str,
-}
-
-/// Measures how long this process is kept waiting for a processor.
-///
-/// The contract's bounds are tight, and tests share two cores with compilers. What the machine withheld is
-/// added to a bound; on a calm one that is a millisecond.
-#[derive(Debug)]
-struct Pulse(Arc<AtomicU64>);
-
-impl Pulse {
-    const BEAT: Duration = Duration::from_millis(2);
-
-    fn start() -> Self {
-        let worst = Arc::new(AtomicU64::new(0));
-        let counted: Weak<_> = Arc::downgrade(&worst);
-        thread::spawn(move || {
-            while let Some(worst) = counted.upgrade() {
-                let start = Instant::now();
-                thread::sleep(Self::BEAT);
-                let late = start.elapsed().saturating_sub(Self::BEAT);
-                worst.fetch_max(millis(late), Ordering::Relaxed);
-            }
-        });
-        Self(worst)
-    }
 }
 
 /// An empty store, and what can be done to it.
@@ -196,8 +170,7 @@ impl Stage {
 
     /// What the machine has added to the time that anything takes: to be added to each bound.
     pub fn scheduling(&self) -> Duration {
-        // A chain of processes and threads waits for its turn several times.
-        Duration::from_millis(4 * self.pulse.0.load(Ordering::Relaxed))
+        self.pulse.allowance(0, u64::MAX)
     }
 
     /// `fast` on stores within reach of a function call, `slow` over a network.
