@@ -12,6 +12,7 @@ pub mod child;
 pub mod etcd;
 mod http;
 pub mod log;
+pub mod netns;
 pub mod ports;
 pub mod proxy;
 mod pulse;

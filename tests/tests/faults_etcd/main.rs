@@ -10,6 +10,7 @@ mod network;
 mod operator;
 mod pauses;
 mod server;
+mod silent;
 
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ fn every_row_has_a_test_or_a_reason() {
         include_str!("operator.rs"),
         include_str!("pauses.rs"),
         include_str!("server.rs"),
+        include_str!("silent.rs"),
     ];
     matrix::assert_complete(&sources, NOT_APPLICABLE);
 }
