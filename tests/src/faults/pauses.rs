@@ -130,6 +130,7 @@ struct Lane<'a> {
 impl Lane<'_> {
     fn run(&self, mut chance: Chance, left: &AtomicUsize) {
         let process = self.site.process(&self.lock);
+        process.call(json!({ "command": "pulse" }));
         let take = |left: usize| left.checked_sub(1);
         while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
             self.stop(&process, &mut chance);
@@ -195,22 +196,27 @@ impl Lane<'_> {
         self.judge(&Stop { pause, pausing, paused, resumed, told, granted, ttl });
     }
 
-    /// When the probe was last told "held", and when the loss was told.
-    fn lost(&self, process: &Process, pausing: u64, resumed: u64) -> Option<(u64, u64)> {
+    /// What the process saw of its loss.
+    fn lost(&self, process: &Process, pausing: u64, resumed: u64) -> Option<Told> {
         let told = process.event_named("not_held", LONG).zip(process.event_named("lost", LONG));
         let Some((not_held, lost)) = told else {
             self.accuse(format!("{}: no word of a loss, {:?}", self.lock, since(pausing, resumed)));
             return None;
         };
         let last_true = not_held["last_true_before_ns"].as_u64().unwrap_or_default();
-        Some((last_true, lost["t_ns"].as_u64().unwrap_or(u64::MAX)))
+        let told = lost["t_ns"].as_u64().unwrap_or(u64::MAX);
+        // The last moment of the guard is not before the probe's last yes.
+        let due = resumed.max(last_true);
+        let command = json!({ "command": "pulse", "from_ns": due, "to_ns": told });
+        let withheld = process.call(command)["worst_us"].as_u64().unwrap_or_default();
+        Some(Told { last_true, due, at: told, withheld: Duration::from_micros(withheld) })
     }
 
     fn judge(&self, stop: &Stop) {
         let Stop { pause, pausing, paused, resumed, told, granted, ttl } = *stop;
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         figures.stops += 1;
-        let Some((last_true, lost)) = told else {
+        let Some(Told { last_true, due, at, withheld }) = told else {
             figures.kept += 1;
             if since(paused, resumed) > deadline_after(ttl) {
                 figures.wrong.push(format!("{}: held after {pause:?}", self.lock));
@@ -218,11 +224,9 @@ impl Lane<'_> {
             return;
         };
         figures.losses += 1;
-        // The last moment of the guard is not before the probe's last yes.
-        let due = resumed.max(last_true);
-        let late = since(due, lost);
-        let withheld = self.pulse.worst_between(due, lost);
-        let by_itself = late.saturating_sub(self.pulse.allowance(due, lost));
+        let late = since(due, at);
+        // A chain of threads waits for its turn several times.
+        let by_itself = late.saturating_sub(4 * withheld);
         figures.latest = figures.latest.max(late);
         figures.withheld = figures.withheld.max(withheld);
         figures.latest_by_itself = figures.latest_by_itself.max(by_itself);
@@ -235,7 +239,7 @@ impl Lane<'_> {
             figures.wrong.push(text);
         }
         let stood_still = since(pausing, resumed);
-        let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), lost);
+        let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at);
         if stood_still + 2 * HEARTBEAT + SCHEDULING + busy < deadline_after(ttl) {
             figures.wrong.push(format!("{}: lost by a pause of {stood_still:?}", self.lock));
         }
@@ -247,13 +251,26 @@ impl Lane<'_> {
     }
 }
 
+/// A loss, as its process saw it.
+#[derive(Clone, Copy)]
+struct Told {
+    /// When it had begun to ask for the last time that it was told "held".
+    last_true: u64,
+    /// When it was to be told of the loss.
+    due: u64,
+    /// When it was.
+    at: u64,
+    /// How long the machine let the process wait for a processor in between.
+    withheld: Duration,
+}
+
 /// One stop: how long it was meant to be, and when what happened.
 struct Stop {
     pause: Duration,
     pausing: u64,
     paused: u64,
     resumed: u64,
-    told: Option<(u64, u64)>,
+    told: Option<Told>,
     granted: Option<u64>,
     ttl: Duration,
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::log::now_ns;
 
-const BEAT: Duration = Duration::from_millis(2);
+const BEAT_NS: u64 = 2_000_000;
 /// What is less is nobody's concern.
-const NOTABLE: Duration = Duration::from_millis(1);
+const NOTABLE_NS: u64 = 1_000_000;
 
 /// A thread that wakes every 2 ms, as long as this lives.
 #[derive(Debug)]
@@ -19,9 +19,10 @@ pub struct Pulse(Arc<Mutex<Vec<Late>>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Late {
-    from_ns: u64,
+    /// When it should have woken.
+    due_ns: u64,
+    /// When it did.
     to_ns: u64,
-    by: Duration,
 }
 
 impl Pulse {
@@ -31,28 +32,25 @@ impl Pulse {
         let kept: Weak<_> = Arc::downgrade(&all);
         thread::spawn(move || {
             while let Some(all) = kept.upgrade() {
-                let from_ns = now_ns();
-                thread::sleep(BEAT);
+                let due_ns = now_ns() + BEAT_NS;
+                thread::sleep(Duration::from_nanos(BEAT_NS));
                 let to_ns = now_ns();
-                let by = Duration::from_nanos(to_ns - from_ns).saturating_sub(BEAT);
-                if by >= NOTABLE {
-                    lock(&all).push(Late { from_ns, to_ns, by });
+                if to_ns >= due_ns + NOTABLE_NS {
+                    lock(&all).push(Late { due_ns, to_ns });
                 }
             }
         });
         Self(all)
     }
 
-    /// The worst so far.
-    pub fn worst(&self) -> Duration {
-        self.worst_between(0, u64::MAX)
-    }
-
-    /// The worst that has to do with the time between these two moments.
+    /// The longest that a thread was kept waiting between these two moments.
+    ///
+    /// In a process that was stopped, the time from SIGCONT on counts only if that is the first of them.
     pub fn worst_between(&self, from_ns: u64, to_ns: u64) -> Duration {
         let all = lock(&self.0);
-        let within = all.iter().filter(|late| late.from_ns <= to_ns && late.to_ns >= from_ns);
-        within.map(|late| late.by).max().unwrap_or_default()
+        let within =
+            all.iter().map(|late| late.to_ns.min(to_ns).saturating_sub(late.due_ns.max(from_ns)));
+        Duration::from_nanos(within.max().unwrap_or_default())
     }
 
     /// What to add to a bound of something that happened between these moments: a chain of processes and

@@ -28,6 +28,7 @@
 //! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
 //! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
 //! | `probe_held` | `handle`, `every_us?` | `{}`; the event `not_held` follows |
+//! | `pulse` | `from_ns?`, `to_ns?` | `worst_us`: the longest that the process waited for a processor, since the first `pulse` |
 //! | `state_events` | – | `{"state"}`; events `state` follow |
 //! | `cycle` | `lock`, `n`, `hold_us?`, `file?`, `timeout_ms?` | `{"tokens"}`: acquires and releases `n` times |
 //! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
@@ -146,6 +147,7 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "disconnect" => client.disconnect(),
         "watch_lost" => events::watch_lost(client, arguments),
         "probe_held" => events::probe_held(client, arguments),
+        "pulse" => events::pulse(arguments),
         "state_events" => events::state_events(client),
         "cycle" | "hold_loop" => load::cycle(client, arguments).await,
         "tasks" => load::tasks(client, arguments).await,
