@@ -25,7 +25,7 @@ pub use child::{Child, Launch};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use log::{Record, Recorder};
 pub use proxy::{Direction, Mode, Proxy, Unit};
-pub use pulse::Pulse;
+pub use pulse::{Pulse, waited, waited_between};
 pub use scratch::Scratch;
 pub use wait::{eventually, eventually_async, wait_until};
 pub use worker::Worker;

@@ -3,9 +3,10 @@
 //! The contract's bounds are tight, and tests share two cores with compilers. What the machine withheld is
 //! added to a bound; on a calm one that is a millisecond.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use super::log::now_ns;
 
@@ -44,8 +45,6 @@ impl Pulse {
     }
 
     /// The longest that a thread was kept waiting between these two moments.
-    ///
-    /// In a process that was stopped, the time from SIGCONT on counts only if that is the first of them.
     pub fn worst_between(&self, from_ns: u64, to_ns: u64) -> Duration {
         let all = lock(&self.0);
         let within =
@@ -58,6 +57,26 @@ impl Pulse {
     pub fn allowance(&self, from_ns: u64, to_ns: u64) -> Duration {
         4 * self.worst_between(from_ns, to_ns)
     }
+}
+
+/// How long each thread of a process has waited for a processor since it began, in nanoseconds.
+pub fn waited(process: u32) -> BTreeMap<String, u64> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let waited = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let waited = text.split(' ').nth(1)?.parse().ok()?;
+        Some((thread.file_name().to_string_lossy().into_owned(), waited))
+    });
+    waited.collect()
+}
+
+/// How long all threads together have waited between two answers of [`waited`].
+pub fn waited_between(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Duration {
+    // Threads come and go: what one waited that has ended is not known, and not counted.
+    let of_thread = |(thread, waited): (&String, &u64)| {
+        waited.saturating_sub(before.get(thread).copied().unwrap_or_default())
+    };
+    Duration::from_nanos(after.iter().map(of_thread).sum())
 }
 
 fn lock(all: &Mutex<Vec<Late>>) -> MutexGuard<'_, Vec<Late>> {

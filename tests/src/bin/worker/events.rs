@@ -1,12 +1,8 @@
 //! Commands after which the worker speaks unasked.
 
-use std::{
-    sync::{LazyLock, atomic::Ordering},
-    thread,
-    time::Duration,
-};
+use std::{process, sync::atomic::Ordering, thread, time::Duration};
 
-use coordination_tests::harness::{Pulse, log::now_ns};
+use coordination_tests::harness::{log::now_ns, waited};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,9 +20,14 @@ pub(crate) fn watch_lost(client: &Client, arguments: Arguments<'_>) -> Result<Va
             () = ended(&held) => return,
         };
         let t_ns = now_ns();
+        let waited = waited(process::id());
         drop(held);
         say(&json!({
-            "event": "lost", "handle": handle, "reason": format!("{reason:?}"), "t_ns": t_ns,
+            "event": "lost",
+            "handle": handle,
+            "reason": format!("{reason:?}"),
+            "t_ns": t_ns,
+            "waited": waited,
         }));
     });
     Ok(json!({}))
@@ -59,15 +60,6 @@ pub(crate) fn probe_held(client: &Client, arguments: Arguments<'_>) -> Result<Va
         }
     });
     Ok(json!({}))
-}
-
-/// Begins to measure how late this process is when it should wake, and tells it of the time between two moments.
-pub(crate) fn pulse(arguments: Arguments<'_>) -> Result<Value, Value> {
-    static PULSE: LazyLock<Pulse> = LazyLock::new(Pulse::start);
-    let from = arguments.number("from_ns").unwrap_or_default();
-    let to = arguments.number("to_ns").unwrap_or(u64::MAX);
-    let worst = PULSE.worst_between(from, to);
-    Ok(json!({ "worst_us": u64::try_from(worst.as_micros()).unwrap_or(u64::MAX) }))
 }
 
 pub(crate) fn state_events(client: &Client) -> Result<Value, Value> {

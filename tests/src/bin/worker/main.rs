@@ -28,7 +28,6 @@
 //! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
 //! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
 //! | `probe_held` | `handle`, `every_us?` | `{}`; the event `not_held` follows |
-//! | `pulse` | `from_ns?`, `to_ns?` | `worst_us`: the longest that the process waited for a processor, since the first `pulse` |
 //! | `state_events` | – | `{"state"}`; events `state` follow |
 //! | `cycle` | `lock`, `n`, `hold_us?`, `file?`, `timeout_ms?` | `{"tokens"}`: acquires and releases `n` times |
 //! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
@@ -64,7 +63,7 @@
 //!
 //! | event | fields | when |
 //! |---|---|---|
-//! | `lost` | `handle`, `reason`, `t_ns` | `lost()` of the guard has returned |
+//! | `lost` | `handle`, `reason`, `t_ns`, `waited` | `lost()` of the guard has returned; how long each thread of the process has waited for a processor until then, in ns |
 //! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | a thread of its own, which does nothing but ask, got the first `is_held() == false`; and when it had begun to ask for the last `true` |
 //! | `state` | `state`, `t_ns` | the coordinator's state has changed |
 //! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |
@@ -147,7 +146,6 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "disconnect" => client.disconnect(),
         "watch_lost" => events::watch_lost(client, arguments),
         "probe_held" => events::probe_held(client, arguments),
-        "pulse" => events::pulse(arguments),
         "state_events" => events::state_events(client),
         "cycle" | "hold_loop" => load::cycle(client, arguments).await,
         "tasks" => load::tasks(client, arguments).await,
