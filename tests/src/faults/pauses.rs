@@ -130,7 +130,10 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     fn run(&self, mut chance: Chance, left: &AtomicUsize) {
-        let process = self.site.process(&self.lock);
+        let process = Process::unconnected(self.site);
+        // They all come at once.
+        let connected = || process.try_connect(self.site, &self.lock).is_ok();
+        assert!(wait_until(LONG, connected), "{} does not get in", self.lock);
         let take = |left: usize| left.checked_sub(1);
         while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
             self.stop(&process, &mut chance);
