@@ -87,10 +87,18 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Backend
             "the store may end a session before its lease is over"
         );
     }
-    let lease = open(&*backend, settings, SessionId::random())
-        .await
-        .map_err(|error| error.on_backend(backend.scheme()))?;
-    Ok((backend, Arc::new(lease)))
+    let id = SessionId::random();
+    match open(&*backend, settings, id).await {
+        Ok(lease) => Ok((backend, Arc::new(lease))),
+        Err(error) => {
+            if error.is_transient() {
+                // Perhaps only the answer was lost, and the session would have the member id for as long as
+                // its lease: the caller's next try would be told that it is taken (contract S9).
+                let _ = tokio::time::timeout(DROP_TIMEOUT, backend.close(id)).await;
+            }
+            Err(error.on_backend(backend.scheme()))
+        }
+    }
 }
 
 async fn open(backend: &dyn Backend, settings: &Settings, id: SessionId) -> Result<Lease> {

@@ -1,16 +1,16 @@
 //! C1, C2, C4, C5, C6, C8: what a caller who goes away, in whatever way, leaves behind.
 
 use std::cell::RefCell;
-use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Effect, ErrorKind, LockGuard, LossReason, Result, blocking};
 use tokio::time::{sleep, timeout};
 
+use super::interruption::{Scene, at_every_poll};
 use super::tools::{
     MOMENT, PATIENCE, acquire, acquire_in_background, drop_after_polls, held_by_an_ended_runtime,
-    lock, poll_times, take_turn, until_contenders,
+    lock, take_turn, until_contenders,
 };
 use super::{SLACK, Stage};
 use crate::harness::Mode;
@@ -21,7 +21,7 @@ const CLEARED: Duration = Duration::from_millis(100);
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Another client gets the lock at once, and then nobody has anything left at the store.
-async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &str) -> Result<()> {
+pub(super) async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &str) -> Result<()> {
     let start = Instant::now();
     take_turn(other).await?;
     let took = start.elapsed();
@@ -32,50 +32,55 @@ async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &str) -> Resu
     Ok(())
 }
 
-/// C1, C2: the future is dropped after its first poll, its second, and so on until it completes.
+/// C1, C2: whatever is waited for, and at whatever point it is dropped, nothing is left.
 pub async fn c1_dropped_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..1_000 {
-        let lock = lock(&one);
-        let completed = drop_after_polls(lock.acquire(None), polls).await;
-        nothing_is_left(stage, &other, &format!("acquire, {polls} polls")).await?;
-        let tried = drop_after_polls(lock.try_acquire(), polls).await;
-        nothing_is_left(stage, &other, &format!("try_acquire, {polls} polls")).await?;
-        if completed && tried {
-            return take_turn(&one).await.map(drop);
-        }
-    }
-    panic!("a free lock is granted");
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "acquire", least, interrupted_acquire).await?;
+    at_every_poll(stage, "try_acquire", least, interrupted_try).await
 }
 
-/// C1, C2: the same while somebody else holds the lock and releases it after some polls.
+/// C1, C2: the same while somebody else holds the lock, and lets go of it in the middle.
 pub async fn c1_dropped_waiting_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let before = stage.rounds(3, 6);
-    for polls in 0..1_000 {
-        let mut held = Some(acquire(&other).await?);
-        let completed = {
-            let lock = lock(&one);
-            let mut acquiring = pin!(lock.acquire(None));
-            let mut completed = false;
-            for poll in 0..polls {
-                if poll == before {
-                    held = None;
-                }
-                completed = completed || poll_times(acquiring.as_mut(), 1).await.is_some();
-                if completed {
-                    break;
-                }
-            }
-            completed
-        };
-        drop(held);
-        nothing_is_left(stage, &other, &format!("waiting, {polls} polls")).await?;
-        if completed {
-            return take_turn(&one).await.map(drop);
-        }
-    }
-    panic!("a released lock is granted");
+    at_every_poll(stage, "acquire of a held lock", 2, interrupted_wait).await
+}
+
+/// A free lock is acquired.
+pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
+    let lock = lock(&scene.one);
+    drop(scene.interrupt(lock.acquire(scene.patience())).await?);
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A free lock is tried.
+pub async fn interrupted_try(scene: &Scene<'_>) -> Result<()> {
+    let lock = lock(&scene.one);
+    drop(scene.interrupt(lock.try_acquire()).await?);
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A lock is waited for that somebody else releases meanwhile.
+pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
+    let lock = lock(&scene.one);
+    let releasing = scene.drop_later(acquire(&scene.other).await?);
+    let granted = scene.interrupt(lock.acquire(scene.patience())).await?;
+    assert!(granted.as_ref().is_none_or(|guard| guard.is_held()), "{scene:?}");
+    drop(granted);
+    releasing.await.expect("no panic");
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A lock is acquired, held for a little while and released.
+pub async fn interrupted_hold(scene: &Scene<'_>) -> Result<()> {
+    let lock = lock(&scene.one);
+    let holding = async {
+        let guard = lock.acquire(scene.patience()).await?;
+        // Longer than it takes until the holder's own entry is watched.
+        sleep(MOMENT).await;
+        assert!(guard.is_held(), "{scene:?}");
+        guard.release().await
+    };
+    scene.interrupt(holding).await?;
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
 }
 
 /// C1, C2: cancelled by a timeout, by `select!`, and by the end of the task.
@@ -261,18 +266,29 @@ pub async fn c5_lost_while_releasing(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// C5: a release that nobody waits for any more goes on.
+/// C5, S5: a release that nobody waits for any more goes on, and frees no later grant.
 pub async fn c5_cancelled_release_goes_on(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..1_000 {
-        let guard = acquire(&one).await?;
-        let completed = drop_after_polls(guard.release(), polls).await;
-        nothing_is_left(stage, &other, &format!("release, {polls} polls")).await?;
-        if completed {
-            return Ok(());
-        }
-    }
-    panic!("a release completes");
+    at_every_poll(stage, "release", stage.rounds(1, 2), interrupted_release).await
+}
+
+/// A lock is released, and the same session acquires it again in the same moment.
+pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
+    let old = acquire(&scene.one).await?;
+    let token = old.token();
+    scene.interrupt(old.release()).await?;
+    let later = acquire(&scene.one).await?;
+    assert!(later.token() > token, "{scene:?}");
+    assert!(lock(&scene.other).try_acquire().await?.is_none(), "{scene:?}: granted to two");
+    // Longer than a release takes that is still under way.
+    sleep(scene.stage.attempt_timeout() / 10).await;
+    assert!(later.is_held(), "{scene:?}: lost by the release before it");
+    let holders = lock(&scene.other).holders().await?;
+    assert!(
+        holders.iter().map(|holder| holder.token).eq([later.token()]),
+        "{scene:?}: {holders:?}"
+    );
+    drop(later);
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
 }
 
 /// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.

@@ -4,20 +4,72 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use coordination::{Effect, ErrorKind, LossReason, Result, State};
+use coordination::{Builder, Effect, ErrorKind, LossReason, Result, State};
 use tokio::time::{sleep, timeout};
 
+use super::interruption::{Scene, at_every_poll};
 use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
     take_turn, until_contenders, until_state,
 };
 use super::{Backend, SLACK, Stage};
-use crate::harness::{Mode, eventually_async};
+use crate::harness::{Mode, eventually, eventually_async};
 
 /// C7: how long a coordinator that was dropped tries to close its session.
 const LAST_TRY: Duration = Duration::from_millis(500);
 /// L6: how much longer than it may a stop takes.
 const LATENESS: Duration = Duration::from_millis(100);
+
+/// C2, L6: a connect or a stop that is dropped at any point leaves no session for longer than its lease.
+pub async fn c2_dropped_connects_and_stops(stage: &Stage) -> Result<()> {
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "connect", least, interrupted_connect).await?;
+    at_every_poll(stage, "stop", least, interrupted_stop).await?;
+    until_no_session(stage).await;
+    Ok(())
+}
+
+/// The settings of a client that is interrupted when it comes or goes.
+fn visitor(stage: &Stage) -> Builder {
+    let settings = stage.settings().member_id("visitor");
+    settings.initial_reconnect_backoff(Duration::from_millis(10))
+}
+
+/// A client connects.
+pub async fn interrupted_connect(scene: &Scene<'_>) -> Result<()> {
+    let url = scene.url();
+    if let Some(visitor) = scene.interrupt(visitor(scene.stage).connect(&url)).await? {
+        take_turn(&visitor).await?;
+        visitor.stop().await?;
+    }
+    take_turn(&scene.other).await.map(drop)
+}
+
+/// A client stops that holds a lock; that is free at once, or when its lease is over at the latest.
+pub async fn interrupted_stop(scene: &Scene<'_>) -> Result<()> {
+    let visitor = visitor(scene.stage).connect(&scene.url()).await?;
+    let guard = acquire(&visitor).await?;
+    let start = Instant::now();
+    scene.interrupt(visitor.stop()).await?;
+    // Dropped before its first poll it has not begun.
+    visitor.stop().await.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })?;
+    assert!(!guard.is_held(), "{scene:?}");
+    take_turn(&scene.other).await?;
+    let took = start.elapsed();
+    assert!(took <= scene.stage.crash_bound(), "{scene:?}: free after {took:?}");
+    Ok(())
+}
+
+/// The visitors are gone from the store too.
+pub async fn until_no_session(stage: &Stage) {
+    let sessions = || match stage.backend() {
+        // They are their coordinators.
+        Backend::Memory => 0,
+        Backend::File => stage.session_files().len(),
+        Backend::Etcd => stage.keys("member/visitor").len(),
+    };
+    eventually(stage.crash_bound(), || sessions() == 0).await;
+}
 
 /// C7: the last handle of a client goes, and its guards with it.
 pub async fn c7_dropped_coordinator_loses_its_guards(stage: &Stage) -> Result<()> {

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::interruption::{Scene, at_every_poll};
 use super::timing::lease_of;
 use super::tools::{
     Chance, MOMENT, PATIENCE, Room, drop_after_polls, poll_once, poll_times, until_state,
@@ -190,18 +191,11 @@ pub async fn e1_first_come_first_elected(stage: &Stage) -> Result<()> {
 ///
 /// Tooz: test_unwatch_elected_as_leader, and its weakness that the unwatched may win all the same.
 pub async fn e1_a_dropped_campaign_leaves_no_candidacy(stage: &Stage) -> Result<()> {
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "campaign", least, interrupted_campaign).await?;
+    at_every_poll(stage, "campaign against a leader", 2, interrupted_candidacy).await?;
+    at_every_poll(stage, "resign", least, interrupted_resignation).await?;
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..stage.rounds(4, 10) {
-        let free = election(&other);
-        drop_after_polls(free.campaign("other", None), polls).await;
-        let leadership = campaign(&one).await?;
-        let waited = election(&other);
-        assert!(!drop_after_polls(waited.campaign("other", None), polls).await);
-        until_candidates(&election(&one), &["one"]).await;
-        assert!(leadership.is_leader());
-        leadership.resign().await?;
-        assert_eq!(election(&one).leader().await?, None, "nobody stands after {polls} polls");
-    }
     // The same for a leadership that nobody took from the task that won it.
     let leadership = campaign(&one).await?;
     let waiting = campaign_in_background(&other);
@@ -210,6 +204,43 @@ pub async fn e1_a_dropped_campaign_leaves_no_candidacy(stage: &Stage) -> Result<
     waiting.abort();
     drop(waiting.await);
     until_candidates(&election(&one), &[]).await;
+    Ok(())
+}
+
+/// Nobody leads, and one stands.
+pub async fn interrupted_campaign(scene: &Scene<'_>) -> Result<()> {
+    let mine = election(&scene.one);
+    drop(scene.interrupt(mine.campaign("one", scene.patience())).await?);
+    nobody_stands(scene).await
+}
+
+/// One stands while somebody else leads, who resigns meanwhile.
+pub async fn interrupted_candidacy(scene: &Scene<'_>) -> Result<()> {
+    let resigning = scene.drop_later(campaign(&scene.other).await?);
+    let mine = election(&scene.one);
+    drop(scene.interrupt(mine.campaign("one", scene.patience())).await?);
+    resigning.await.expect("no panic");
+    nobody_stands(scene).await
+}
+
+/// A leader resigns, and stands again in the same moment.
+pub async fn interrupted_resignation(scene: &Scene<'_>) -> Result<()> {
+    let old = campaign(&scene.one).await?;
+    let term = old.term();
+    scene.interrupt(old.resign()).await?;
+    let new = campaign(&scene.one).await?;
+    assert!(new.term() > term && new.is_leader(), "{scene:?}");
+    drop(new);
+    nobody_stands(scene).await
+}
+
+/// Somebody else is elected soon, and nobody stands beside it.
+async fn nobody_stands(scene: &Scene<'_>) -> Result<()> {
+    let start = Instant::now();
+    campaign(&scene.other).await?.resign().await?;
+    until_candidates(&election(&scene.other), &[]).await;
+    let took = start.elapsed();
+    assert!(took <= 20 * NOTICE + scene.stage.scheduling(), "{scene:?}: {took:?}");
     Ok(())
 }
 

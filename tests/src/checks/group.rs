@@ -1,5 +1,6 @@
 //! G1–G4: who is in a group, and what those who watch it are told.
 
+mod dropped;
 mod incarnations;
 mod watching;
 
@@ -18,10 +19,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::timing::{lease_of, remove_sessions};
-use super::tools::{MOMENT, PATIENCE, drop_after_polls, until_state};
+use super::tools::{MOMENT, PATIENCE, until_state};
 use super::{Backend, Stage};
 use crate::harness::Mode;
 
+pub use dropped::*;
 pub use incarnations::*;
 pub use watching::*;
 
@@ -357,35 +359,6 @@ pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
     assert!(stage.server().delete_key(&format!("{group_key}7f-1")));
     assert!(stage.server().delete_key(&format!("{group_key}zz-not-hex")));
     here.delete().await
-}
-
-/// G1: a join that is dropped at any point leaves nobody behind, and the next one works.
-pub async fn g1_dropped_join_leaves_nobody(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
-    for polls in 0..stage.rounds(12, 12) {
-        drop_after_polls(here.join(&()), polls).await;
-        // At once: what is being given up is waited for.
-        here.join(&()).await?.leave().await?;
-        until_members(&there, &[]).await;
-        drop_after_polls(here.join_or_create(&()), polls).await;
-        until_members(&there, &[]).await;
-    }
-    // While the entry of the dropped one is on its way: it comes first, and is to be waited for.
-    for _ in 0..stage.rounds(50, 20) {
-        tokio::select! {
-            biased;
-            joined = here.join(&()) => drop(joined?),
-            () = std::future::ready(()) => {}
-        }
-        here.join(&()).await?.leave().await?;
-    }
-    for polls in 0..6 {
-        let membership = here.join(&()).await?;
-        drop_after_polls(membership.leave(), polls).await;
-        until_members(&there, &[]).await;
-    }
-    there.delete().await
 }
 
 /// G1: a member goes within the crash bound when its process is killed, and its id is free again.

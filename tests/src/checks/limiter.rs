@@ -11,7 +11,8 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::tools::{PATIENCE, drop_after_polls};
+use super::interruption::{Scene, at_every_poll};
+use super::tools::PATIENCE;
 use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
 
@@ -277,22 +278,14 @@ pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
     held.release().await
 }
 
-/// LM3: refused, cancelled at any poll, or with a panic in its callback: nothing is left.
+/// LM3: dropped at any point, refused, or with a panic in its callback: nothing is left.
 pub async fn lm3_whoever_goes_leaves_nothing(stage: &Stage) -> Result<()> {
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "enter", least, interrupted_enter).await?;
+    at_every_poll(stage, "enter, on standby", 2, interrupted_standby).await?;
+    at_every_poll(stage, "leaving a slot", least, interrupted_leave).await?;
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     let mine = limiter(&one, 1, 1);
-    for polls in 0..1_000 {
-        let completed = drop_after_polls(mine.enter(), polls).await;
-        until_inside(&mine, 0, 0).await;
-        let held = working(&limiter(&other, 1, 1)).await?;
-        let waited = drop_after_polls(mine.enter(), polls).await;
-        assert!(!waited, "somebody else works");
-        until_inside(&mine, 1, 0).await;
-        held.release().await?;
-        if completed {
-            break;
-        }
-    }
     let held = working(&limiter(&other, 1, 1)).await?;
     let panicking = tokio::spawn({
         let mine = mine.clone();
@@ -303,6 +296,42 @@ pub async fn lm3_whoever_goes_leaves_nothing(stage: &Stage) -> Result<()> {
     assert_eq!(refused(&mine.clone().patience(Patience::Never)).await?, Refusal::AllBusy);
     until_inside(&mine, 1, 0).await;
     held.release().await
+}
+
+/// A free slot is entered.
+pub async fn interrupted_enter(scene: &Scene<'_>) -> Result<()> {
+    let mine = limiter(&scene.one, 1, 1);
+    drop(scene.interrupt(mine.enter()).await?);
+    nothing_is_left(scene).await
+}
+
+/// A slot is waited for on standby, and whoever works there leaves meanwhile.
+pub async fn interrupted_standby(scene: &Scene<'_>) -> Result<()> {
+    let leaving = scene.drop_later(working(&limiter(&scene.other, 1, 1)).await?);
+    let mine = limiter(&scene.one, 1, 1);
+    drop(scene.interrupt(mine.enter()).await?);
+    leaving.await.expect("no panic");
+    nothing_is_left(scene).await
+}
+
+/// A slot is left.
+pub async fn interrupted_leave(scene: &Scene<'_>) -> Result<()> {
+    let slot = working(&limiter(&scene.one, 1, 1)).await?;
+    scene.interrupt(slot.release()).await?;
+    nothing_is_left(scene).await
+}
+
+/// The slot is somebody else's soon, and then nobody's.
+async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+    let start = Instant::now();
+    let theirs = limiter(&scene.other, 1, 1);
+    // Before it has gone, it may have the only place on standby.
+    until_inside(&theirs, 0, 0).await;
+    working(&theirs).await?.release().await?;
+    until_inside(&theirs, 0, 0).await;
+    let took = start.elapsed();
+    assert!(took <= 10 * LATENESS + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    Ok(())
 }
 
 /// LM3: a worker whose session ends is told and followed; what it does afterwards harms nobody.

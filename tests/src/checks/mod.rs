@@ -15,6 +15,7 @@ pub mod election;
 pub mod errors;
 pub mod grants;
 pub mod group;
+pub mod interruption;
 pub mod limiter;
 pub mod liveness;
 pub mod multi_lock;
@@ -152,6 +153,7 @@ macro_rules! conformance {
             cancellation c5_lost_while_releasing [etcd];
             cancellation c5_cancelled_release_goes_on [memory file etcd];
             cancellation c6_nothing_is_renewed_after_release [memory file etcd];
+            closing c2_dropped_connects_and_stops [memory file etcd];
             closing c7_dropped_coordinator_loses_its_guards [memory file etcd];
             closing c7_dropped_while_the_store_hangs [etcd];
             closing c7_ended_runtime_loses_its_guards [memory file etcd];

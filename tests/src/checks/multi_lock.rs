@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::tools::{MOMENT, PATIENCE, Room, drop_after_polls};
+use super::interruption::{Scene, at_every_poll};
+use super::tools::{MOMENT, PATIENCE, Room};
 use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
 
@@ -197,36 +198,50 @@ pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
     all_are_free(&other, &["a", "b"]).await
 }
 
-/// ML1, C1: dropped after any number of polls, it leaves nothing at any of the locks.
+/// ML1, C1: dropped at any point, it leaves nothing at any of the locks.
 pub async fn ml1_dropped_it_leaves_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..1_000 {
-        let wanted = locks(&one, &["a", "b", "c"]);
-        let completed = drop_after_polls(wanted.acquire(None), polls).await;
-        all_are_free(&other, &["a", "b", "c"]).await?;
-        // And while it waits for the last.
-        let held = other.lock("c")?.acquire(Some(PATIENCE)).await?;
-        assert!(!drop_after_polls(wanted.acquire(None), polls).await);
-        for name in ["a", "b"] {
-            until(&other, name, 0).await;
-        }
-        until(&other, "c", 1).await;
-        held.release().await?;
-        if completed {
-            return Ok(());
-        }
-    }
-    panic!("free locks are granted");
+    at_every_poll(stage, "several locks", stage.rounds(1, 2), interrupted_acquire).await?;
+    at_every_poll(stage, "several locks, the last held", 2, interrupted_wait).await
 }
 
 /// ML1, C5: a release that is dropped anywhere goes on with all of them.
 pub async fn ml1_a_dropped_release_goes_on(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..stage.rounds(3, 8) {
-        let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
-        drop_after_polls(guard.release(), polls).await;
-        all_are_free(&other, &["a", "b", "c"]).await?;
+    at_every_poll(stage, "several locks, released", stage.rounds(1, 2), interrupted_release).await
+}
+
+/// Several free locks are acquired.
+pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
+    let wanted = locks(&scene.one, &["a", "b", "c"]);
+    drop(scene.interrupt(wanted.acquire(scene.patience())).await?);
+    nothing_is_left(scene).await
+}
+
+/// Several locks are acquired, the last of which is released meanwhile.
+pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
+    let releasing = scene.drop_later(scene.other.lock("c")?.acquire(Some(PATIENCE)).await?);
+    let wanted = locks(&scene.one, &["a", "b", "c"]);
+    drop(scene.interrupt(wanted.acquire(scene.patience())).await?);
+    releasing.await.expect("no panic");
+    nothing_is_left(scene).await
+}
+
+/// Several locks are released.
+pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
+    let guard = locks(&scene.one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
+    scene.interrupt(guard.release()).await?;
+    nothing_is_left(scene).await
+}
+
+/// Somebody else gets all of them soon, and then nobody has any.
+async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+    let start = Instant::now();
+    let names = ["a", "b", "c"];
+    locks(&scene.other, &names).acquire(Some(PATIENCE)).await?.release().await?;
+    for name in names {
+        until(&scene.other, name, 0).await;
     }
+    let took = start.elapsed();
+    assert!(took <= 10 * LATENESS + scene.stage.scheduling(), "{scene:?}: {took:?}");
     Ok(())
 }
 

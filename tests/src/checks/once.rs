@@ -1,6 +1,7 @@
 //! ON1: at most one claim in every period.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use coordination::{Claim, Coordinator, Effect, ErrorKind, OncePer, Result};
@@ -8,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::tools::{PATIENCE, drop_after_polls};
+use super::interruption::{Scene, at_every_poll};
+use super::tools::PATIENCE;
 use super::{Backend, Stage};
 use crate::harness::{Mode, eventually_async};
 
@@ -107,16 +109,22 @@ pub async fn on1_given_back_by_its_owner_only(stage: &Stage) -> Result<()> {
 
 /// ON1: a call that is dropped may spend the period; it never makes two of it.
 pub async fn on1_dropped_calls(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
-    for polls in 0..stage.rounds(20, 10) {
-        let job = coordinator.once_per(format!("job-{polls}"), LONG)?;
-        let completed = drop_after_polls(job.try_claim(), polls).await;
-        let mut claims = usize::from(completed);
-        for _ in 0..3 {
-            claims += usize::from(job.try_claim().await?.is_some());
-        }
-        assert!(claims <= 1, "{claims} after {polls} polls");
+    at_every_poll(stage, "try_claim", stage.rounds(1, 2), interrupted_claim).await
+}
+
+/// A period is claimed that nobody has claimed.
+pub async fn interrupted_claim(scene: &Scene<'_>) -> Result<()> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let name = format!("job-{}", LAST.fetch_add(1, Ordering::Relaxed));
+    let mine = scene.one.once_per(&name, LONG)?;
+    let theirs = scene.other.once_per(&name, LONG)?;
+    let had = scene.interrupt(mine.try_claim()).await?;
+    let is_certain = matches!(had, Some(Some(_)));
+    let mut claims = usize::from(is_certain);
+    for job in [&theirs, &mine, &theirs] {
+        claims += usize::from(job.try_claim().await?.is_some());
     }
+    assert!(claims <= 1, "{scene:?}: {claims} claims");
     Ok(())
 }
 

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::Stage;
 use super::group::until_members;
-use super::tools::{PATIENCE, drop_after_polls, until_state};
+use super::interruption::{Scene, at_every_poll};
+use super::tools::{PATIENCE, until_state};
 use crate::harness::Mode;
 
 /// The group that the checks are about.
@@ -143,14 +144,14 @@ pub async fn hr1_many_agree(stage: &Stage) -> Result<()> {
 
 /// HR1: joining that is dropped at any point leaves nobody on the ring.
 pub async fn hr1_dropped_join_gets_no_keys(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let (_membership, mut partitioner) = join(&one, 1).await?;
-    for polls in 0..16 {
-        drop_after_polls(join(&other, 1), polls).await;
-        until_members(&one.group(NAME)?, &["one"]).await;
-        until_ring(&mut partitioner, &[("one", 1)]).await?;
-    }
-    Ok(())
+    let watching = stage.connect("watching").await?;
+    let (_membership, mut partitioner) = join(&watching, 1).await?;
+    at_every_poll(stage, "join_partitioned", stage.rounds(1, 2), async |scene: &Scene<'_>| {
+        drop(scene.interrupt(join(&scene.one, 1)).await?);
+        until_members(&scene.other.group(NAME)?, &["watching"]).await;
+        until_ring(&mut partitioner, &[("watching", 1)]).await
+    })
+    .await
 }
 
 /// HR1: whatever a member says of itself, everybody counts it alike and nobody is harmed.

@@ -1,5 +1,6 @@
 //! RL1, RL2: at most so many permits in every window, and nobody is told to come too early.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use coordination::blocking::wait;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, poll_times, without_a_runtime};
 use super::{Backend, Stage};
 use crate::harness::{Mode, eventually_async};
@@ -283,6 +285,24 @@ pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
     }
     let mut slots: Vec<_> = slots.iter().map(RatePermit::slot).collect();
     assert!(assert_kept(&mut slots, PERMITS, WINDOW) >= 10);
+    at_every_poll(stage, "rate limiter", stage.rounds(1, 2), interrupted_acquire).await
+}
+
+/// A permit of three is taken; each is had once.
+pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let hour = Duration::from_secs(3_600);
+    let name = format!("each-{}", LAST.fetch_add(1, Ordering::Relaxed));
+    let mine = scene.one.rate_limiter(&name, 3, hour)?;
+    let theirs = scene.other.rate_limiter(&name, 3, hour)?;
+    let had = scene.interrupt(mine.acquire(1, Some(PATIENCE))).await?;
+    let mut granted = u32::from(had.is_some());
+    while theirs.try_acquire(1).await?.granted().is_some() {
+        granted += 1;
+    }
+    // What was dropped on its way has taken a permit or not, and never more than the one.
+    assert!((2..=3).contains(&granted), "{scene:?}: {granted} of 3 were granted");
+    assert!(had.is_none() || granted == 3, "{scene:?}: counted twice");
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! W1: the lock shared: readers beside each other, a writer alone, in the order of asking.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +10,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::cancellation::nothing_is_left;
 use super::grants::create_revision;
+use super::interruption::{Scene, at_every_poll};
 use super::timing::lease_of;
 use super::tools::{
-    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, drop_after_polls, lock,
-    poll_times, take_turn, until_contenders,
+    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
+    until_contenders,
 };
 use super::{Backend, Stage};
 use crate::harness::Mode;
@@ -359,17 +360,35 @@ pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
 
 /// W1, C1: a downgrade that is dropped anywhere lets go of the lock.
 pub async fn w1_a_dropped_downgrade_releases(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..1_000 {
-        let held = acquire(&one).await?;
-        let completed = drop_after_polls(held.downgrade(), polls).await;
-        take_turn(&other).await?;
-        until_contenders(stage, &lock(&other), 0).await;
-        if completed {
-            return Ok(());
-        }
+    at_every_poll(stage, "downgrade", stage.rounds(1, 2), interrupted_downgrade).await
+}
+
+/// A lock is downgraded, and somebody else shares it.
+pub async fn interrupted_downgrade(scene: &Scene<'_>) -> Result<()> {
+    let held = acquire(&scene.one).await?;
+    let shared = scene.interrupt(held.downgrade()).await?;
+    if let Some(shared) = &shared {
+        assert!(shared.is_held() && shared.is_shared(), "{scene:?}");
+        share(&scene.other).await?.release().await?;
     }
-    panic!("a downgrade ends");
+    drop(shared);
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A share is waited for, and somebody else downgrades meanwhile.
+pub async fn interrupted_wait_for_a_downgrade(scene: &Scene<'_>) -> Result<()> {
+    let held = acquire(&scene.other).await?;
+    let lock = lock(&scene.one);
+    let downgrading = tokio::spawn(async move {
+        sleep(MOMENT / 2).await;
+        held.downgrade().await
+    });
+    let granted = scene.interrupt(lock.acquire_shared(scene.patience())).await?;
+    let downgraded = downgrading.await.expect("no panic")?;
+    assert!(downgraded.is_held(), "{scene:?}");
+    assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{scene:?}");
+    drop((granted, downgraded));
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
 }
 
 /// W1: there is no upgrade. A reader who asks for the lock waits for himself, and two for each other.
@@ -385,34 +404,30 @@ pub async fn w1_no_upgrade(stage: &Stage) -> Result<()> {
     take_turn(&one).await.map(drop)
 }
 
-/// W1, C1, C2: a share that is asked for and dropped after any number of polls leaves nothing.
+/// W1, C1, C2: a share that is asked for and dropped at any point leaves nothing.
 pub async fn w1_a_dropped_share_leaves_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let before = stage.rounds(3, 6);
-    for polls in 0..1_000 {
-        let mut held = Some(acquire(&other).await?);
-        let lock_one = lock(&one);
-        let mut completed = false;
-        {
-            let mut acquiring = pin!(lock_one.acquire_shared(None));
-            for poll in 0..polls {
-                if poll == before {
-                    held = None;
-                }
-                completed = poll_times(acquiring.as_mut(), 1).await.is_some();
-                if completed {
-                    break;
-                }
-            }
-        }
-        drop(held);
-        take_turn(&other).await?;
-        until_contenders(stage, &lock(&other), 0).await;
-        if completed {
-            return Ok(());
-        }
-    }
-    panic!("a released lock is shared");
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "acquire_shared beside a share", least, interrupted_share).await?;
+    at_every_poll(stage, "acquire_shared of a held lock", 2, interrupted_shared_wait).await
+}
+
+/// A lock is shared that somebody else shares already.
+pub async fn interrupted_share(scene: &Scene<'_>) -> Result<()> {
+    let other = share(&scene.other).await?;
+    let lock = lock(&scene.one);
+    drop(scene.interrupt(lock.acquire_shared(scene.patience())).await?);
+    assert!(other.is_held(), "{scene:?}");
+    other.release().await?;
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A share is waited for while somebody writes, who releases meanwhile.
+pub async fn interrupted_shared_wait(scene: &Scene<'_>) -> Result<()> {
+    let releasing = scene.drop_later(acquire(&scene.other).await?);
+    let lock = lock(&scene.one);
+    drop(scene.interrupt(lock.acquire_shared(scene.patience())).await?);
+    releasing.await.expect("no panic");
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
 }
 
 /// W1, L3: a writer who gives up lets the readers behind him in, though others still read.

@@ -10,10 +10,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::tools::{MOMENT, PATIENCE, drop_after_polls};
+use super::interruption::{Scene, at_every_poll};
+use super::tools::{MOMENT, PATIENCE};
 use crate::harness::{Mode, eventually_async};
 
 const NAME: &str = "uploads";
+/// Ten times as long as what a cancelled call has entered may stay (C2).
+const CLEARED: Duration = Duration::from_secs(1);
 
 fn semaphore(coordinator: &Coordinator, permits: u32) -> Semaphore {
     coordinator.semaphore(NAME, permits).expect("a valid name")
@@ -168,27 +171,46 @@ pub async fn p1_what_cannot_be_is_refused(stage: &Stage) -> Result<()> {
     all_are_free(&coordinator, 3).await
 }
 
-/// P2: the future is dropped after its first poll, its second, and so on; no permit is lost.
+/// P2: dropped at any point, the acquire and the release of permits lose none.
 pub async fn p2_cancelled_acquires_leak_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..1_000 {
-        let mine = semaphore(&one, 2);
-        let completed = drop_after_polls(mine.acquire_many(2, None), polls).await;
-        all_are_free(&other, 2).await?;
-        let waited = {
-            let held = semaphore(&other, 2).acquire(None).await?;
-            let waited = drop_after_polls(mine.acquire_many(2, None), polls).await;
-            held.release().await?;
-            waited
-        };
-        assert!(!waited, "one is held by somebody else");
-        all_are_free(&other, 2).await?;
-        if completed {
-            until_entries(&mine, 0).await;
-            return Ok(());
-        }
-    }
-    panic!("free permits are granted");
+    let least = stage.rounds(1, 2);
+    at_every_poll(stage, "permits", least, interrupted_acquire).await?;
+    at_every_poll(stage, "permits that are taken", 2, interrupted_wait).await?;
+    at_every_poll(stage, "permits, released", least, interrupted_release).await
+}
+
+/// Two permits are free, and taken.
+pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
+    let mine = semaphore(&scene.one, 2);
+    drop(scene.interrupt(mine.acquire_many(2, scene.patience())).await?);
+    nothing_is_left(scene).await
+}
+
+/// Two permits are waited for, one of which somebody else has.
+pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
+    let held = semaphore(&scene.other, 2).acquire(Some(PATIENCE)).await?;
+    let releasing = scene.drop_later(held);
+    let mine = semaphore(&scene.one, 2);
+    drop(scene.interrupt(mine.acquire_many(2, scene.patience())).await?);
+    releasing.await.expect("no panic");
+    nothing_is_left(scene).await
+}
+
+/// Two permits are given back.
+pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
+    let permit = semaphore(&scene.one, 2).acquire_many(2, Some(PATIENCE)).await?;
+    scene.interrupt(permit.release()).await?;
+    nothing_is_left(scene).await
+}
+
+/// All can be taken soon, and then nobody stands in the queue.
+async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+    let start = Instant::now();
+    all_are_free(&scene.other, 2).await?;
+    until_entries(&semaphore(&scene.other, 2), 0).await;
+    let took = start.elapsed();
+    assert!(took <= CLEARED + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    Ok(())
 }
 
 /// P2: waiters whose time runs out leave, and those behind them are served.

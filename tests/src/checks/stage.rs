@@ -170,8 +170,7 @@ impl Stage {
 
     /// What the machine has added to the time that anything takes: to be added to each bound.
     pub fn scheduling(&self) -> Duration {
-        // A chain of processes and threads waits for its turn several times.
-        4 * self.pulse.worst()
+        self.pulse.allowance(0, u64::MAX)
     }
 
     /// `fast` on stores within reach of a function call, `slow` over a network.

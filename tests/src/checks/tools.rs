@@ -195,6 +195,11 @@ impl Chance {
         Self(seed)
     }
 
+    /// Of this seed.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Another sequence.
     pub fn fork(&mut self) -> Self {
         Self(self.next())

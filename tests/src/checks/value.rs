@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
+use super::interruption::{FRAMES, Scene, at_every_cut, at_every_poll};
 use super::tools::{Chance, MOMENT, PATIENCE, drop_after_polls};
-use crate::harness::{Direction, Mode, Unit};
+use crate::harness::Mode;
 
 /// The value, and the counter, that the checks are about.
 const NAME: &str = "limit";
@@ -220,54 +221,42 @@ pub async fn va1_values_survive(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// A client whose heartbeats do not come between a request and its answer.
-async fn connect_quietly(stage: &Stage) -> Result<Coordinator> {
-    let settings = stage.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
-    let settings = settings.initial_reconnect_backoff(Duration::from_millis(10));
-    settings.connect(&stage.url_by_proxy()).await
-}
-
-/// Cuts the connection at each place in turn around what `call` does. How many cuts were made.
-async fn at_every_cut(
-    stage: &Stage,
-    mut call: impl AsyncFnMut(Direction, u64) -> Result<()>,
-) -> Result<usize> {
-    let proxy = stage.proxy();
-    let mut cuts = 0;
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        for count in 1..=12_u64 {
-            let cut = match count % 2 {
-                0 => crate::harness::Proxy::cut_after,
-                _ => crate::harness::Proxy::cut_before,
-            };
-            cut(proxy, direction, Unit::Frames, count.div_ceil(2));
-            call(direction, count).await?;
-            cuts += usize::from(!proxy.is_cut_pending());
-            proxy.heal();
-        }
-    }
-    Ok(cuts)
-}
-
 /// VA1: when the answer to a write is lost, and nobody else writes, it is found.
 pub async fn va1_a_lost_answer_is_found_or_told(stage: &Stage) -> Result<()> {
-    let writer = connect_quietly(stage).await?;
-    let reader = value(&stage.connect("reader").await?);
-    let value = value(&writer);
     let mut expected = None;
     let mut number = 0;
-    let cuts = at_every_cut(stage, async |direction, count| {
+    let cuts = at_every_cut(stage, "compare_and_set", FRAMES, async |scene: &Scene<'_>| {
         number += 1;
-        let wrote = value.compare_and_set(expected, &number).await?;
-        let version = wrote.unwrap_or_else(|| panic!("{direction:?} {count}: nobody else writes"));
-        let present = reader.read().await?.expect("it was written");
-        assert_eq!((present.version, present.value), (version, number), "{direction:?} {count}");
-        assert!(Some(version) > expected);
+        let writing = value(&scene.one);
+        let wrote = scene.attempt(writing.compare_and_set(expected, &number)).await;
+        let wrote = wrote.expect("it is not dropped")?;
+        let version = wrote.unwrap_or_else(|| panic!("{scene:?}: nobody else writes"));
+        let present = value(&scene.other).read().await?.expect("it was written");
+        assert_eq!((present.version, present.value), (version, number), "{scene:?}");
+        assert!(Some(version) > expected, "{scene:?}");
         expected = Some(version);
         Ok(())
     });
-    let cuts = cuts.await?;
-    assert!(cuts >= 8, "the cuts are to hit: {cuts}");
+    assert!(cuts.await? >= 8, "the cuts are to hit");
+    Ok(())
+}
+
+/// A value is written over the version that is there.
+pub async fn interrupted_write(scene: &Scene<'_>) -> Result<()> {
+    let (mine, theirs) = (value(&scene.one), value(&scene.other));
+    let before = theirs.read().await?;
+    let next = before.as_ref().map_or(1, |before| before.value + 2);
+    let version = before.as_ref().map(|before| before.version);
+    let wrote = scene.interrupt(mine.compare_and_set(version, &next)).await?;
+    let certain = wrote.map(|wrote| wrote.expect("nobody else writes"));
+    // It has happened, or does so before this, or never.
+    let present = theirs.update(|present| present.unwrap_or_default() + 2).await?;
+    let without = before.map_or(2, |before| before.value + 2);
+    assert!(
+        present.value == next + 2 || (certain.is_none() && present.value == without),
+        "{scene:?}"
+    );
+    assert!(Some(present.version) > certain.max(version), "{scene:?}");
     Ok(())
 }
 
@@ -344,7 +333,7 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(stage: &Stage) -> Resul
     let sum = reader.read().await?;
     assert_eq!(sum % 1_000, 0);
     assert_eq!(dropped.add(1).await?, sum + 1);
-    Ok(())
+    at_every_poll(stage, "compare_and_set", stage.rounds(1, 2), interrupted_write).await
 }
 
 /// VA2: a process that is killed while it counts has counted what it was told, and at most one more.
@@ -385,7 +374,6 @@ pub async fn va2_a_killed_counter_has_counted(stage: &Stage) -> Result<()> {
 /// VA2: the connection is cut before or after the answer to an addition, while others add as well: what was
 /// confirmed is there once; what was not is an error that says that it may be there, once.
 pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
-    let cut_off = counter(&connect_quietly(stage).await?);
     let other = counter(&stage.connect("other").await?);
     let over = Arc::new(AtomicBool::new(false));
     let adding = {
@@ -400,13 +388,14 @@ pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
         })
     };
     let (mut sums, mut unknown) = (Vec::new(), 0);
-    let cuts = at_every_cut(stage, async |direction, count| {
-        match cut_off.add(1).await {
+    let cuts = at_every_cut(stage, "add", FRAMES, async |scene: &Scene<'_>| {
+        let cut_off = counter(&scene.one);
+        match scene.attempt(cut_off.add(1)).await.expect("it is not dropped") {
             Ok(sum) => sums.push(sum),
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unavailable, "{direction:?} {count}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{scene:?}: {error}");
                 unknown += i64::from(error.effect() == Effect::Unknown);
-                assert_ne!(error.effect(), Effect::Applied, "{direction:?} {count}");
+                assert_ne!(error.effect(), Effect::Applied, "{scene:?}");
             }
         }
         Ok(())

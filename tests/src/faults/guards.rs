@@ -2,11 +2,8 @@
 
 use std::{
     fs,
-    future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
     process::Command,
-    task::Poll,
     thread,
     time::{Duration, Instant},
 };
@@ -58,55 +55,6 @@ fn shared_descriptors(child: u32) -> Vec<String> {
                 .any(|sign| target.contains(sign))
         })
         .collect()
-}
-
-/// F-42: `release` is dropped at its first poll, its second, and so on until it completes before.
-/// The lock is free soon all the same, and a later grant of the same session stays.
-///
-/// # Panics
-///
-/// When that does not hold.
-pub async fn release_dropped_at_every_poll(site: &Site) -> usize {
-    let session = site.client("ours").await;
-    let ours = session.lock(LOCK).expect("a good name");
-    let theirs = site.client("other").await.lock(LOCK).expect("a good name");
-    for polls in 0.. {
-        let guard = ours.acquire(Some(SOON)).await.expect("it is free soon");
-        let done = poll_times(guard.release(), polls).await;
-        // The same session again, in the same moment as its own release.
-        let later = ours.acquire(Some(SOON)).await.expect("released in the background");
-        let other = theirs.try_acquire().await.expect("the store answers");
-        assert!(other.is_none(), "granted to two after {polls} polls");
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        assert!(later.is_held(), "lost by the release before it, after {polls} polls");
-        drop(later);
-        let other = theirs.acquire(Some(SOON)).await.expect("dropping releases");
-        other.release().await.expect("the store confirms");
-        if let Some(outcome) = done {
-            outcome.expect("the store confirms");
-            return polls;
-        }
-    }
-    unreachable!("the release completes at last")
-}
-
-/// Polls the future this often at most, and drops it.
-async fn poll_times<F: Future>(future: F, polls: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(move |context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            // No wake-up is to come after the last poll.
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// F-42: an operator breaks the lock; the release says so, and does not free the next grant.

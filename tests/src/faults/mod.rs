@@ -8,6 +8,7 @@ pub mod guards;
 pub mod identity;
 pub mod many;
 pub mod matrix;
+pub mod pauses;
 mod process;
 mod site;
 

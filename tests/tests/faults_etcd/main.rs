@@ -5,19 +5,23 @@
 
 mod connecting;
 mod cuts;
+mod dropped;
 mod network;
 mod operator;
 mod pauses;
 mod server;
+mod silent;
 
 use std::time::Duration;
 
 use coordination_tests::{
+    checks::Programs,
     faults::{Site, crash, guards, identity, matrix},
     harness::Etcd,
 };
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
+const PROGRAMS: Programs = Programs { worker: WORKER, forker: env!("CARGO_BIN_EXE_forker") };
 /// The lease.
 const TTL: Duration = Duration::from_secs(2);
 /// Longer than anything that a row waits for.
@@ -31,7 +35,6 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (37, "there is no directory; a role without the permission is in F-48"),
     (38, "there is no file system"),
     (40, "needs `fork`: the check of contract C9, which runs on every backend"),
-    (41, "the checks of contract C1 and C2, which run on every backend"),
 ];
 
 #[test]
@@ -41,10 +44,12 @@ fn every_row_has_a_test_or_a_reason() {
         include_str!("../crowd.rs"),
         include_str!("connecting.rs"),
         include_str!("cuts.rs"),
+        include_str!("dropped.rs"),
         include_str!("network.rs"),
         include_str!("operator.rs"),
         include_str!("pauses.rs"),
         include_str!("server.rs"),
+        include_str!("silent.rs"),
     ];
     matrix::assert_complete(&sources, NOT_APPLICABLE);
 }
@@ -89,13 +94,6 @@ fn f02_waiters_killed() {
 async fn f39_children_spawned_while_held() {
     let (_etcd, site) = cluster(1);
     guards::spawned_children(&site, 1_000).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn f42_release_dropped_at_every_poll() {
-    let (_etcd, site) = cluster(1);
-    let polls = guards::release_dropped_at_every_poll(&site).await;
-    println!("F-42 etcd: a release took {polls} polls");
 }
 
 #[tokio::test(flavor = "multi_thread")]

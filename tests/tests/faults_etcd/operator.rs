@@ -89,6 +89,8 @@ fn f36_out_of_space() {
     let first = holder.acquire(LOCK);
     holder.observe(LOCK);
     other.acquire("released");
+    let waiting = holder.wait_for("released");
+    other.sees_contenders("released", 2);
     fill(&etcd);
     for client in [&holder, &other] {
         let error = client.acquire_within("new", Duration::from_secs(1)).expect_err("no space");
@@ -100,8 +102,10 @@ fn f36_out_of_space() {
     assert_eq!(error["kind"], "Quota", "{error}");
     thread::sleep(2 * TTL + HEARTBEAT);
     holder.keeps(LOCK);
-    // Deleting needs no space.
+    // Deleting needs no space, and who waits has its entry.
     other.release("released");
+    holder.granted(waiting, Duration::from_secs(2));
+    holder.release("released");
     holder.release(LOCK);
     assert_eq!(contenders(&etcd), [""; 0]);
     free(&etcd);

@@ -1,4 +1,4 @@
-//! F-3 to F-6: the client's process, or the program in it, stands still.
+//! F-3 to F-6: the client's process, or the program in it, stands still. Many pauses at random: `pauses.rs`.
 
 use std::{
     thread,
@@ -61,64 +61,6 @@ fn holder_paused_long(nodes: usize) {
     thread::sleep(Duration::from_secs(1));
     waiter.keeps(LOCK);
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
-}
-
-/// Many pauses at many phases of the heartbeat; F-3 and F-5 together.
-#[test]
-fn f03_pause_study() {
-    let (_etcd, site) = cluster(1);
-    let (mut kept, mut lost, mut latest) = (0, 0, Duration::ZERO);
-    thread::scope(|scope| {
-        let studies: Vec<_> = (0..4)
-            .map(|index| {
-                let site = &site;
-                scope.spawn(move || study(&site.process(&format!("study-{index}")), index))
-            })
-            .collect();
-        for study in studies {
-            let (keeps, losses, last) = study.join().expect("no study fails");
-            kept += keeps;
-            lost += losses;
-            latest = last.max(latest);
-        }
-    });
-    println!("F-3 etcd, pauses: {kept} kept, {lost} lost, told at most {latest:?} after SIGCONT");
-    assert!(kept > 0 && lost > 0, "the pauses are all too short or too long");
-}
-
-/// Pauses of 0.2 to 2 T. Answers how many the lock survived, how many not, and the latest word of it.
-fn study(process: &Process, index: u32) -> (u32, u32, Duration) {
-    let lock = format!("study-{index}");
-    let (mut kept, mut lost, mut latest) = (0, 0, Duration::ZERO);
-    for round in 0..9 {
-        process.acquire(&lock);
-        process.observe(&lock);
-        thread::sleep(Duration::from_millis(u64::from(37 * index + 61 * round) % 300));
-        let pause = TTL.mul_f64(0.2 + 0.36 * f64::from((round * 3 + index) % 6));
-        let pausing_ns = now_ns();
-        process.pause();
-        let paused_ns = now_ns();
-        thread::sleep(pause);
-        let resumed_ns = now_ns();
-        process.resume();
-        if pause < deadline_after(TTL) - 2 * HEARTBEAT {
-            thread::sleep(HEARTBEAT);
-            process.keeps(&lock);
-            kept += 1;
-        } else if pause > deadline_after(TTL) {
-            let probe = process.not_held(LONG);
-            assert!(probe.last_true_ns < paused_ns, "held after {pause:?}: {probe:?}");
-            let told = since(resumed_ns, process.lost(LONG).t_ns);
-            assert!(told <= AT_ONCE, "told only {told:?} after SIGCONT");
-            latest = latest.max(told);
-            lost += 1;
-        }
-        assert!(since(pausing_ns, now_ns()) >= pause);
-        let _ = process.try_call(json!({ "command": "drop", "handle": lock }));
-        let gone = process.event_named("lost", Duration::from_millis(20));
-        let _ = gone.and(process.event_named("not_held", Duration::ZERO));
-    }
-    (kept, lost, latest)
 }
 
 /// The reply is late by the pause; the deadline counts from when the heartbeat was sent.

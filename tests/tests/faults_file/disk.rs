@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use coordination::{Effect, ErrorKind};
 use coordination_tests::{
-    faults::{HEARTBEAT, Process, Site},
-    harness::Mounted,
+    faults::{HEARTBEAT, Process, Site, crash::since},
+    harness::{Mounted, log::now_ns},
 };
 
 use super::{WORKER, site};
@@ -84,6 +85,62 @@ fn f36_disk_full_while_in_use() {
     println!("F-36 file: {refused} of 200 acquires were refused");
     fs::remove_file(filler).expect("it is ours");
     assert!(other.acquire("busy").token > last);
+}
+
+/// Whoever waits already has its entry: it is served when the holder releases, and when it dies.
+#[test]
+fn f36_waiters_served_on_a_full_disk() {
+    let disk = Mounted::new("size=32k");
+    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let clients = ["first", "second", "third"].map(|member| site.process(member));
+    let [first, second, third] = &clients;
+    let token = first.acquire("queue").token;
+    let waiting = second.wait_for("queue");
+    first.sees_contenders("queue", 2);
+    let behind = third.wait_for("queue");
+    first.sees_contenders("queue", 3);
+    disk.fill();
+    first.release("queue");
+    let next = second.granted(waiting, Duration::from_secs(2));
+    assert!(next.token > token);
+    let killed_ns = now_ns();
+    second.kill();
+    let last = third.granted(behind, Duration::from_secs(10));
+    let took = since(killed_ns, last.t_ns);
+    assert!(last.token > next.token);
+    assert!(took <= site.crash_release(), "free only {took:?} after the death");
+    third.release("queue");
+    assert_eq!(first.holders("queue"), [""; 0]);
+}
+
+/// The other recipes: an error, and what was there stays; nothing is counted that was not written.
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_recipes_on_a_full_disk() {
+    let disk = Mounted::new("size=64k");
+    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let client = site.client("client").await;
+    let value = client.value::<String>("text").expect("a good name");
+    let counter = client.counter("number").expect("a good name");
+    value.set(&"short".to_owned()).await.expect("there is room");
+    counter.add(7).await.expect("there is room");
+    let filler = disk.fill();
+    let long = "x".repeat(10_000);
+    let new = client.value::<String>("new").expect("a good name");
+    for value in [&value, &new] {
+        let error = value.set(&long).await.expect_err("there is no room");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Storage, Effect::None), "{error}");
+    }
+    let present = value.read().await.expect("reading takes no room");
+    assert_eq!(present.map(|present| present.value).as_deref(), Some("short"));
+    let error = client.group("people").expect("a good name").create().await;
+    assert_eq!(error.expect_err("there is no room").kind(), ErrorKind::Storage);
+    let error = client.semaphore("permits", 2).expect("a good name").acquire(None).await;
+    assert_eq!(error.expect_err("there is no room").kind(), ErrorKind::Storage);
+    fs::remove_file(filler).expect("it is ours");
+    assert_eq!(counter.add(1).await.expect("there is room again"), 8);
+    value.set(&long).await.expect("there is room again");
+    let permit = client.semaphore("permits", 2).expect("a good name").acquire_many(2, None).await;
+    permit.expect("none was lost").release().await.expect("the store confirms");
 }
 
 #[test]

@@ -82,13 +82,6 @@ async fn f39_children_spawned_while_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f42_release_dropped_at_every_poll() {
-    let (_scratch, site) = site();
-    let polls = guards::release_dropped_at_every_poll(&site).await;
-    println!("F-42 file: a release took {polls} polls");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn f42_release_after_loss() {
     let (_scratch, site) = site();
     guards::release_after_loss(&site).await;

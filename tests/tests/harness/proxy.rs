@@ -201,3 +201,20 @@ fn proxy_cuts_at_a_byte() {
     (&client).write_all(b"abcd").expect("open");
     assert_eq!(rest(&client).expect("an ordinary end"), b"ab");
 }
+
+#[test]
+fn proxy_stalls_after_a_byte() {
+    let (proxy, client) = proxied_echo();
+    proxy.stall_after(Direction::ToClient, Unit::Bytes, 3);
+    (&client).write_all(b"abcdef").expect("open");
+    let mut read = [0; 3];
+    (&client).read_exact(&mut read).expect("forwarded");
+    assert_eq!(&read, b"abc");
+    assert!(!proxy.is_cut_pending());
+    client.set_read_timeout(Some(Duration::from_millis(50))).expect("not zero");
+    assert!((&client).read(&mut read).is_err(), "kept back");
+    client.set_read_timeout(Some(Duration::from_secs(10))).expect("not zero");
+    proxy.heal();
+    (&client).read_exact(&mut read).expect("forwarded");
+    assert_eq!(&read, b"def");
+}

@@ -1,8 +1,8 @@
 //! Commands after which the worker speaks unasked.
 
-use std::{sync::atomic::Ordering, thread, time::Duration};
+use std::{process, sync::atomic::Ordering, thread, time::Duration};
 
-use coordination_tests::harness::log::now_ns;
+use coordination_tests::harness::{log::now_ns, waited};
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,9 +20,14 @@ pub(crate) fn watch_lost(client: &Client, arguments: Arguments<'_>) -> Result<Va
             () = ended(&held) => return,
         };
         let t_ns = now_ns();
+        let waited = waited(process::id());
         drop(held);
         say(&json!({
-            "event": "lost", "handle": handle, "reason": format!("{reason:?}"), "t_ns": t_ns,
+            "event": "lost",
+            "handle": handle,
+            "reason": format!("{reason:?}"),
+            "t_ns": t_ns,
+            "waited": waited,
         }));
     });
     Ok(json!({}))

@@ -62,7 +62,7 @@
 //!
 //! | event | fields | when |
 //! |---|---|---|
-//! | `lost` | `handle`, `reason`, `t_ns` | `lost()` of the guard has returned |
+//! | `lost` | `handle`, `reason`, `t_ns`, `waited` | `lost()` of the guard has returned; how long each thread of the process has waited for a processor until then, in ns |
 //! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | a thread of its own, which does nothing but ask, got the first `is_held() == false`; and when it had begun to ask for the last `true` |
 //! | `state` | `state`, `t_ns` | the coordinator's state has changed |
 //! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |

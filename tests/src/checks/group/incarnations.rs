@@ -1,5 +1,6 @@
 //! G3, G4: members who come back, and capabilities that change.
 
+use super::super::tools::drop_after_polls;
 use super::*;
 
 /// G3: whoever asked for it comes back after a loss, as somebody new, and says what it said last.

@@ -1,5 +1,6 @@
 //! G2: what those who watch a group are told.
 
+use super::super::tools::drop_after_polls;
 use super::*;
 
 /// G2: every join, leave and update is told, in order, and alike to all.

@@ -159,9 +159,13 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
         Some(_) => "https",
         None => "http",
     };
+    let mut listen = format!("{scheme}://{}", own.client);
+    if let Some(address) = &options.also_at {
+        listen += &format!(",{scheme}://{address}:{}", own.client.port());
+    }
     let mut flags = vec![
         format!("--name={name}"),
-        format!("--listen-client-urls={scheme}://{}", own.client),
+        format!("--listen-client-urls={listen}"),
         format!("--advertise-client-urls={scheme}://{}", own.client),
         format!("--listen-peer-urls=http://{}", own.peer),
         format!("--initial-advertise-peer-urls=http://{}", own.advertised),

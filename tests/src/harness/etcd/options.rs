@@ -56,13 +56,21 @@ pub struct EtcdOptions {
     pub(super) nodes: usize,
     pub(super) tls: Option<Tls>,
     pub(super) user_prefix: Option<String>,
+    pub(super) also_at: Option<String>,
     pub(super) flags: Vec<String>,
     pub(super) peers_by_proxy: bool,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { nodes: 1, tls: None, user_prefix: None, flags: Vec::new(), peers_by_proxy: false }
+        Self {
+            nodes: 1,
+            tls: None,
+            user_prefix: None,
+            also_at: None,
+            flags: Vec::new(),
+            peers_by_proxy: false,
+        }
     }
 }
 
@@ -83,6 +91,12 @@ impl EtcdOptions {
     /// that start with `prefix` and nothing else.
     pub fn users(mut self, prefix: &str) -> Self {
         self.user_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    pub fn also_at(mut self, address: impl Into<String>) -> Self {
+        self.also_at = Some(address.into());
         self
     }
 

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Direction, Edge, Lane, Mode, Parser, Shared, member};
+use super::{Direction, Edge, Lane, Mode, Parser, Shared, Then, member};
 
 /// How a connection ends unless both sides close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,16 +217,26 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a chunk, or what comes before a cut in it: then that is the connection's end.
+    /// Writes a chunk, or what comes before a cut in it: then that is the connection's end, or the rest
+    /// waits for another mode.
     ///
-    /// The inner error is the receiver's, which the other direction notices by itself.
+    /// The inner error is the receiver's, which the other direction notices by itself, or stands for a hole.
     async fn forward(&mut self, data: &[u8], edges: &[Edge]) -> Result<io::Result<()>, End> {
         match self.lane.cut_offset(data.len(), edges) {
             None => Ok(self.write(data).await),
-            Some(offset) => {
+            Some((offset, Then::End)) => {
                 // The connection ends now whether this succeeds or not.
                 let _ = self.write(&data[..offset]).await;
                 Err(End::Close)
+            }
+            Some((offset, Then::Stall)) => {
+                if let Err(error) = self.write(&data[..offset]).await {
+                    return Ok(Err(error));
+                }
+                match self.admit(Instant::now()).await {
+                    true => Ok(self.write(&data[offset..]).await),
+                    false => Ok(Err(io::ErrorKind::BrokenPipe.into())),
+                }
             }
         }
     }

@@ -147,7 +147,7 @@ impl Proxy {
     /// Closes a connection both ways as soon as `count` units, counted from now over all
     /// connections, have been forwarded in `direction`; once.
     pub fn cut_after(&self, direction: Direction, unit: Unit, count: u64) {
-        self.shared.lane(direction).arm(unit, count, true);
+        self.shared.lane(direction).arm(unit, count, true, Then::End);
     }
 
     /// Like [`Proxy::cut_after`], but the last of the `count` units is not forwarded: the sender has
@@ -155,10 +155,16 @@ impl Proxy {
     ///
     /// To the client, this loses the answer to a request that was carried out.
     pub fn cut_before(&self, direction: Direction, unit: Unit, count: u64) {
-        self.shared.lane(direction).arm(unit, count, false);
+        self.shared.lane(direction).arm(unit, count, false, Then::End);
     }
 
-    /// Whether a cut has been asked for that was not made yet.
+    /// Lets `count` units through in `direction`, counted from now over all connections, and keeps back
+    /// what comes after them as [`Mode::Stall`] does, until the mode is set again; once.
+    pub fn stall_after(&self, direction: Direction, unit: Unit, count: u64) {
+        self.shared.lane(direction).arm(unit, count, true, Then::Stall);
+    }
+
+    /// Whether a cut, or a stall, has been asked for that was not made yet.
     pub fn is_cut_pending(&self) -> bool {
         [Direction::ToServer, Direction::ToClient]
             .iter()
@@ -346,12 +352,22 @@ struct Cut {
     left: u64,
     /// Whether the last unit is forwarded.
     inclusive: bool,
+    then: Then,
+}
+
+/// What becomes of a connection, and of those beside it, where it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// It ends.
+    End,
+    /// All that follows in this direction is kept back.
+    Stall,
 }
 
 impl Lane {
-    fn arm(&self, unit: Unit, count: u64, inclusive: bool) {
+    fn arm(&self, unit: Unit, count: u64, inclusive: bool, then: Then) {
         assert!(count > 0, "there is nothing to cut before the first unit");
-        *self.cut() = Some(Cut { unit, left: count, inclusive });
+        *self.cut() = Some(Cut { unit, left: count, inclusive, then });
     }
 
     fn disarm(&self) {
@@ -380,18 +396,21 @@ impl Lane {
         }
     }
 
-    /// Where in a chunk about to be forwarded the connection must be cut, if it must.
-    fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<usize> {
+    /// Where in a chunk about to be forwarded the connection must be cut, if it must, and what then.
+    fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<(usize, Then)> {
         let mut armed = self.cut();
         let cut = armed.as_mut()?;
+        let then = cut.then;
         let offset = match cut.unit {
             Unit::Bytes => cut.offset_of_byte(length),
             _ => cut.offset_of_frame(edges),
-        };
-        if offset.is_some() {
-            *armed = None;
+        }?;
+        *armed = None;
+        if then == Then::Stall {
+            // With the cut forgotten, and not after: whoever sees no cut pending sees the stall.
+            self.mode.send_replace(Mode::Stall);
         }
-        offset
+        Some((offset, then))
     }
 }
 

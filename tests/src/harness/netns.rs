@@ -1,0 +1,198 @@
+//! Three network namespaces, client – router – server, in which packets are lost that no kernel acknowledges.
+//!
+//! [`Proxy`](super::Proxy) reads what it drops, so the sender's kernel is told that it arrived. Here a route of
+//! the router says `blackhole`: the packet is gone, TCP sends it again and again, and a new connection gets
+//! no answer at all.
+//!
+//! [`within`] runs a test once more, as a process in a namespace of its own: that is the server's, with a loopback
+//! of its own, so that all of this harness works in it as ever. The other two belong to processes that do
+//! nothing. None has a name, so that nothing is left when the processes are gone, however they went; and
+//! nothing of the machine's own network is touched. It needs root, or the right to have user namespaces.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs};
+
+use super::{Child, Launch, Scratch, wait_until};
+
+/// Set in the process that runs in the namespace.
+const INSIDE: &str = "COORDINATION_TEST_NETNS";
+/// Longer than any test here takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The server's address, as the client reaches it.
+pub const SERVER: &str = "10.77.1.1";
+const SERVER_SIDE: &str = "10.77.1.2";
+const CLIENT_SIDE: &str = "10.77.2.2";
+const CLIENT: &str = "10.77.2.1";
+
+/// Runs the body of the test called `name` (with its modules) in a network namespace.
+///
+/// # Panics
+///
+/// When it does, and when this machine allows no namespaces: a test that is left out shows nothing.
+pub fn within(name: &str, body: impl FnOnce(&Lines)) {
+    if env::var_os(INSIDE).is_some() {
+        return body(&Lines::new());
+    }
+    let scratch = Scratch::new("netns");
+    let unshare = unshare();
+    let test = env::current_exe().expect("the test runs");
+    let words = unshare[1..].iter().map(String::as_str).chain([
+        test.to_str().expect("cargo's names are text"),
+        "--exact",
+        name,
+        "--nocapture",
+    ]);
+    let launch = Launch::new(&unshare[0], scratch.join("test.log")).args(words);
+    let child = launch.env(INSIDE, "1").start();
+    let status = child.wait(LIMIT);
+    let log = child.log();
+    println!("{log}");
+    assert!(status.is_some_and(|status| status.success()), "{name} in its namespace: {status:?}");
+    assert!(log.contains("1 passed"), "there is no test called {name}");
+}
+
+/// The command that gives the program after it a network namespace.
+fn unshare() -> Vec<String> {
+    let plain = ["unshare", "--net", "--"];
+    let as_user = ["unshare", "--net", "--user", "--map-root-user", "--"];
+    let allowed = |words: &[&str]| {
+        let tried = Command::new(words[0]).args(&words[1..]).arg("true").output();
+        tried.is_ok_and(|tried| tried.status.success())
+    };
+    let words = [&plain[..], &as_user[..]].into_iter().find(|words| allowed(words));
+    let words = words.expect(
+        "this machine allows no network namespaces, neither to this user nor by user namespaces; run the tests \
+         as root, with `unshare` of util-linux and `ip` of iproute2 installed",
+    );
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The lines between a client's namespace and the server's, where this process is.
+#[derive(Debug)]
+pub struct Lines {
+    router: Child,
+    client: Child,
+    scratch: Scratch,
+}
+
+/// Which packets are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+impl Lost {
+    fn target(self) -> &'static str {
+        match self {
+            Self::ToServer => SERVER,
+            Self::ToClient => CLIENT,
+        }
+    }
+}
+
+impl Lines {
+    fn new() -> Self {
+        let scratch = Scratch::new("lines");
+        let [router, client] = ["router", "client"].map(|name| {
+            let launch = Launch::new("unshare", scratch.join(format!("{name}.log")));
+            launch.args(["--net", "--", "sleep", "infinity"]).start()
+        });
+        let lines = Self { router, client, scratch };
+        for child in [&lines.router, &lines.client] {
+            let own = fs::read_link("/proc/self/ns/net").expect("every process has one");
+            let is_apart = || {
+                let its = fs::read_link(namespace(child));
+                its.is_ok_and(|its| its != own)
+            };
+            assert!(wait_until(Duration::from_secs(5), is_apart), "{}", child.log());
+        }
+        lines.lay();
+        lines
+    }
+
+    fn lay(&self) {
+        let (router, client) = (namespace(&self.router), namespace(&self.client));
+        let (router_ns, client_ns) = (router.display(), client.display());
+        ip("link set lo up");
+        ip(&format!("link add server0 type veth peer name router0 netns {router_ns}"));
+        self.router_ip(&format!("link add router1 type veth peer name client0 netns {client_ns}"));
+        ip(&format!("address add {SERVER}/24 dev server0"));
+        ip("link set server0 up");
+        for (address, device) in [(SERVER_SIDE, "router0"), (CLIENT_SIDE, "router1")] {
+            self.router_ip(&format!("address add {address}/24 dev {device}"));
+            self.router_ip(&format!("link set {device} up"));
+        }
+        self.client_ip(&format!("address add {CLIENT}/24 dev client0"));
+        self.client_ip("link set client0 up");
+        ip(&format!("route add {CLIENT} via {SERVER_SIDE}"));
+        self.client_ip(&format!("route add {SERVER} via {CLIENT_SIDE}"));
+        // Each namespace has its own, which is seen by whoever is in it.
+        let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+        run(enter(&router).args(["sh", "-c", forward]));
+    }
+
+    /// Loses these packets from now on.
+    pub fn lose(&self, lost: &[Lost]) {
+        for lost in lost {
+            self.router_ip(&format!("route add blackhole {}/32", lost.target()));
+        }
+    }
+
+    /// Loses these no more.
+    pub fn heal(&self, lost: &[Lost]) {
+        for lost in lost {
+            self.router_ip(&format!("route del blackhole {}/32", lost.target()));
+        }
+    }
+
+    /// A program that is `program` in the client's namespace. It lasts as long as the process.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be written.
+    pub fn at_client(&self, program: &str) -> &'static str {
+        let script = self.scratch.join("at-client");
+        let namespace = namespace(&self.client);
+        // `exec`, so that the process that is paused or killed is the program's.
+        let text =
+            format!("#!/bin/sh\nexec nsenter --net={} {program} \"$@\"\n", namespace.display());
+        fs::write(&script, text).expect("the directory is ours");
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(&script, mode).expect("the file is ours");
+        Box::leak(script.display().to_string().into_boxed_str())
+    }
+
+    fn router_ip(&self, words: &str) {
+        run(enter(&namespace(&self.router)).arg("ip").args(words.split(' ')));
+    }
+
+    fn client_ip(&self, words: &str) {
+        run(enter(&namespace(&self.client)).arg("ip").args(words.split(' ')));
+    }
+}
+
+fn namespace(of: &Child) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/ns/net", of.id()))
+}
+
+fn enter(namespace: &std::path::Path) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", namespace.display()));
+    command
+}
+
+fn ip(words: &str) {
+    run(Command::new("ip").args(words.split(' ')));
+}
+
+fn run(command: &mut Command) {
+    let output =
+        command.output().expect("`ip` of iproute2 and `nsenter` of util-linux are installed");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
