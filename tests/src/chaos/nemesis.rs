@@ -92,7 +92,7 @@ pub enum Fault {
     QueueRemoved,
     /// It is emptied.
     QueueEmptied,
-    /// It is cut somewhere.
+    /// It is cut before the first entry.
     QueueCut,
     /// A copy of it takes its place.
     QueueReplaced,

@@ -157,7 +157,6 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     let [queues, sessions] =
         ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
     let some = |folder, rng: &mut StdRng| Directory::some_file(folder, rng);
-    let length = |path| fs::metadata(path).map_or(1, |data: fs::Metadata| data.len().max(1));
     let cut = |path: &PathBuf, length| {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
@@ -171,13 +170,22 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         (Fault::QueueRemoved, Some(queue)) => Some(fs::remove_file(queue)),
         (Fault::QueueEmptied, Some(queue)) => Some(cut(&queue, 0)),
         (Fault::QueueCut, Some(queue)) => {
-            Some(cut(&queue, rng.random_range(0..length(&queue).min(4_096))))
+            let length = rng.random_range(1..=before_entries(&queue));
+            Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
         _ => None,
     };
     // The old directories may still be in use; a full disk is another fault.
     let _ = fs::remove_dir_all(elsewhere);
+}
+
+/// Where a queue's first entry begins. What is cut behind it may be the word that an entry has left: it would stand
+/// there again, for as long as its session lives.
+fn before_entries(queue: &Path) -> u64 {
+    let text = fs::read(queue).unwrap_or_default();
+    let first = text.windows(3).position(|window| window == b"\n+ ");
+    first.unwrap_or(text.len()).max(1) as u64
 }
 
 /// Puts a copy in the place of a queue's file. The copy is exact, as the file is locked: an older one would say
