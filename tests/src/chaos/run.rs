@@ -11,6 +11,7 @@ use std::{
 
 use coordination::Coordinator;
 use coordination_history::{Answer, Event, Operation, Record, now};
+use rand::{rngs::StdRng, seq::IndexedRandom};
 use tokio::runtime::Runtime;
 
 use super::{
@@ -200,6 +201,7 @@ impl Stage {
             fleet: &self.fleet,
             resource: &self.resource,
             book: &self.book,
+            operator: &self.own,
         };
         let mut mixed = 0;
         nemesis.run(&schedule, || mixed = now());
@@ -254,8 +256,8 @@ fn wait_bound(chaos: &Chaos) -> Duration {
     chaos.store.recovery() + Duration::from_secs(2) + ahead * pace(chaos.store).longest / 4 + SLACK
 }
 
-/// The driver's own clients, by which it looks for what is left.
-struct Own {
+/// The driver's own clients, by which it looks for what is left, and does what operators do.
+pub(super) struct Own {
     runtime: Runtime,
     groups: Vec<(Group, Coordinator)>,
 }
@@ -274,6 +276,18 @@ impl Own {
         let groups =
             Group::ALL.map(|group| (group, connect(group).expect("nothing is broken yet")));
         Self { groups: groups.into(), runtime }
+    }
+
+    /// Breaks one of the group's locks, if the store can be reached.
+    pub(super) fn break_lock(&self, group: Group, rng: &mut StdRng) {
+        let locks = group.things().filter(|thing| matches!(thing.what, What::Lock { .. }));
+        let names: Vec<_> = locks.map(|thing| thing.name).collect();
+        let own = self.groups.iter().find(|(own, _)| *own == group);
+        if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
+            let lock = coordinator.lock(name).expect("the name is valid");
+            // Who holds it is told by its own guard.
+            let _ = self.runtime.block_on(lock.break_lock());
+        }
     }
 
     /// Counts the entries of each thing, until there are none or the time is over, and notes the last count.

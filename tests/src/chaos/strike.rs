@@ -16,18 +16,19 @@ use super::{
     fleet::{Book, Fleet},
     nemesis::{Fault, Schedule, Step},
     resource::Resource,
+    run::Own,
     site::{Directory, Servers, Site},
     things::Group,
 };
 use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
 /// What it strikes.
-#[derive(Debug)]
 pub(super) struct Nemesis<'a> {
     pub(super) site: &'a Site,
     pub(super) fleet: &'a Fleet,
     pub(super) resource: &'a Resource,
     pub(super) book: &'a Arc<Book>,
+    pub(super) operator: &'a Own,
 }
 
 /// From the end of a server's fault until what it delayed has come out.
@@ -62,7 +63,7 @@ impl Nemesis<'_> {
 
     fn strike(&self, step: &Step) {
         let mut rng = StdRng::seed_from_u64(step.whom);
-        if self.strike_clients(step, &mut rng) {
+        if self.strike_anywhere(step, &mut rng) {
             return;
         }
         match self.site {
@@ -77,14 +78,18 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Whether it was one of these.
-    fn strike_clients(&self, step: &Step, rng: &mut StdRng) -> bool {
+    /// Whether it was one of these: they are the same on every store.
+    fn strike_anywhere(&self, step: &Step, rng: &mut StdRng) -> bool {
         match step.fault {
             Fault::ClientKilled => self.kill(1, step.length, rng),
             Fault::ClientsKilled => self.kill(2, step.length, rng),
             Fault::ClientPausedBriefly => self.pause(1, step.length, rng),
             Fault::ClientPaused => self.pause(1, step.length, rng),
             Fault::ClientsPaused => self.pause(2, step.length, rng),
+            Fault::LockBroken => {
+                self.operator.break_lock(Group::Spoiled, rng);
+                thread::sleep(step.length);
+            }
             _ => return false,
         }
         true
