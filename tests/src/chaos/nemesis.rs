@@ -92,7 +92,7 @@ pub enum Fault {
     QueueRemoved,
     /// It is emptied.
     QueueEmptied,
-    /// It is cut somewhere.
+    /// It is cut before the first entry.
     QueueCut,
     /// A copy of it takes its place.
     QueueReplaced,
@@ -204,7 +204,7 @@ const ROWS: &[Row] = {
         row(F::QueueReplaced, "queue file replaced by a copy", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueuesRenamed, "queues renamed", Lane::Store, FILE, 300..600, Spoil),
         row(F::DirectoryRenamed, "directory renamed", Lane::Store, FILE, 300..600, Spoil),
-        row(F::LockBroken, "lock broken", Lane::Store, FILE, 300..600, Spoil),
+        row(F::LockBroken, "lock broken", Lane::Store, ALL, 300..600, Spoil),
     ]
 };
 

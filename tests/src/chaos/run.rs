@@ -11,6 +11,7 @@ use std::{
 
 use coordination::Coordinator;
 use coordination_history::{Answer, Event, Operation, Record, now};
+use rand::{rngs::StdRng, seq::IndexedRandom};
 use tokio::runtime::Runtime;
 
 use super::{
@@ -56,6 +57,8 @@ pub struct Outcome {
 
 /// How long a round is, about, where there are several.
 const ROUND: Duration = Duration::from_secs(60);
+/// A run with more failures ends.
+const ENOUGH: usize = 50;
 /// Work without faults at the end of a round.
 const LIVENESS: Duration = Duration::from_secs(3);
 /// What tests add to a bound (contract 2.11).
@@ -73,28 +76,38 @@ impl Chaos {
         let length = if self.length < 2 * ROUND { self.length } else { ROUND };
         let mut failures = Vec::new();
         for round in 0.. {
-            if !failures.is_empty() || begun.elapsed() + length / 2 > self.length {
+            let seed = self.seed.wrapping_add(round);
+            let (found, goes_on) = stage.round(seed, length.saturating_sub(aside(self.store)));
+            stage.judge.summary.needs = stage.sampler.needs();
+            let (seconds, line) = (begun.elapsed().as_secs(), stage.judge.summary.line());
+            println!("{seconds:>5} s, seed {seed}: {line}");
+            self.report(&stage, seed, length, found, &mut failures);
+            if !goes_on || failures.len() > ENOUGH {
+                return Outcome { summary: stage.judge.summary.clone(), failures };
+            }
+            if begun.elapsed() + length / 2 > self.length {
                 break;
             }
-            let seed = self.seed.wrapping_add(round);
-            failures = stage.round(seed, length.saturating_sub(aside(self.store)));
-            stage.judge.summary.needs = stage.sampler.needs();
-            println!(
-                "{:>5} s, seed {seed}: {}",
-                begun.elapsed().as_secs(),
-                stage.judge.summary.line()
-            );
-            if !failures.is_empty() {
-                failures.push(self.kept(&stage, seed, length));
-            }
         }
-        if failures.is_empty() {
-            failures = stage.end();
-            if !failures.is_empty() {
-                failures.push(self.kept(&stage, self.seed, length));
-            }
-        }
+        let found = stage.end();
+        self.report(&stage, self.seed, length, found, &mut failures);
         Outcome { summary: stage.judge.summary.clone(), failures }
+    }
+
+    /// Says what is wrong, if anything is, and keeps what shows it.
+    fn report(
+        &self,
+        stage: &Stage,
+        seed: u64,
+        length: Duration,
+        mut found: Vec<String>,
+        failures: &mut Vec<String>,
+    ) {
+        if !found.is_empty() {
+            found.push(self.kept(stage, seed, length));
+        }
+        found.iter().for_each(|failure| println!("FAILED {failure}"));
+        failures.append(&mut found);
     }
 
     /// Keeps what a failed round wrote. Answers where, and how to run it again.
@@ -171,8 +184,8 @@ impl Stage {
         }
     }
 
-    /// A round with faults for so long. Answers what is wrong.
-    fn round(&mut self, seed: u64, budget: Duration) -> Vec<String> {
+    /// A round with faults for so long. Answers what is wrong, and whether another round can follow.
+    fn round(&mut self, seed: u64, budget: Duration) -> (Vec<String>, bool) {
         let path = self.scratch.join("history");
         let _ = fs::remove_file(&path);
         let writer = self.book.turn_to(&path);
@@ -188,6 +201,7 @@ impl Stage {
             fleet: &self.fleet,
             resource: &self.resource,
             book: &self.book,
+            operator: &self.own,
         };
         let mut mixed = 0;
         nemesis.run(&schedule, || mixed = now());
@@ -200,11 +214,12 @@ impl Stage {
         let patience = self.judge.wait_bound + scheduling + LIVENESS;
         failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
         failures.extend(self.fleet.ended());
+        let goes_on = failures.is_empty();
         self.own.remains(&self.book, self.judge.store.crash_release() + SLACK + scheduling);
         self.resource.record_to(None);
         self.judge.summary.tally = self.resource.tally();
         failures.extend(self.judge.judge(&path, mixed, self.withheld()));
-        failures
+        (failures, goes_on)
     }
 
     /// How long the machine kept a thread of ours waiting in this round.
@@ -241,8 +256,8 @@ fn wait_bound(chaos: &Chaos) -> Duration {
     chaos.store.recovery() + Duration::from_secs(2) + ahead * pace(chaos.store).longest / 4 + SLACK
 }
 
-/// The driver's own clients, by which it looks for what is left.
-struct Own {
+/// The driver's own clients, by which it looks for what is left, and does what operators do.
+pub(super) struct Own {
     runtime: Runtime,
     groups: Vec<(Group, Coordinator)>,
 }
@@ -261,6 +276,18 @@ impl Own {
         let groups =
             Group::ALL.map(|group| (group, connect(group).expect("nothing is broken yet")));
         Self { groups: groups.into(), runtime }
+    }
+
+    /// Breaks one of the group's locks, if the store can be reached.
+    pub(super) fn break_lock(&self, group: Group, rng: &mut StdRng) {
+        let locks = group.things().filter(|thing| matches!(thing.what, What::Lock { .. }));
+        let names: Vec<_> = locks.map(|thing| thing.name).collect();
+        let own = self.groups.iter().find(|(own, _)| *own == group);
+        if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
+            let lock = coordinator.lock(name).expect("the name is valid");
+            // Who holds it is told by its own guard.
+            let _ = self.runtime.block_on(lock.break_lock());
+        }
     }
 
     /// Counts the entries of each thing, until there are none or the time is over, and notes the last count.

@@ -16,18 +16,19 @@ use super::{
     fleet::{Book, Fleet},
     nemesis::{Fault, Schedule, Step},
     resource::Resource,
+    run::Own,
     site::{Directory, Servers, Site},
     things::Group,
 };
 use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
 /// What it strikes.
-#[derive(Debug)]
 pub(super) struct Nemesis<'a> {
     pub(super) site: &'a Site,
     pub(super) fleet: &'a Fleet,
     pub(super) resource: &'a Resource,
     pub(super) book: &'a Arc<Book>,
+    pub(super) operator: &'a Own,
 }
 
 /// From the end of a server's fault until what it delayed has come out.
@@ -62,7 +63,7 @@ impl Nemesis<'_> {
 
     fn strike(&self, step: &Step) {
         let mut rng = StdRng::seed_from_u64(step.whom);
-        if self.strike_clients(step, &mut rng) {
+        if self.strike_anywhere(step, &mut rng) {
             return;
         }
         match self.site {
@@ -77,14 +78,18 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Whether it was one of these.
-    fn strike_clients(&self, step: &Step, rng: &mut StdRng) -> bool {
+    /// Whether it was one of these: they are the same on every store.
+    fn strike_anywhere(&self, step: &Step, rng: &mut StdRng) -> bool {
         match step.fault {
             Fault::ClientKilled => self.kill(1, step.length, rng),
             Fault::ClientsKilled => self.kill(2, step.length, rng),
             Fault::ClientPausedBriefly => self.pause(1, step.length, rng),
             Fault::ClientPaused => self.pause(1, step.length, rng),
             Fault::ClientsPaused => self.pause(2, step.length, rng),
+            Fault::LockBroken => {
+                self.operator.break_lock(Group::Spoiled, rng);
+                thread::sleep(step.length);
+            }
             _ => return false,
         }
         true
@@ -157,7 +162,6 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     let [queues, sessions] =
         ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
     let some = |folder, rng: &mut StdRng| Directory::some_file(folder, rng);
-    let length = |path| fs::metadata(path).map_or(1, |data: fs::Metadata| data.len().max(1));
     let cut = |path: &PathBuf, length| {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
@@ -171,13 +175,22 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         (Fault::QueueRemoved, Some(queue)) => Some(fs::remove_file(queue)),
         (Fault::QueueEmptied, Some(queue)) => Some(cut(&queue, 0)),
         (Fault::QueueCut, Some(queue)) => {
-            Some(cut(&queue, rng.random_range(0..length(&queue).min(4_096))))
+            let length = rng.random_range(1..=before_entries(&queue));
+            Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
         _ => None,
     };
     // The old directories may still be in use; a full disk is another fault.
     let _ = fs::remove_dir_all(elsewhere);
+}
+
+/// Where a queue's first entry begins. What is cut behind it may be the word that an entry has left: it would stand
+/// there again, for as long as its session lives.
+fn before_entries(queue: &Path) -> u64 {
+    let text = fs::read(queue).unwrap_or_default();
+    let first = text.windows(3).position(|window| window == b"\n+ ");
+    first.unwrap_or(text.len()).max(1) as u64
 }
 
 /// Puts a copy in the place of a queue's file. The copy is exact, as the file is locked: an older one would say
