@@ -1,6 +1,7 @@
 //! What is between a client and the store: a decorator around the backend that loses, delays and repeats.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,15 +56,12 @@ fn happens(random: &mut StdRng, millionths: u32) -> bool {
 
 impl Way {
     fn draw(random: &mut StdRng, weather: &Weather) -> Self {
-        let mut delay = || {
-            let slow = if happens(random, weather.slow.0) {
-                random.random_range(weather.slow.1.clone())
-            } else {
-                0
-            };
-            Duration::from_millis(random.random_range(weather.delay.clone()) + slow)
+        let mut later = |(chance, by): &(u32, RangeInclusive<u64>)| {
+            let by = if happens(random, *chance) { random.random_range(by.clone()) } else { 0 };
+            Duration::from_millis(random.random_range(weather.delay.clone()) + by)
         };
-        let (there, back) = (delay(), delay());
+        let (there, back) =
+            (later(&weather.slow), later(&weather.slow) + later(&weather.slow_reply));
         let (again, later) = &weather.repeated_request;
         Self {
             there,

@@ -36,6 +36,8 @@ pub struct Weather {
     pub delay: RangeInclusive<u64>,
     /// A message takes this much longer.
     pub slow: (u32, RangeInclusive<u64>),
+    /// A reply takes this much longer.
+    pub slow_reply: (u32, RangeInclusive<u64>),
     /// A request does not arrive.
     pub lost_request: u32,
     /// A reply does not arrive.
@@ -56,6 +58,7 @@ impl Weather {
         Self {
             delay: 0..=1,
             slow: (0, 0..=0),
+            slow_reply: (0, 0..=0),
             lost_request: 0,
             lost_reply: 0,
             repeated_request: (0, 0..=0),
@@ -243,10 +246,13 @@ impl World {
         Ok(Some(session.ttl))
     }
 
-    /// Ends the session when its lease is over; never before, and a little later as most stores do.
+    /// Ends the session when its lease is over; never before, and often a little later as most stores do.
     async fn expire(&self, id: SessionId) {
         while let Some(lease) = self.lease(id) {
-            let late = self.state().random.random_range(0..=200);
+            let late = {
+                let random = &mut self.state().random;
+                if random.random() { 0 } else { random.random_range(0..=200) }
+            };
             let is_over = lease.expires <= Instant::now() && self.start().is_some();
             if is_over {
                 return self.end(id);

@@ -191,10 +191,12 @@ fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
 pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
     let calm = Weather::calm();
     let ttl = ttl.as_millis() as u64;
-    match random.random_range(0..5) {
+    match random.random_range(0..6) {
         0 => calm,
         1 => Weather { delay: 1..=10, ..calm },
-        2 => Weather {
+        // Answers that come just in time: what is proved by them is older than it seems.
+        2 => Weather { slow_reply: (300_000, 0..=ttl / 6), ..calm },
+        3 => Weather {
             delay: 0..=3,
             lost_request: 20_000,
             lost_reply: 20_000,
@@ -203,7 +205,7 @@ pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
             broken_watch: 20_000,
             ..calm
         },
-        3 => Weather {
+        4 => Weather {
             delay: 0..=5,
             slow: (50_000, 0..=ttl),
             repeated_request: (20_000, 0..=ttl),
@@ -213,6 +215,7 @@ pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
         _ => Weather {
             delay: 0..=ttl / 20,
             slow: (20_000, 0..=2 * ttl),
+            slow_reply: (20_000, 0..=ttl / 6),
             lost_request: 50_000,
             lost_reply: 100_000,
             repeated_request: (50_000, 0..=2 * ttl),

@@ -91,7 +91,7 @@ fn f36_disk_full_while_in_use() {
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
     let disk = Mounted::new("size=32k");
-    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let site = Site::file(&disk.path().join("locks"), WORKER);
     let clients = ["first", "second", "third"].map(|member| site.process(member));
     let [first, second, third] = &clients;
     let token = first.acquire("queue").token;
@@ -117,7 +117,7 @@ fn f36_waiters_served_on_a_full_disk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_recipes_on_a_full_disk() {
     let disk = Mounted::new("size=64k");
-    let site = Site::file(&disk.path.join("locks"), WORKER);
+    let site = Site::file(&disk.path().join("locks"), WORKER);
     let client = site.client("client").await;
     let value = client.value::<String>("text").expect("a good name");
     let counter = client.counter("number").expect("a good name");
