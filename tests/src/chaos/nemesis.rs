@@ -195,16 +195,16 @@ const ROWS: &[Row] = {
         row(F::EntryDeleted, "entry deleted", Lane::Store, ETCD, 300..1_000, Spoil),
         row(F::DiskFull, "disk full", Between, FILE, 100..1_000, Keep),
         row(F::FileHeld, "queue file held by another program", Clients, FILE, 50..500, Keep),
-        row(F::Starved, "no processor", Between, FILE, 100..700, Keep),
-        row(F::SessionRemoved, "session file removed", Lane::Store, FILE, 300..600, Spoil),
-        row(F::SessionsRemoved, "sessions removed", Lane::Store, FILE, 300..600, Spoil),
+        row(F::Starved, "no processor", Clients, FILE, 100..700, Keep),
+        row(F::SessionRemoved, "session file removed", Between, FILE, 300..600, Spoil),
+        row(F::SessionsRemoved, "sessions removed", Between, FILE, 300..600, Spoil),
         row(F::QueueRemoved, "queue file removed", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueueEmptied, "queue file emptied", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueueCut, "queue file cut", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueueReplaced, "queue file replaced by a copy", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueuesRenamed, "queues renamed", Lane::Store, FILE, 300..600, Spoil),
         row(F::DirectoryRenamed, "directory renamed", Lane::Store, FILE, 300..600, Spoil),
-        row(F::LockBroken, "lock broken", Lane::Store, ALL, 300..600, Spoil),
+        row(F::LockBroken, "lock broken", Between, ALL, 300..600, Spoil),
     ]
 };
 

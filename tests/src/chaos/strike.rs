@@ -133,7 +133,10 @@ impl Nemesis<'_> {
                 let all: Vec<_> = (0..self.fleet.len()).collect();
                 self.fleet.held_up(&all, || directory.hold_queue(step.length, rng));
             }
-            Fault::Starved => starve(step.length),
+            Fault::Starved => {
+                let all: Vec<_> = (0..self.fleet.len()).collect();
+                self.fleet.held_up(&all, || starve(step.length));
+            }
             _ => {
                 spoil(directory, step.fault, rng);
                 thread::sleep(step.length);

@@ -161,7 +161,11 @@ pub(super) fn session_of(entry: &str) -> &str {
 /// Locks the file of this name, making it; `None`: somebody else has it locked.
 fn lock_named(directory: &Directory, name: &str) -> Result<Option<OwnedFd>> {
     loop {
-        let Some(file) = directory.file(name, true)? else { continue };
+        let Some(file) = directory.file(name, true)? else {
+            // It is made if it is missing, so the directory is; the next try makes a new one.
+            let message = format!("{} was removed", directory.path().display());
+            return Err(Error::new(ErrorKind::Unavailable, "open", message));
+        };
         match try_lock(directory, name, file)? {
             Attempt::Locked(file) => return Ok(Some(file)),
             Attempt::Taken => return Ok(None),

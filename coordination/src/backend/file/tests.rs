@@ -17,7 +17,7 @@ use crate::backend::registry::Target;
 use crate::backend::{
     Backend, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write,
 };
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
 /// Where the child of [`a_killed_writer_leaves_a_whole_value`] works.
@@ -40,6 +40,25 @@ fn open(store: &Store) -> SessionId {
     let member = id.to_string().into();
     store.sessions.open(&NewSession { id, member, ttl: Duration::ZERO }).expect("a new session");
     id
+}
+
+#[test]
+fn a_session_is_not_opened_in_a_directory_that_was_removed_meanwhile() {
+    let directory = TempDir::new().expect("the temporary directory is writable");
+    let store = store(&directory.path().join("locks"));
+    for folder in ["members", "sessions"] {
+        let (done, outcome) = std::sync::mpsc::channel();
+        fs::remove_dir(directory.path().join("locks/test").join(folder)).expect("it is empty");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let id = SessionId::random();
+                let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
+                done.send(store.sessions.open(&new).map(|_| ()))
+            });
+            let outcome = outcome.recv_timeout(Duration::from_secs(10)).expect("it ends");
+            assert_eq!(outcome.expect_err("there is no place").kind(), ErrorKind::Unavailable);
+        });
+    }
 }
 
 pub(super) fn key(name: &str) -> QueueKey {
