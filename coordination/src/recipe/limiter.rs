@@ -287,7 +287,7 @@ impl Limiter {
         match self.patience {
             _ if is_asked => turn::Patience::Forever,
             Patience::Never => turn::Patience::For(ARRIVING),
-            Patience::Timeout(limit) => turn::Patience::For(limit),
+            Patience::Timeout(limit) => turn::Patience::within(Some(limit)),
             Patience::Forever => turn::Patience::Forever,
         }
     }
