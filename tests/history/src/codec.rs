@@ -119,7 +119,7 @@ fn short(bytes: &[u8; SIZE], from: usize) -> u32 {
 }
 
 /// FNV-1a, 32 bits: a change of one byte always shows.
-fn checksum(bytes: &[u8; SIZE]) -> u32 {
+pub(crate) fn checksum(bytes: &[u8; SIZE]) -> u32 {
     let summed = bytes[..4].iter().chain(&bytes[8..]);
     summed.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -42,6 +42,8 @@ mod clients;
 mod codec;
 mod display;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod record;
 mod report;
 mod rules;

@@ -121,29 +121,6 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(
-        bytes in proptest::collection::vec(any::<u8>(), 0..300)
-    ) {
-        let _ = parse(&bytes);
-    }
-
-    #[test]
-    fn fields_that_no_event_has_are_refused(mut bytes in any::<[u8; 32]>().prop_map(|half| [half, half].concat())) {
-        // With the checksum that they should have.
-        bytes[0] = 0xC1;
-        let summed = bytes[..4].iter().chain(&bytes[8..]);
-        let sum = summed.fold(0x811c_9dc5_u32, |sum, byte| {
-            (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-        });
-        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
-        let bytes: [u8; SIZE] = bytes.try_into().expect("twice 32 bytes");
-        match decode(&bytes) {
-            Ok(record) => prop_assert_eq!(encode(&record), bytes),
-            Err(why) => prop_assert_eq!(why, Malformed::Field),
-        }
-    }
-
-    #[test]
     fn any_records_are_judged_without_a_panic(
         records in proptest::collection::vec(any_record(), 0..40)
     ) {

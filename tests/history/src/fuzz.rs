@@ -1,0 +1,60 @@
+//! A history may be cut short by a kill, or be of another program: whatever it is, it is read or refused.
+
+use coordination_fuzzing::{Bytes, Mutants, run};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use crate::codec::{SIZE, checksum, encode};
+use crate::{Answer, Event, Operation, Record, Why, parse};
+
+fn samples() -> Vec<[u8; SIZE]> {
+    let what = Operation::CompareAndSet { expected: 7, value: 8 };
+    let events = [
+        Event::Call { shared: true, timeout: 5 },
+        Event::Granted { token: 9, slot: 1 },
+        Event::Refused { why: Why::Unavailable },
+        Event::Probe { before: 3, held: false },
+        Event::ReleaseReturn { outcome: 2 },
+        Event::Write { token: 9, value: 4, accepted: true },
+        Event::Operation { call: 1, what, answer: Answer::Value { version: 7, value: 8 } },
+        Event::Remains { entries: 1 },
+    ];
+    let record = |event| Record { at: 6, client: 1, attempt: 2, object: 3, event };
+    events.map(|event| encode(&record(event))).to_vec()
+}
+
+/// As a program that knows the checksum, and nothing else, would write them.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    for bytes in bytes.as_chunks_mut::<SIZE>().0 {
+        bytes[0] =
+            encode(&Record { at: 0, client: 0, attempt: 0, object: 0, event: Event::Crash })[0];
+        let sum = checksum(bytes).to_le_bytes();
+        bytes[4..8].copy_from_slice(&sum);
+    }
+    bytes
+}
+
+#[test]
+fn fuzz_history() {
+    let whole = proptest::collection::vec(proptest::sample::select(samples()), 0..6);
+    let spoiled = Mutants::from(whole.prop_map(|records| records.concat())).bytes();
+    let inputs = (spoiled, any::<bool>());
+    run("fuzz_history", &inputs, |(Bytes(bytes), seal)| {
+        is_read_or_refused(&if seal { sealed(bytes) } else { bytes })
+    });
+}
+
+fn is_read_or_refused(bytes: &[u8]) -> TestCaseResult {
+    let (whole, _) = bytes.as_chunks::<SIZE>();
+    match parse(bytes) {
+        Ok(records) => {
+            let again: Vec<_> = records.iter().map(encode).collect();
+            prop_assert_eq!(again, whole);
+        }
+        Err(crate::Damage::Record { offset, .. }) => {
+            prop_assert!(offset % SIZE == 0 && offset < whole.len() * SIZE);
+        }
+        Err(error) => return Err(TestCaseError::fail(error.to_string())),
+    }
+    Ok(())
+}
