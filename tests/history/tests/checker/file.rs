@@ -6,7 +6,7 @@ use std::thread;
 
 use coordination_history::{
     Answer, Damage, Event, Kind, Malformed, Operation, Record, Rules, SIZE, Why, Writer, check,
-    decode, encode, now, parse, read,
+    decode, encode, now, read,
 };
 use proptest::prelude::*;
 
