@@ -86,6 +86,7 @@ fn options() -> Result<Options, String> {
             "--seconds" => options.seconds = number()?,
             "--seed" => options.seed = Some(number()?),
             "--twice" => options.twice = true,
+            "--help" => return Err("runs seeds of the simulation; see docs/testing.md".to_owned()),
             "--canaries" => options.canaries = true,
             "--history" => options.history = true,
             _ => return Err(format!("unknown argument {argument:?}")),

@@ -12,12 +12,13 @@ mod pauses;
 mod server;
 mod silent;
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use coordination_tests::{
     checks::Programs,
-    faults::{Site, crash, guards, identity, matrix},
-    harness::Etcd,
+    faults::{Site, crash, crash::since, guards, identity, matrix},
+    harness::{Etcd, Pulse, log::now_ns},
 };
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -28,6 +29,9 @@ const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(30);
 /// Contract T2 and T3: how soon a loss is told.
 const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// Beats from the first server on.
+static PULSE: LazyLock<Pulse> = LazyLock::new(Pulse::start);
 
 /// Rows without a test here, and why.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
@@ -60,9 +64,17 @@ fn cluster(nodes: usize) -> (Etcd, Site) {
 }
 
 fn cluster_with(nodes: usize, ttl: Duration) -> (Etcd, Site) {
+    LazyLock::force(&PULSE);
     let etcd = Etcd::options().nodes(nodes).start();
     let site = Site::etcd(&etcd.authority(), ttl, WORKER);
     (etcd, site)
+}
+
+/// A loss that could be known from then on was told at once, apart from what the machine withheld.
+fn assert_told(from_ns: u64, told_ns: u64) -> Duration {
+    let (told, withheld) = (since(from_ns, told_ns), PULSE.allowance(from_ns, now_ns()));
+    assert!(told <= AT_ONCE + withheld, "told only after {told:?}, {withheld:?} allowed for");
+    told
 }
 
 /// The keys of contenders.
