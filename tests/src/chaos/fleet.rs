@@ -83,13 +83,24 @@ pub(super) struct Fleet {
     numbers: AtomicU32,
     book: Arc<Book>,
     roster: Roster,
+    held_up: Mutex<HeldUp>,
+}
+
+/// Whether somebody cannot run.
+#[derive(Debug)]
+struct HeldUp {
+    /// By how many causes.
+    causes: usize,
+    /// When the last one ended.
+    ended: Instant,
 }
 
 impl Fleet {
     /// Starts a client for each URL. The last two belong to the spoiled group.
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
         let (numbers, roster) = (AtomicU32::new(0), Roster::default());
-        let mut fleet = Self { common, seats: Vec::new(), numbers, book, roster };
+        let held_up = Mutex::new(HeldUp { causes: 0, ended: Instant::now() });
+        let mut fleet = Self { common, seats: Vec::new(), numbers, book, roster, held_up };
         for (index, (group, url)) in urls.iter().enumerate() {
             let survives = index == 0 || index + 1 == urls.len();
             let present = Mutex::new(fleet.begin(*group, url));
@@ -228,8 +239,24 @@ impl Fleet {
     pub(super) fn held_up(&self, seats: &[usize], cause: impl FnOnce()) {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
+        lock(&self.held_up).causes += 1;
         cause();
+        let mut held_up = lock(&self.held_up);
+        (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
+        drop(held_up);
         numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
+    }
+
+    /// Waits until all have been able to run for so long: enough to notice what was done.
+    pub(super) fn runs_for(&self, length: Duration) {
+        let begun = Instant::now();
+        let runs = || {
+            let held_up = lock(&self.held_up);
+            held_up.causes == 0 && held_up.ended.max(begun).elapsed() >= length
+        };
+        while !runs() {
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn present(&self, seat: usize) -> MutexGuard<'_, Present> {

@@ -34,6 +34,9 @@ pub(super) struct Nemesis<'a> {
 /// From the end of a server's fault until what it delayed has come out.
 const AFTERMATH: Duration = Duration::from_millis(1_000);
 
+/// A watch tells of a deleted entry long before.
+const NOTICED: Duration = Duration::from_millis(200);
+
 /// How long to look for somebody who is about to write.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// He is stopped before he does.
@@ -71,7 +74,7 @@ impl Nemesis<'_> {
                 if !strike_network(servers, step, &mut rng)
                     && !strike_servers(servers, step, &mut rng)
                 {
-                    operate(servers, step, &mut rng);
+                    operate(servers, self.fleet, step, &mut rng);
                 }
             }
             Site::File(directory) => self.strike_files(directory, step, &mut rng),
@@ -88,7 +91,7 @@ impl Nemesis<'_> {
             Fault::ClientsPaused => self.pause(2, step.length, rng),
             Fault::LockBroken => {
                 self.operator.break_lock(Group::Spoiled, rng);
-                thread::sleep(step.length);
+                self.fleet.runs_for(step.length);
             }
             _ => return false,
         }
@@ -139,7 +142,7 @@ impl Nemesis<'_> {
             }
             _ => {
                 spoil(directory, step.fault, rng);
-                thread::sleep(step.length);
+                self.fleet.runs_for(step.length);
             }
         }
     }
@@ -294,7 +297,7 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
 }
 
 /// What an operator does.
-fn operate(servers: &Servers, step: &Step, rng: &mut StdRng) {
+fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) {
     let until = Instant::now() + step.length;
     match step.fault {
         Fault::Compaction => {
@@ -311,12 +314,13 @@ fn operate(servers: &Servers, step: &Step, rng: &mut StdRng) {
         }
         Fault::LeaseRevoked => {
             servers.revoke(Group::Spoiled, rng);
-            thread::sleep(step.length);
+            fleet.runs_for(step.length);
         }
         Fault::EntryDeleted => {
             while Instant::now() < until {
                 servers.delete(Group::Spoiled, rng);
             }
+            fleet.runs_for(NOTICED);
         }
         other => unreachable!("{other:?} does not happen on etcd"),
     }
