@@ -81,7 +81,7 @@ fn swallowed(nodes: usize, direction: Direction, renewed_for: Duration) {
     let probe = lock.holder.not_held(LONG);
     let valid = since(silent_ns, probe.last_true_ns);
     assert!(valid < deadline_after(TTL), "held for {valid:?} without a reply");
-    let told = assert_told(probe.last_true_ns, lock.holder.lost(LONG).t_ns);
+    assert_told(probe.last_true_ns, lock.holder.lost(LONG).t_ns);
     let next = lock.waiter.granted(lock.waiting, LONG);
     assert!(next.token > lock.token);
     let freed = since(silent_ns, next.t_ns);

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use coordination::{Effect, ErrorKind};
 use coordination_tests::{
-    faults::{HEARTBEAT, Process, crash::since},
+    faults::{HEARTBEAT, Process},
     harness::{Etcd, log::now_ns},
 };
 use serde_json::{Value, json};
