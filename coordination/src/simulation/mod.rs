@@ -6,8 +6,8 @@
 //! # How it works
 //!
 //! Everything runs in one thread, on tokio's paused clock. Each [`Client`] is what a process would be: its tasks are
-//! polled [`within`] it, so that [`BootInstant`](crate::BootInstant) shows *its* clock, and not at all while it is
-//! paused. Between a client and the [store](server) lies the [`network`], a decorator of the memory backend: each call
+//! polled `within` it, so that [`BootInstant`](crate::BootInstant) shows *its* clock, and not at all while it is
+//! paused. Between a client and the store (`server`) lies the `network`, a decorator of the memory backend: each call
 //! becomes a request and a reply on their way, out of the caller's hands, which may be late, lost or come twice.
 //! Notifications may be late, lost, early or repeated. The store has leases, which the memory backend has not, and
 //! can end a session early, restart, or lose all its data.
