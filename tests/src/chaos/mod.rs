@@ -2,7 +2,7 @@
 //! checker judges what they wrote down.
 //!
 //! * [`client`] is what a client process does: acquire, hold, ask all the time whether it is held, write to
-//!   the [`resource`] under the token, let go; in all the ways in which a program may.
+//!   the `resource` under the token, let go; in all the ways in which a program may.
 //! * [`nemesis`] makes of a seed the faults, their order and their length; `strike` carries them out.
 //! * [`run`] starts all this, heals it in the end, looks for what is left behind, and lets
 //!   `coordination-history` judge. A long run is made of rounds: each has a history of its own, which is judged
