@@ -277,14 +277,20 @@ impl Losses {
 
 /// How late the latest loss was told: after its deadline, or after its process went on.
 fn latest(records: &[Record]) -> Duration {
-    let mut resumed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.event == Event::Resumed) {
-        resumed.entry(record.client).or_default().push(record.at);
+    // The end of a pause is noted after the process has gone on, which may have told its loss by then.
+    let mut pauses: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for record in records {
+        let of_client = pauses.entry(record.client).or_default();
+        match record.event {
+            Event::Paused => of_client.push((record.at, NEVER)),
+            Event::Resumed => of_client.iter_mut().for_each(|(_, to)| *to = record.at.min(*to)),
+            _ => {}
+        }
     }
     let late = |record: &Record| {
         let Event::Lost { deadline } = record.event else { return None };
-        let wakings = resumed.get(&record.client).into_iter().flatten();
-        let woken = wakings.filter(|woken| **woken <= record.at).max().copied();
+        let begun = pauses.get(&record.client).into_iter().flatten();
+        let woken = begun.filter(|(from, _)| *from <= record.at).map(|(_, to)| *to).max();
         (deadline != NEVER).then(|| record.at.saturating_sub(deadline.max(woken.unwrap_or(0))))
     };
     Duration::from_nanos(records.iter().filter_map(late).max().unwrap_or_default())
@@ -322,9 +328,14 @@ mod tests {
 
     #[test]
     fn the_latest_loss_counts_from_the_deadline_or_the_waking() {
-        let mut history = history(Fault::Delay);
+        let history = history(Fault::Delay);
         assert_eq!(latest(&history), Duration::from_millis(10));
-        history.push(record(1_497, Event::Resumed));
-        assert_eq!(latest(&history), Duration::from_millis(3));
+        let paused = |resumed| {
+            let pause = [record(1_100, Event::Paused), record(resumed, Event::Resumed)];
+            latest(&[&pause[..], &history].concat())
+        };
+        assert_eq!(paused(1_497), Duration::from_millis(3));
+        // Told after it went on, and before that was noted; so the other loss is the latest.
+        assert_eq!(paused(1_502), Duration::from_millis(1));
     }
 }
