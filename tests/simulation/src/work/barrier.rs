@@ -30,7 +30,7 @@ impl Ledger {
     /// Whether it was so all the time from `call` to `end`: it was for certain at some time before, and nothing
     /// could change that since.
     fn was(&self, open: bool, call: u64, end: u64) -> bool {
-        let last = self.changes.iter().filter(|change| change.opens == open && change.end <= call);
+        let last = self.changes.iter().filter(|change| change.opens == open && change.end < call);
         let Some(last) = last.max_by_key(|change| change.call) else { return false };
         let undoes = |change: &&Change| {
             change.opens != open && change.call <= end && change.end >= last.call

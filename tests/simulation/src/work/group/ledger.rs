@@ -39,6 +39,9 @@ pub(crate) struct Ledger {
     highest: Option<FencingToken>,
     /// Members that somebody is just taking out.
     removing: BTreeMap<String, u32>,
+    /// How often somebody was done with that, and as which of these times each member id.
+    removals: u64,
+    removed: BTreeMap<String, u64>,
     /// What each process' watch comes to.
     seen: BTreeMap<u32, Members>,
 }
@@ -46,6 +49,10 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(super) fn highest(&self) -> Option<FencingToken> {
         self.highest
+    }
+
+    pub(super) fn removals(&self) -> u64 {
+        self.removals
     }
 
     pub(super) fn left(&self) -> BTreeSet<FencingToken> {
@@ -57,13 +64,13 @@ impl Ledger {
         self.claims.iter().map(|(token, claim)| (*token, claim.says.0)).collect()
     }
 
-    /// G1 and G3: somebody has joined, who called when this was the highest incarnation.
+    /// G1 and G3: somebody has joined, who called when this was the highest incarnation, and after so many removals.
     pub(super) fn joined(
         &mut self,
         stage: &Stage,
         process: &Arc<Process>,
         (membership, since): (&Arc<Membership>, u64),
-        (says, highest): (u64, Option<FencingToken>),
+        (says, highest, removals): (u64, Option<FencingToken>, u64),
     ) {
         let (id, incarnation) = (membership.member_id(), membership.incarnation());
         stage.judges("G3");
@@ -72,7 +79,9 @@ impl Ledger {
         }
         self.highest = self.highest.max(Some(incarnation));
         let (process, membership) = (Arc::clone(process), Arc::clone(membership));
-        let is_removed = self.removing.contains_key(id);
+        // He may have been taken out while the answer was on its way.
+        let is_removed = self.removing.contains_key(id)
+            || self.removed.get(id).is_some_and(|number| *number > removals);
         let says = (says, says);
         let new = Claim { process, membership: Arc::clone(&membership), since, says, is_removed };
         let is_twin = |claim: &&Claim| claim.membership.member_id() == id && claim.is_held(stage);
@@ -112,6 +121,8 @@ impl Ledger {
         if let Some(count) = self.removing.get_mut(id) {
             *count -= 1;
         }
+        self.removals += 1;
+        self.removed.insert(id.to_owned(), self.removals);
         self.removing.retain(|_, count| *count > 0);
     }
 

@@ -12,14 +12,17 @@ use crate::stage::{Process, Stage, lock};
 
 /// Joins, says other things of itself, leaves.
 pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
-    let (says, highest) = (stage.number(), lock(&stage.ledgers.group).highest());
-    let membership = match enter(stage, process, says).await {
+    let before = {
+        let ledger = lock(&stage.ledgers.group);
+        (stage.number(), ledger.highest(), ledger.removals())
+    };
+    let membership = match enter(stage, process, before.0).await {
         Ok(membership) => Arc::new(membership),
         Err(error) => return refused(stage, &error),
     };
     let (token, since) = (membership.incarnation(), nanos());
     let joined = (&membership, since);
-    lock(&stage.ledgers.group).joined(stage, process, joined, (says, highest));
+    lock(&stage.ledgers.group).joined(stage, process, joined, before);
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
         tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
         // On return everybody who asks sees it.
