@@ -1,5 +1,7 @@
 //! What is written down: one [`Record`] per thing that a client did, saw or suffered.
 
+use coordination::ErrorKind;
+
 /// Says "none" where a field of an [`Event`] is a slot.
 pub const NO_SLOT: u32 = u32::MAX;
 
@@ -136,6 +138,18 @@ pub enum Why {
     Closed,
     /// Anything else.
     Other,
+}
+
+impl From<ErrorKind> for Why {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Timeout => Self::NotFree,
+            ErrorKind::Unavailable => Self::Unavailable,
+            ErrorKind::Lost => Self::Lost,
+            ErrorKind::Closed => Self::Closed,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A small operation, judged by O7.

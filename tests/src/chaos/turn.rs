@@ -287,17 +287,12 @@ fn outcome(released: Result<()>) -> u8 {
 }
 
 fn why(error: &Error) -> Why {
-    match error.kind() {
-        ErrorKind::Timeout => Why::NotFree,
-        ErrorKind::Unavailable => Why::Unavailable,
-        ErrorKind::Lost => Why::Lost,
-        ErrorKind::Closed => Why::Closed,
-        kind => {
-            // To the client's log: a kind that the nemesis does not explain is worth reading.
-            eprintln!("{kind:?}: {error}");
-            Why::Other
-        }
+    let why = error.kind().into();
+    if why == Why::Other {
+        // To the client's log: a kind that the nemesis does not explain is worth reading.
+        eprintln!("{:?}: {error}", error.kind());
     }
+    why
 }
 
 /// Asks whether it is held, and writes down the answer.

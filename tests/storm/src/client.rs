@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use coordination::{Coordinator, Error, ErrorKind, Grant, Lock, LockGuard, Permit, Semaphore};
-use coordination_history::{Event, Why, now};
+use coordination_history::{Event, now};
 use tokio::task::JoinSet;
 
 use crate::cancel::within_polls;
@@ -86,7 +86,7 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
             None
         }
         Some(Err(error)) => {
-            attempt.note(Event::Refused { why: why(&error) });
+            attempt.note(Event::Refused { why: error.kind().into() });
             if !is_expected(&error, limit) {
                 eprintln!("an acquire failed: {error}");
             }
@@ -133,16 +133,6 @@ fn nanoseconds(time: Duration) -> u64 {
 fn is_expected(error: &Error, limit: Option<Duration>) -> bool {
     // A short time may be over before the store was asked.
     limit.is_some() && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
-}
-
-fn why(error: &Error) -> Why {
-    match error.kind() {
-        ErrorKind::Timeout => Why::NotFree,
-        ErrorKind::Unavailable => Why::Unavailable,
-        ErrorKind::Lost => Why::Lost,
-        ErrorKind::Closed => Why::Closed,
-        _ => Why::Other,
-    }
 }
 
 impl Door {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coordination::simulation::nanos;
-use coordination::{Admission, ErrorKind, Patience, Result};
+use coordination::{Admission, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
 
@@ -64,17 +64,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
             hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
         }
         Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
-        Some(Err(error)) => record(Event::Refused { why: why(error.kind()) }),
-    }
-}
-
-pub(super) fn why(kind: ErrorKind) -> Why {
-    match kind {
-        ErrorKind::Timeout => Why::NotFree,
-        ErrorKind::Unavailable => Why::Unavailable,
-        ErrorKind::Lost => Why::Lost,
-        ErrorKind::Closed => Why::Closed,
-        _ => Why::Other,
+        Some(Err(error)) => record(Event::Refused { why: error.kind().into() }),
     }
 }
 

@@ -10,7 +10,7 @@ use coordination::{Grant, MultiGuard, Permit, Result};
 use coordination_history::{Event, NEVER, NO_SLOT, Why};
 use rand::RngExt;
 
-use super::grants::{dropped, drops, why};
+use super::grants::{dropped, drops};
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
@@ -110,7 +110,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
         Some(Err(error)) => {
             stage.failed("several", &error);
             // One that was not free is why all are refused.
-            let why = match why(error.kind()) {
+            let why = match error.kind().into() {
                 Why::NotFree => Why::Other,
                 why => why,
             };

@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use coordination::{Error, ErrorKind, Lock};
-use coordination_history::{Event, NEVER, NO_SLOT, Record, Why, Writer};
+use coordination::{ErrorKind, Lock};
+use coordination_history::{Event, NEVER, NO_SLOT, Record, Writer};
 use coordination_tests::harness::log::now_ns;
 use serde_json::{Value, json};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -51,7 +51,7 @@ impl Turn {
         let guard = match self.lock.acquire(self.timeout).await {
             Ok(guard) => guard,
             Err(error) => {
-                write(Event::Refused { why: why(&error) });
+                write(Event::Refused { why: error.kind().into() });
                 return Err(failed(error));
             }
         };
@@ -77,16 +77,6 @@ impl Turn {
         let client = std::process::id();
         let record = Record { at: now_ns(), client, attempt, object: 1, event };
         history.append(&record).expect("the history is writable");
-    }
-}
-
-fn why(error: &Error) -> Why {
-    match error.kind() {
-        ErrorKind::Timeout => Why::NotFree,
-        ErrorKind::Unavailable => Why::Unavailable,
-        ErrorKind::Lost => Why::Lost,
-        ErrorKind::Closed => Why::Closed,
-        _ => Why::Other,
     }
 }
 
