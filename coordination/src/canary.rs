@@ -6,7 +6,10 @@
 
 /// A mistake, by what it gets wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "each is made where its store is built")]
+#[cfg_attr(
+    not(all(feature = "file", feature = "simulation")),
+    expect(dead_code, reason = "each is made where its store is built")
+)]
 pub(crate) enum Canary {
     /// The deadline counts from when the heartbeat's answer came.
     ReceiveTimeDeadline,
