@@ -1,25 +1,27 @@
 //! W1: the lock shared: readers beside each other, a writer alone, in the order of asking.
 
+mod downgrade;
+mod ending;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use coordination::{BootInstant, Coordinator, ErrorKind, Lock, LockGuard, LossReason, Result};
+use coordination::{Coordinator, ErrorKind, Lock, LockGuard, Result};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::Stage;
 use super::cancellation::nothing_is_left;
-use super::grants::create_revision;
 use super::interruption::{Scene, at_every_poll};
-use super::timing::lease_of;
 use super::tools::{
-    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
-    until_contenders,
+    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
 };
-use super::{Backend, Stage};
-use crate::harness::Mode;
+
+pub use downgrade::*;
+pub use ending::*;
 
 /// L2: how long whoever is next may wait.
 const WAKING: Duration = Duration::from_secs(2);
@@ -299,98 +301,6 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// W1: downgrading keeps the token, lets in the readers who are next, and nobody behind a writer.
-pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let held = acquire(&one).await?;
-    let first = share_in_background(&other);
-    until_contenders(stage, &lock(&one), 2).await;
-    let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&one), 3).await;
-    let late = share_in_background(&one);
-    until_contenders(stage, &lock(&one), 4).await;
-    let token = held.token();
-    let held = held.downgrade().await?;
-    assert!(held.is_held() && held.is_shared() && held.token() == token);
-    let first = served(stage, first).await?;
-    // Long enough for a heartbeat, and for whoever watches the entry, to see the change.
-    sleep(2 * stage.heartbeat() + MOMENT).await;
-    assert!(held.is_held() && first.is_held());
-    assert!(!writer.is_finished() && !late.is_finished());
-    let holders = lock(&one).holders().await?;
-    let seen: Vec<_> = holders.iter().map(|one| (one.holding, one.shared)).collect();
-    assert_eq!(seen, [(true, true), (true, true), (false, false), (false, true)]);
-    assert!(token < first.token());
-    held.release().await?;
-    first.release().await?;
-    let writer = served(stage, writer).await?;
-    assert!(!late.is_finished());
-    writer.release().await?;
-    served(stage, late).await?.release().await
-}
-
-/// W1: when nobody waits, downgrading opens the lock for readers who come later.
-pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let held = acquire(&one).await?.downgrade().await?;
-    let beside = lock(&other).try_acquire_shared().await?.expect("readers share");
-    assert!(lock(&other).try_acquire().await?.is_none());
-    // Twice is once.
-    let held = held.downgrade().await?;
-    assert!(held.is_held() && held.token() < beside.token());
-    held.release().await?;
-    assert!(lock(&one).try_acquire().await?.is_none());
-    beside.release().await?;
-    take_turn(&one).await.map(drop)
-}
-
-/// W1: a downgrade of a lock that was lost says so, and takes nothing.
-pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let held = acquire(&one).await?;
-    lock(&other).break_lock().await?;
-    let next = acquire(&other).await?;
-    // Whether it was told already or not.
-    let refused = held.downgrade().await.expect_err("it was broken");
-    assert_eq!(refused.kind(), ErrorKind::Lost);
-    assert!(lock(&one).try_acquire_shared().await?.is_none());
-    assert!(next.is_held());
-    next.release().await
-}
-
-/// W1, C1: a downgrade that is dropped anywhere lets go of the lock.
-pub async fn w1_a_dropped_downgrade_releases(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "downgrade", stage.rounds(1, 2), interrupted_downgrade).await
-}
-
-/// A lock is downgraded, and somebody else shares it.
-pub async fn interrupted_downgrade(scene: &Scene<'_>) -> Result<()> {
-    let held = acquire(&scene.one).await?;
-    let shared = scene.interrupt(held.downgrade()).await?;
-    if let Some(shared) = &shared {
-        assert!(shared.is_held() && shared.is_shared(), "{scene:?}");
-        share(&scene.other).await?.release().await?;
-    }
-    drop(shared);
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
-}
-
-/// A share is waited for, and somebody else downgrades meanwhile.
-pub async fn interrupted_wait_for_a_downgrade(scene: &Scene<'_>) -> Result<()> {
-    let held = acquire(&scene.other).await?;
-    let lock = lock(&scene.one);
-    let downgrading = tokio::spawn(async move {
-        sleep(MOMENT / 2).await;
-        held.downgrade().await
-    });
-    let granted = scene.interrupt(lock.acquire_shared(scene.patience())).await?;
-    let downgraded = downgrading.await.expect("no panic")?;
-    assert!(downgraded.is_held(), "{scene:?}");
-    assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{scene:?}");
-    drop((granted, downgraded));
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
-}
-
 /// W1: there is no upgrade. A reader who asks for the lock waits for himself, and two for each other.
 pub async fn w1_no_upgrade(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
@@ -428,171 +338,4 @@ pub async fn interrupted_shared_wait(scene: &Scene<'_>) -> Result<()> {
     drop(scene.interrupt(lock.acquire_shared(scene.patience())).await?);
     releasing.await.expect("no panic");
     nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
-}
-
-/// W1, L3: a writer who gives up lets the readers behind him in, though others still read.
-pub async fn w1_a_writer_who_gives_up_blocks_nobody(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let reading = share(&one).await?;
-    // By a cancelled call.
-    let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&one), 2).await;
-    let reader = share_in_background(&one);
-    until_contenders(stage, &lock(&one), 3).await;
-    writer.abort();
-    let reader = served(stage, reader).await?;
-    assert!(reading.is_held() && reader.is_held());
-    reader.release().await?;
-    // By a timeout, at whatever moment of the reader's wait it comes.
-    let refused = lock(&other);
-    let writer = tokio::spawn(async move { refused.acquire(Some(6 * MOMENT)).await });
-    sleep(2 * MOMENT).await;
-    served(stage, share_in_background(&one)).await?.release().await?;
-    let refused = writer.await.expect("no panic").expect_err("it is shared");
-    assert_eq!(refused.kind(), ErrorKind::Timeout);
-    until_contenders(stage, &lock(&one), 1).await;
-    reading.release().await
-}
-
-/// W1: a session that ends takes its shares, its lock and its places with it.
-pub async fn w1_a_session_that_ends_lets_others_in(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    // A reader.
-    let dying = stage.connect("dying").await?;
-    let lost = share(&dying).await?;
-    let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&other), 2).await;
-    dying.stop().await?;
-    assert_eq!(lost.lost().await, LossReason::Closed);
-    assert!(!lost.is_held());
-    let held = served(stage, writer).await?;
-    drop(lost);
-    assert!(held.is_held());
-    held.release().await?;
-    // A writer, for two readers.
-    let dying = stage.connect("dying").await?;
-    let lost = acquire(&dying).await?;
-    let readers = [share_in_background(&other), share_in_background(&other)];
-    until_contenders(stage, &lock(&other), 3).await;
-    dying.stop().await?;
-    assert_eq!(lost.lost().await, LossReason::Closed);
-    let [first, second] = readers;
-    let readers = (served(stage, first).await?, served(stage, second).await?);
-    // A writer who waits, for a reader behind him.
-    let dying = stage.connect("dying").await?;
-    let waiting = acquire_in_background(&dying);
-    until_contenders(stage, &lock(&other), 3).await;
-    let behind = share_in_background(&other);
-    until_contenders(stage, &lock(&other), 4).await;
-    dying.stop().await?;
-    let refused = waiting.await.expect("no panic").expect_err("it is closed");
-    assert_eq!(refused.kind(), ErrorKind::Closed);
-    let behind = served(stage, behind).await?;
-    assert!(readers.0.is_held() && readers.1.is_held() && behind.is_held());
-    Ok(())
-}
-
-/// W1, S6: whoever waits is granted by its own live entry only, on both sides; else it queues again.
-pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
-    for waits_for_a_share in [true, false] {
-        let holder = stage.connect("holder").await?;
-        let files = files(stage);
-        let waiter = stage.connect("waiter").await?;
-        let held = if waits_for_a_share { acquire(&holder).await? } else { share(&holder).await? };
-        let waiting = match waits_for_a_share {
-            true => share_in_background(&waiter),
-            false => acquire_in_background(&waiter),
-        };
-        until_contenders(stage, &lock(&holder), 2).await;
-        let old = lock(&holder).holders().await?[1].token;
-        match stage.backend() {
-            Backend::Etcd => {
-                let keys = stage.contenders(&lock(&holder)).await;
-                let of_waiter = |key: &&String| create_revision(stage, key) == old.value();
-                let key = keys.iter().find(of_waiter).expect("it waits");
-                match waits_for_a_share {
-                    true => assert!(stage.server().delete_key(key)),
-                    false => assert!(stage.server().revoke_lease(lease_of(key))),
-                }
-            }
-            _ => {
-                for file in self::files(stage).iter().filter(|file| !files.contains(file)) {
-                    std::fs::remove_file(file).expect("it is there");
-                }
-            }
-        }
-        held.release().await?;
-        let guard = waiting.await.expect("no panic")?;
-        assert!(guard.token() > old, "a dead entry was granted");
-        assert!(guard.is_held() && guard.is_shared() == waits_for_a_share);
-        sleep(3 * stage.heartbeat()).await;
-        assert!(guard.is_held());
-        let holders = lock(&holder).holders().await?;
-        assert!(holders.len() == 1 && holders[0].token == guard.token(), "{holders:?}");
-        guard.release().await?;
-        waiter.stop().await?;
-        holder.stop().await?;
-    }
-    Ok(())
-}
-
-fn files(stage: &Stage) -> Vec<std::path::PathBuf> {
-    if stage.backend() == Backend::File { stage.session_files() } else { Vec::new() }
-}
-
-/// W1, L1: readers and writers whose process is killed are followed within the bound.
-pub async fn w1_killed_readers_and_writers_are_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("survivor").await?;
-    // A reader, for a writer.
-    let worker = stage.worker("reader");
-    worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
-    let waiting = acquire_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
-    let killed = Instant::now();
-    worker.kill();
-    waiting.await.expect("no panic")?.release().await?;
-    let took = killed.elapsed();
-    eprintln!("W1: a killed reader is followed after {took:?}");
-    assert!(took <= stage.crash_bound(), "{took:?}");
-    // A writer, for two readers; and one who waited between them.
-    let worker = stage.worker("writer");
-    worker.call(json!({ "command": "acquire", "lock": NAME }));
-    let first = share_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
-    worker.send(json!({ "command": "acquire", "lock": NAME, "as": "again" }));
-    until_contenders(stage, &lock(&coordinator), 3).await;
-    let second = share_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 4).await;
-    let killed = Instant::now();
-    worker.kill();
-    let first = first.await.expect("no panic")?;
-    let second = second.await.expect("no panic")?;
-    let took = killed.elapsed();
-    eprintln!("W1: a killed writer is followed after {took:?}");
-    assert!(took <= stage.crash_bound(), "{took:?}");
-    assert!(first.is_held() && second.is_held());
-    Ok(())
-}
-
-/// W1, S3: a reader who is cut off knows that its share is gone before a writer is let in.
-pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(stage: &Stage) -> Result<()> {
-    let (reader, other) = (stage.connect_by_proxy("reader").await?, stage.connect("other").await?);
-    let reading = Arc::new(share(&reader).await?);
-    let beside = share(&other).await?;
-    let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&other), 3).await;
-    let probe = Probe::start(&reading);
-    stage.proxy().set_both(Mode::Blackhole);
-    let cut = Instant::now();
-    beside.release().await?;
-    let next = writer.await.expect("no panic")?;
-    let granted = BootInstant::now();
-    assert!(!reading.is_held());
-    assert!(probe.last_held().await < granted);
-    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
-    assert!(next.is_held() && next.token() > reading.token());
-    next.release().await?;
-    // And back: the reader's next session reads again.
-    stage.proxy().heal();
-    share(&reader).await?.release().await
 }

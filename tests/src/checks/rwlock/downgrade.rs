@@ -1,0 +1,95 @@
+//! W1: a writer who lets readers in, and stays one of them.
+
+use super::*;
+
+/// W1: downgrading keeps the token, lets in the readers who are next, and nobody behind a writer.
+pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?;
+    let first = share_in_background(&other);
+    until_contenders(stage, &lock(&one), 2).await;
+    let writer = acquire_in_background(&other);
+    until_contenders(stage, &lock(&one), 3).await;
+    let late = share_in_background(&one);
+    until_contenders(stage, &lock(&one), 4).await;
+    let token = held.token();
+    let held = held.downgrade().await?;
+    assert!(held.is_held() && held.is_shared() && held.token() == token);
+    let first = served(stage, first).await?;
+    // Long enough for a heartbeat, and for whoever watches the entry, to see the change.
+    sleep(2 * stage.heartbeat() + MOMENT).await;
+    assert!(held.is_held() && first.is_held());
+    assert!(!writer.is_finished() && !late.is_finished());
+    let holders = lock(&one).holders().await?;
+    let seen: Vec<_> = holders.iter().map(|one| (one.holding, one.shared)).collect();
+    assert_eq!(seen, [(true, true), (true, true), (false, false), (false, true)]);
+    assert!(token < first.token());
+    held.release().await?;
+    first.release().await?;
+    let writer = served(stage, writer).await?;
+    assert!(!late.is_finished());
+    writer.release().await?;
+    served(stage, late).await?.release().await
+}
+
+/// W1: when nobody waits, downgrading opens the lock for readers who come later.
+pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?.downgrade().await?;
+    let beside = lock(&other).try_acquire_shared().await?.expect("readers share");
+    assert!(lock(&other).try_acquire().await?.is_none());
+    // Twice is once.
+    let held = held.downgrade().await?;
+    assert!(held.is_held() && held.token() < beside.token());
+    held.release().await?;
+    assert!(lock(&one).try_acquire().await?.is_none());
+    beside.release().await?;
+    take_turn(&one).await.map(drop)
+}
+
+/// W1: a downgrade of a lock that was lost says so, and takes nothing.
+pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let held = acquire(&one).await?;
+    lock(&other).break_lock().await?;
+    let next = acquire(&other).await?;
+    // Whether it was told already or not.
+    let refused = held.downgrade().await.expect_err("it was broken");
+    assert_eq!(refused.kind(), ErrorKind::Lost);
+    assert!(lock(&one).try_acquire_shared().await?.is_none());
+    assert!(next.is_held());
+    next.release().await
+}
+
+/// W1, C1: a downgrade that is dropped anywhere lets go of the lock.
+pub async fn w1_a_dropped_downgrade_releases(stage: &Stage) -> Result<()> {
+    at_every_poll(stage, "downgrade", stage.rounds(1, 2), interrupted_downgrade).await
+}
+
+/// A lock is downgraded, and somebody else shares it.
+pub async fn interrupted_downgrade(scene: &Scene<'_>) -> Result<()> {
+    let held = acquire(&scene.one).await?;
+    let shared = scene.interrupt(held.downgrade()).await?;
+    if let Some(shared) = &shared {
+        assert!(shared.is_held() && shared.is_shared(), "{scene:?}");
+        share(&scene.other).await?.release().await?;
+    }
+    drop(shared);
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// A share is waited for, and somebody else downgrades meanwhile.
+pub async fn interrupted_wait_for_a_downgrade(scene: &Scene<'_>) -> Result<()> {
+    let held = acquire(&scene.other).await?;
+    let lock = lock(&scene.one);
+    let downgrading = tokio::spawn(async move {
+        sleep(MOMENT / 2).await;
+        held.downgrade().await
+    });
+    let granted = scene.interrupt(lock.acquire_shared(scene.patience())).await?;
+    let downgraded = downgrading.await.expect("no panic")?;
+    assert!(downgraded.is_held(), "{scene:?}");
+    assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{scene:?}");
+    drop((granted, downgraded));
+    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}

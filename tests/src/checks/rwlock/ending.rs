@@ -1,0 +1,179 @@
+//! W1: readers and writers who give up, or whose sessions or processes end.
+
+use std::time::Instant;
+
+use coordination::{BootInstant, LossReason};
+
+use super::super::Backend;
+use super::super::grants::create_revision;
+use super::super::timing::lease_of;
+use super::super::tools::Probe;
+use super::*;
+use crate::harness::Mode;
+
+/// W1, L3: a writer who gives up lets the readers behind him in, though others still read.
+pub async fn w1_a_writer_who_gives_up_blocks_nobody(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let reading = share(&one).await?;
+    // By a cancelled call.
+    let writer = acquire_in_background(&other);
+    until_contenders(stage, &lock(&one), 2).await;
+    let reader = share_in_background(&one);
+    until_contenders(stage, &lock(&one), 3).await;
+    writer.abort();
+    let reader = served(stage, reader).await?;
+    assert!(reading.is_held() && reader.is_held());
+    reader.release().await?;
+    // By a timeout, at whatever moment of the reader's wait it comes.
+    let refused = lock(&other);
+    let writer = tokio::spawn(async move { refused.acquire(Some(6 * MOMENT)).await });
+    sleep(2 * MOMENT).await;
+    served(stage, share_in_background(&one)).await?.release().await?;
+    let refused = writer.await.expect("no panic").expect_err("it is shared");
+    assert_eq!(refused.kind(), ErrorKind::Timeout);
+    until_contenders(stage, &lock(&one), 1).await;
+    reading.release().await
+}
+
+/// W1: a session that ends takes its shares, its lock and its places with it.
+pub async fn w1_a_session_that_ends_lets_others_in(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    // A reader.
+    let dying = stage.connect("dying").await?;
+    let lost = share(&dying).await?;
+    let writer = acquire_in_background(&other);
+    until_contenders(stage, &lock(&other), 2).await;
+    dying.stop().await?;
+    assert_eq!(lost.lost().await, LossReason::Closed);
+    assert!(!lost.is_held());
+    let held = served(stage, writer).await?;
+    drop(lost);
+    assert!(held.is_held());
+    held.release().await?;
+    // A writer, for two readers.
+    let dying = stage.connect("dying").await?;
+    let lost = acquire(&dying).await?;
+    let readers = [share_in_background(&other), share_in_background(&other)];
+    until_contenders(stage, &lock(&other), 3).await;
+    dying.stop().await?;
+    assert_eq!(lost.lost().await, LossReason::Closed);
+    let [first, second] = readers;
+    let readers = (served(stage, first).await?, served(stage, second).await?);
+    // A writer who waits, for a reader behind him.
+    let dying = stage.connect("dying").await?;
+    let waiting = acquire_in_background(&dying);
+    until_contenders(stage, &lock(&other), 3).await;
+    let behind = share_in_background(&other);
+    until_contenders(stage, &lock(&other), 4).await;
+    dying.stop().await?;
+    let refused = waiting.await.expect("no panic").expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    let behind = served(stage, behind).await?;
+    assert!(readers.0.is_held() && readers.1.is_held() && behind.is_held());
+    Ok(())
+}
+
+/// W1, S6: whoever waits is granted by its own live entry only, on both sides; else it queues again.
+pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
+    for waits_for_a_share in [true, false] {
+        let holder = stage.connect("holder").await?;
+        let files = files(stage);
+        let waiter = stage.connect("waiter").await?;
+        let held = if waits_for_a_share { acquire(&holder).await? } else { share(&holder).await? };
+        let waiting = match waits_for_a_share {
+            true => share_in_background(&waiter),
+            false => acquire_in_background(&waiter),
+        };
+        until_contenders(stage, &lock(&holder), 2).await;
+        let old = lock(&holder).holders().await?[1].token;
+        match stage.backend() {
+            Backend::Etcd => {
+                let keys = stage.contenders(&lock(&holder)).await;
+                let of_waiter = |key: &&String| create_revision(stage, key) == old.value();
+                let key = keys.iter().find(of_waiter).expect("it waits");
+                match waits_for_a_share {
+                    true => assert!(stage.server().delete_key(key)),
+                    false => assert!(stage.server().revoke_lease(lease_of(key))),
+                }
+            }
+            _ => {
+                for file in self::files(stage).iter().filter(|file| !files.contains(file)) {
+                    std::fs::remove_file(file).expect("it is there");
+                }
+            }
+        }
+        held.release().await?;
+        let guard = waiting.await.expect("no panic")?;
+        assert!(guard.token() > old, "a dead entry was granted");
+        assert!(guard.is_held() && guard.is_shared() == waits_for_a_share);
+        sleep(3 * stage.heartbeat()).await;
+        assert!(guard.is_held());
+        let holders = lock(&holder).holders().await?;
+        assert!(holders.len() == 1 && holders[0].token == guard.token(), "{holders:?}");
+        guard.release().await?;
+        waiter.stop().await?;
+        holder.stop().await?;
+    }
+    Ok(())
+}
+
+fn files(stage: &Stage) -> Vec<std::path::PathBuf> {
+    if stage.backend() == Backend::File { stage.session_files() } else { Vec::new() }
+}
+
+/// W1, L1: readers and writers whose process is killed are followed within the bound.
+pub async fn w1_killed_readers_and_writers_are_followed(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("survivor").await?;
+    // A reader, for a writer.
+    let worker = stage.worker("reader");
+    worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
+    let waiting = acquire_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 2).await;
+    let killed = Instant::now();
+    worker.kill();
+    waiting.await.expect("no panic")?.release().await?;
+    let took = killed.elapsed();
+    eprintln!("W1: a killed reader is followed after {took:?}");
+    assert!(took <= stage.crash_bound(), "{took:?}");
+    // A writer, for two readers; and one who waited between them.
+    let worker = stage.worker("writer");
+    worker.call(json!({ "command": "acquire", "lock": NAME }));
+    let first = share_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 2).await;
+    worker.send(json!({ "command": "acquire", "lock": NAME, "as": "again" }));
+    until_contenders(stage, &lock(&coordinator), 3).await;
+    let second = share_in_background(&coordinator);
+    until_contenders(stage, &lock(&coordinator), 4).await;
+    let killed = Instant::now();
+    worker.kill();
+    let first = first.await.expect("no panic")?;
+    let second = second.await.expect("no panic")?;
+    let took = killed.elapsed();
+    eprintln!("W1: a killed writer is followed after {took:?}");
+    assert!(took <= stage.crash_bound(), "{took:?}");
+    assert!(first.is_held() && second.is_held());
+    Ok(())
+}
+
+/// W1, S3: a reader who is cut off knows that its share is gone before a writer is let in.
+pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(stage: &Stage) -> Result<()> {
+    let (reader, other) = (stage.connect_by_proxy("reader").await?, stage.connect("other").await?);
+    let reading = Arc::new(share(&reader).await?);
+    let beside = share(&other).await?;
+    let writer = acquire_in_background(&other);
+    until_contenders(stage, &lock(&other), 3).await;
+    let probe = Probe::start(&reading);
+    stage.proxy().set_both(Mode::Blackhole);
+    let cut = Instant::now();
+    beside.release().await?;
+    let next = writer.await.expect("no panic")?;
+    let granted = BootInstant::now();
+    assert!(!reading.is_held());
+    assert!(probe.last_held().await < granted);
+    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(next.is_held() && next.token() > reading.token());
+    next.release().await?;
+    // And back: the reader's next session reads again.
+    stage.proxy().heal();
+    share(&reader).await?.release().await
+}

@@ -1,0 +1,204 @@
+//! VA2: additions, each counted once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::super::SLACK;
+use super::super::interruption::at_every_poll;
+use super::super::tools::{Chance, MOMENT, drop_after_polls};
+use super::*;
+use crate::harness::Mode;
+
+/// VA2: no addition is lost, none is counted twice, and each has an answer of its own.
+pub async fn va2_counts_every_addition(stage: &Stage) -> Result<()> {
+    let reader = counter(&connect(stage, "reader").await?);
+    let rounds = stage.rounds(200, 12);
+    let mut tasks = JoinSet::new();
+    for client in 0..3 {
+        let coordinator = connect(stage, &format!("client-{client}")).await?;
+        for _ in 0..3 {
+            let counter = counter(&coordinator);
+            tasks.spawn(async move {
+                let mut sums = Vec::new();
+                for _ in 0..rounds {
+                    sums.push(counter.add(1).await?);
+                }
+                assert!(sums.is_sorted(), "{sums:?}");
+                Ok::<_, coordination::Error>(sums)
+            });
+        }
+    }
+    let mut sums = BTreeSet::new();
+    while let Some(outcome) = tasks.join_next().await {
+        sums.extend(outcome.expect("no panic")?);
+    }
+    let total = i64::try_from(9 * rounds).expect("small");
+    assert!(sums.into_iter().eq(1..=total), "each sum once");
+    assert_eq!(reader.read().await?, total);
+    assert_eq!(reader.add(-total - 5).await?, -5);
+    assert_eq!(reader.read().await?, -5);
+    Ok(())
+}
+
+/// VA2: a sum that is no 64-bit number is an error, and nothing is added.
+pub async fn va2_overflow_is_refused(stage: &Stage) -> Result<()> {
+    let counter = counter(&connect(stage, "one").await?);
+    assert_eq!(counter.read().await?, 0);
+    for (limit, too_much) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX, i64::MAX)] {
+        assert_eq!(counter.add(limit).await?, limit);
+        let refused = counter.add(too_much).await.expect_err("it is too much");
+        assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Value, Effect::None));
+        assert_eq!(refused.key(), Some(NAME));
+        assert_eq!(counter.read().await?, limit);
+        // Back to zero, in two steps: there is one negative number more.
+        counter.add(-(limit / 2)).await?;
+        let rest = counter.read().await?;
+        assert_eq!(counter.add(-rest).await?, 0);
+    }
+    Ok(())
+}
+
+/// VA2: an addition whose future was dropped, wherever it was, counts once or not at all.
+pub async fn va2_a_dropped_addition_counts_once_or_never(stage: &Stage) -> Result<()> {
+    let (one, other) = (connect(stage, "one").await?, connect(stage, "other").await?);
+    let (dropped, reader) = (counter(&one), counter(&other));
+    let mut chance = Chance::new("va2_a_dropped_addition_counts_once_or_never");
+    let (mut tried, mut confirmed) = (0, 0);
+    for round in 0..stage.rounds(60, 20) {
+        // Each has a digit of its own, so that one that counts twice is told from another.
+        let before = reader.read().await?;
+        let polls = if round % 2 == 0 { round / 2 % 6 } else { chance.below(12) };
+        let done = drop_after_polls(dropped.add(1_000), polls).await;
+        tried += 1;
+        confirmed += i64::from(done);
+        assert!(!done || reader.read().await? >= before + 1_000);
+    }
+    // Those that were dropped may still be under way.
+    for _ in 0..5 {
+        sleep(MOMENT).await;
+        let sum = reader.read().await? / 1_000;
+        assert!(sum >= confirmed && sum <= tried, "{confirmed} ≤ {sum} ≤ {tried}");
+    }
+    let sum = reader.read().await?;
+    assert_eq!(sum % 1_000, 0);
+    assert_eq!(dropped.add(1).await?, sum + 1);
+    at_every_poll(stage, "compare_and_set", stage.rounds(1, 2), interrupted_write).await
+}
+
+/// VA2: a process that is killed while it counts has counted what it was told, and at most one more.
+pub async fn va2_a_killed_counter_has_counted(stage: &Stage) -> Result<()> {
+    let here = counter(&connect(stage, "here").await?);
+    let mut chance = Chance::new("va2_a_killed_counter_has_counted");
+    let mut before = 0;
+    for round in 0..stage.rounds(4, 3) {
+        let workers = [0, 1].map(|worker| stage.worker(&format!("worker-{round}-{worker}")));
+        for worker in &workers {
+            worker.send(json!({ "command": "count", "counter": NAME }));
+        }
+        let mut sums = BTreeSet::new();
+        for _ in 0..10 {
+            sums.extend(workers[0].event(PATIENCE).expect("it counts")["sum"].as_i64());
+            sums.insert(here.add(1).await?);
+        }
+        sleep(Duration::from_micros(100) * u32::try_from(chance.below(100)).unwrap_or(0)).await;
+        for worker in &workers {
+            worker.kill();
+            while let Some(event) = worker.event(PATIENCE) {
+                sums.extend(event["sum"].as_i64());
+            }
+        }
+        // A last call of each may be on its way, or was not told any more.
+        sleep(MOMENT).await;
+        let sum = here.add(1).await?;
+        sums.insert(sum);
+        let confirmed = i64::try_from(sums.len()).expect("small");
+        let counted = sum - before;
+        assert!((confirmed..=confirmed + 2).contains(&counted), "{counted} of {confirmed}");
+        assert!(sums.first().is_some_and(|first| *first > before), "no sum twice: {sums:?}");
+        before = sum;
+    }
+    Ok(())
+}
+
+/// VA2: the connection is cut before or after the answer to an addition, while others add as well: what was
+/// confirmed is there once; what was not is an error that says that it may be there, once.
+pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
+    let other = counter(&stage.connect("other").await?);
+    let over = Arc::new(AtomicBool::new(false));
+    let adding = {
+        let (other, over) = (other.clone(), Arc::clone(&over));
+        tokio::spawn(async move {
+            let mut sums = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                sums.push(other.add(1).await?);
+                sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, coordination::Error>(sums)
+        })
+    };
+    let (mut sums, mut unknown) = (Vec::new(), 0);
+    let cuts = at_every_cut(stage, "add", FRAMES, async |scene: &Scene<'_>| {
+        let cut_off = counter(&scene.one);
+        match scene.attempt(cut_off.add(1)).await.expect("it is not dropped") {
+            Ok(sum) => sums.push(sum),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{scene:?}: {error}");
+                unknown += i64::from(error.effect() == Effect::Unknown);
+                assert_ne!(error.effect(), Effect::Applied, "{scene:?}");
+            }
+        }
+        Ok(())
+    });
+    let cuts = cuts.await?;
+    over.store(true, Ordering::SeqCst);
+    sums.extend(adding.await.expect("no panic")?);
+    let confirmed: BTreeSet<_> = sums.iter().copied().collect();
+    assert_eq!(confirmed.len(), sums.len(), "no sum is answered twice");
+    let confirmed = i64::try_from(confirmed.len()).expect("small");
+    let sum = other.read().await?;
+    eprintln!("VA2: {cuts} cuts, {confirmed} confirmed, {unknown} unknown, and the sum is {sum}");
+    assert!((confirmed..=confirmed + unknown).contains(&sum), "{sum}");
+    assert!(cuts >= 8, "the cuts are to hit: {cuts}");
+    Ok(())
+}
+
+/// VA2: while the store is out of reach calls fail within their bound, and say what may have happened.
+pub async fn va2_out_of_reach_is_told(stage: &Stage) -> Result<()> {
+    let client = stage.connect_by_proxy("cut off").await?;
+    let (counter, value) = (counter(&client), value(&client));
+    assert_eq!(counter.add(1).await?, 1);
+    let version = value.set(&1).await?;
+    // As long as a lease, or a call that began just before that.
+    let ttl = stage.ttl().expect("the check is for leases");
+    let bound = ttl + stage.attempt_timeout() + SLACK + stage.scheduling();
+    stage.proxy().set_both(Mode::Blackhole);
+    let start = std::time::Instant::now();
+    let read = counter.read();
+    let add = counter.add(1);
+    let write = value.compare_and_set(Some(version), &2);
+    let (read, add, write) = tokio::join!(read, add, write);
+    let took = start.elapsed();
+    assert!(took <= bound, "{took:?}");
+    let read = read.expect_err("out of reach");
+    assert_eq!((read.kind(), read.effect()), (ErrorKind::Unavailable, Effect::None));
+    // It reads first, and did not come further.
+    let add = add.expect_err("out of reach");
+    assert_eq!((add.kind(), add.effect()), (ErrorKind::Unavailable, Effect::None));
+    let write = write.expect_err("out of reach");
+    assert_eq!((write.kind(), write.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    stage.proxy().heal();
+    let healed = async {
+        while counter.read().await.is_err() {
+            sleep(MOMENT).await;
+        }
+    };
+    timeout(PATIENCE, healed).await.expect("it is in reach again");
+    assert_eq!(counter.add(1).await?, 2);
+    let present = value.read().await?.expect("it was set").value;
+    assert!((1..=2).contains(&present), "{present}");
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! VA3: what those who watch a value are told.
+
+use tokio::time::sleep;
+
+use super::super::tools::{Chance, MOMENT};
+use super::*;
+use crate::harness::Mode;
+
+/// VA3: a watcher who keeps up is told of every value and of its deletion, and of nothing twice.
+pub async fn va3_every_change_is_told(stage: &Stage) -> Result<()> {
+    let (one, other) = (connect(stage, "one").await?, connect(stage, "other").await?);
+    let mut watches = [value(&one).watch(), value(&other).watch()];
+    for watch in &mut watches {
+        assert_eq!(told(watch).await?, None, "there is none at first");
+    }
+    let mut last = None;
+    for round in 0..stage.rounds(10, 4) {
+        for number in 0..3 {
+            let version = value(if number % 2 == 0 { &one } else { &other }).set(&number).await?;
+            assert!(Some(version) > last);
+            last = Some(version);
+            for watch in &mut watches {
+                let change = told(watch).await?.expect("there is one");
+                assert_eq!((change.version, change.value), (version, number));
+            }
+        }
+        let mut late = value(&other).watch();
+        assert_eq!(told(&mut late).await?.map(|change| change.value), Some(2), "round {round}");
+        assert!(value(&one).delete().await?);
+        for watch in watches.iter_mut().chain([&mut late]) {
+            assert_eq!(told(watch).await?, None, "it was deleted");
+        }
+    }
+    let quiet = timeout(MOMENT, watches[0].next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    Ok(())
+}
+
+/// What a watch tells until the number comes.
+async fn watch_until(
+    mut changes: ValueWatch<u64>,
+    last: u64,
+    pause: Duration,
+) -> Result<Vec<Version>> {
+    let mut versions = Vec::new();
+    loop {
+        let change = told(&mut changes).await?;
+        versions.extend(change.as_ref().map(|change| change.version));
+        if change.is_some_and(|change| change.value == last) {
+            return Ok(versions);
+        }
+        sleep(pause).await;
+    }
+}
+
+/// VA3: whoever watches, fast or slow, sees versions rise and reaches the last value.
+pub async fn va3_watchers_reach_the_last_value(stage: &Stage) -> Result<()> {
+    const LAST: u64 = u64::MAX;
+    let mut clients = Vec::new();
+    for client in 0..3 {
+        clients.push(connect(stage, &format!("client-{client}")).await?);
+    }
+    let mut watchers = JoinSet::new();
+    for (client, pause) in [(0, 0), (1, 0), (2, 1), (2, 10)] {
+        let changes = value(&clients[client]).watch();
+        watchers.spawn(watch_until(changes, LAST, Duration::from_millis(pause)));
+    }
+    let rounds = stage.rounds(200, 25);
+    let mut writers = JoinSet::new();
+    let mut chance = Chance::new("va3_watchers_reach_the_last_value");
+    for client in &clients {
+        let (value, mut chance) = (value(client), chance.fork());
+        writers.spawn(async move {
+            for round in 0..rounds as u64 {
+                match chance.below(5) {
+                    0 => value.delete().await.map(|_| ())?,
+                    1 => value.update(|value| value.unwrap_or(round)).await.map(|_| ())?,
+                    _ => value.set(&round).await.map(|_| ())?,
+                }
+            }
+            Ok::<_, coordination::Error>(())
+        });
+    }
+    while let Some(outcome) = writers.join_next().await {
+        outcome.expect("no panic")?;
+    }
+    let last = value(&clients[0]).set(&LAST).await?;
+    while let Some(outcome) = watchers.join_next().await {
+        let versions = outcome.expect("no panic")?;
+        assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
+        assert_eq!(versions.last(), Some(&last));
+        eprintln!("VA3: a watcher saw {} values", versions.len());
+    }
+    Ok(())
+}
+
+/// VA3: a watcher goes on when the history that it would look back to is gone, and when the server was away.
+pub async fn va3_watchers_survive_compaction(stage: &Stage) -> Result<()> {
+    let writer = value(&stage.connect("writer").await?);
+    let watching = stage.connect_by_proxy("watching").await?;
+    let mut changes = value(&watching).watch();
+    assert_eq!(told(&mut changes).await?, None);
+    for round in 0..3_u64 {
+        writer.set(&(10 * round)).await?;
+        while told(&mut changes).await?.is_none_or(|change| change.value != 10 * round) {}
+        stage.proxy().set_both(Mode::Stall);
+        for number in 1..=5 {
+            writer.set(&(10 * round + number)).await?;
+        }
+        stage.server().compact();
+        match round {
+            0 => {}
+            1 => stage.proxy().reset_all(),
+            _ => {
+                stage.server().node(0).restart();
+                stage.server().wait_ready();
+            }
+        }
+        stage.proxy().heal();
+        let last = 10 * round + 5;
+        while told(&mut changes).await?.is_none_or(|change| change.value != last) {}
+    }
+    Ok(())
+}
+
+/// VA3: a watcher who was cut off goes on with the value as it is then.
+pub async fn va3_watchers_go_on_after_an_outage(stage: &Stage) -> Result<()> {
+    let writer = value(&stage.connect("writer").await?);
+    let mut changes = value(&stage.connect_by_proxy("watching").await?).watch();
+    assert_eq!(told(&mut changes).await?, None);
+    let mut seen = writer.set(&0).await?;
+    for (round, mode) in [Mode::Blackhole, Mode::Stall].into_iter().enumerate() {
+        while told(&mut changes).await?.is_none_or(|change| change.version < seen) {}
+        stage.proxy().set_both(mode);
+        for number in 1..=5 {
+            writer.set(&number).await?;
+        }
+        if round == 0 {
+            writer.delete().await?;
+        }
+        let last = writer.set(&6).await?;
+        let unheard = timeout(stage.attempt_timeout(), changes.next()).await;
+        assert!(unheard.is_err(), "it is cut off: {unheard:?}");
+        stage.proxy().heal();
+        while seen < last {
+            if let Some(change) = told(&mut changes).await? {
+                assert!(change.version > seen, "{} after {seen}", change.version);
+                seen = change.version;
+            }
+        }
+        seen = writer.set(&7).await?;
+    }
+    Ok(())
+}
