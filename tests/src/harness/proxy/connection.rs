@@ -12,7 +12,12 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Direction, Edge, Lane, Mode, Parser, Shared, Then, member};
+use super::{
+    Direction, Mode, Shared,
+    frames::{Edge, Parser},
+    lane::{Lane, Then},
+    member,
+};
 
 /// How a connection ends unless both sides close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

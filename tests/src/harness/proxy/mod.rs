@@ -10,6 +10,7 @@
 
 mod connection;
 mod frames;
+mod lane;
 mod member;
 
 use std::{
@@ -32,7 +33,7 @@ use tokio::{
 
 use super::{ports::free_address, wait_until};
 use connection::{End, Ending};
-use frames::{Edge, Parser};
+use lane::{Lane, Then};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +169,7 @@ impl Proxy {
     pub fn is_cut_pending(&self) -> bool {
         [Direction::ToServer, Direction::ToClient]
             .iter()
-            .any(|direction| self.shared.lane(*direction).cut().is_some())
+            .any(|direction| self.shared.lane(*direction).is_cut_pending())
     }
 
     /// Closes all connections with a reset (RST); on return it is done.
@@ -327,114 +328,6 @@ impl Shared {
         // Before the look, so that whoever bars it either finds it or is seen.
         self.open().insert(number, sender.clone());
         sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
-    }
-}
-
-/// One direction of all connections.
-#[derive(Debug, Default)]
-struct Lane {
-    mode: watch::Sender<Mode>,
-    cut: Mutex<Option<Cut>>,
-    bytes: AtomicU64,
-    counts: Mutex<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    requests: u64,
-    messages: BTreeMap<(u64, u32), u64>,
-}
-
-/// A cut to be made.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    unit: Unit,
-    left: u64,
-    /// Whether the last unit is forwarded.
-    inclusive: bool,
-    then: Then,
-}
-
-/// What becomes of a connection, and of those beside it, where it is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// It ends.
-    End,
-    /// All that follows in this direction is kept back.
-    Stall,
-}
-
-impl Lane {
-    fn arm(&self, unit: Unit, count: u64, inclusive: bool, then: Then) {
-        assert!(count > 0, "there is nothing to cut before the first unit");
-        *self.cut() = Some(Cut { unit, left: count, inclusive, then });
-    }
-
-    fn disarm(&self) {
-        *self.cut() = None;
-    }
-
-    fn cut(&self) -> MutexGuard<'_, Option<Cut>> {
-        lock(&self.cut)
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        lock(&self.counts)
-    }
-
-    /// Counts what has come on a connection.
-    fn count(&self, connection: u64, bytes: usize, edges: &[Edge]) {
-        self.bytes.fetch_add(bytes as u64, Ordering::SeqCst);
-        let mut counts = self.counts();
-        for frame in edges.iter().filter(|edge| !edge.end).map(|edge| edge.frame) {
-            if frame.is(Unit::Requests) {
-                counts.requests += 1;
-            }
-            if frame.is(Unit::Messages) {
-                *counts.messages.entry((connection, frame.stream)).or_default() += 1;
-            }
-        }
-    }
-
-    /// Where in a chunk about to be forwarded the connection must be cut, if it must, and what then.
-    fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<(usize, Then)> {
-        let mut armed = self.cut();
-        let cut = armed.as_mut()?;
-        let then = cut.then;
-        let offset = match cut.unit {
-            Unit::Bytes => cut.offset_of_byte(length),
-            _ => cut.offset_of_frame(edges),
-        }?;
-        *armed = None;
-        if then == Then::Stall {
-            // With the cut forgotten, and not after: whoever sees no cut pending sees the stall.
-            self.mode.send_replace(Mode::Stall);
-        }
-        Some((offset, then))
-    }
-}
-
-impl Cut {
-    fn offset_of_byte(&mut self, length: usize) -> Option<usize> {
-        let length = length as u64;
-        if self.left > length {
-            self.left -= length;
-            return None;
-        }
-        let offset = if self.inclusive { self.left } else { self.left - 1 };
-        usize::try_from(offset).ok()
-    }
-
-    fn offset_of_frame(&mut self, edges: &[Edge]) -> Option<usize> {
-        let (unit, inclusive) = (self.unit, self.inclusive);
-        edges
-            .iter()
-            .filter(|edge| edge.end == inclusive && edge.frame.is(unit))
-            .find(|_| {
-                self.left -= 1;
-                self.left == 0
-            })
-            .map(|edge| edge.offset)
     }
 }
 
