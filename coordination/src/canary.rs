@@ -4,53 +4,66 @@
 //! feature `simulation`, where the variable `COORDINATION_CANARY` chooses one; in every other build
 //! [`sings`] is `false` at compile time. `docs/testing.md` says which run catches which.
 
-/// A mistake, by what it gets wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(feature = "file", feature = "simulation")),
-    expect(dead_code, reason = "each is made where its store is built")
-)]
-pub(crate) enum Canary {
+/// Declares each mistake with what `COORDINATION_CANARY` calls it.
+macro_rules! canaries {
+    ($($(#[$doc:meta])* $canary:ident = $name:literal,)*) => {
+        /// A mistake, by what it gets wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(
+            not(all(feature = "file", feature = "simulation")),
+            expect(dead_code, reason = "each is made where its store is built")
+        )]
+        pub(crate) enum Canary {
+            $($(#[$doc])* $canary,)*
+        }
+
+        /// The names that `COORDINATION_CANARY` takes, in the order of the canaries.
+        #[cfg(feature = "simulation")]
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
+    };
+}
+
+canaries! {
     /// The deadline counts from when the heartbeat's answer came.
-    ReceiveTimeDeadline,
+    ReceiveTimeDeadline = "receive-time-deadline",
     /// The deadline is judged by a clock that stops while the machine is suspended.
-    ClockStopsInSuspend,
+    ClockStopsInSuspend = "clock-stops-in-suspend",
     /// A waiter does not look whether its own entry still stands when its turn comes.
-    NoOwnEntryCheck,
+    NoOwnEntryCheck = "no-own-entry-check",
     /// A release removes whatever entry is first in the queue.
-    ReleaseByName,
+    ReleaseByName = "release-by-name",
     /// A release is not repeated when its answer is lost.
-    OwnerForgottenBeforeRelease,
+    OwnerForgottenBeforeRelease = "owner-forgotten-before-release",
     /// What a cancelled acquire entered is left behind.
-    CancelledAcquireNotCleaned,
+    CancelledAcquireNotCleaned = "cancelled-acquire-not-cleaned",
     /// Any answer of the store counts as a heartbeat, that of a server cut off from its leader too.
-    DeadlineFromReads,
+    DeadlineFromReads = "deadline-from-reads",
     /// After a loss the new session goes on with the entry of the old one.
-    OldEntryAdopted,
+    OldEntryAdopted = "old-entry-adopted",
     /// Tokens start again when the store has lost its data.
-    PlainCounterToken,
+    PlainCounterToken = "plain-counter-token",
     /// The token is the place in the queue.
-    TokenIsQueueLength,
+    TokenIsQueueLength = "token-is-queue-length",
     /// A guard is held until a task has noticed that it is not.
-    LossSetByTaskOnly,
+    LossSetByTaskOnly = "loss-set-by-task-only",
     /// Who holds a lock may take it once more in the same session.
-    Reentrant,
+    Reentrant = "reentrant",
     /// A lock `ab` is in the way of the lock `a`.
-    PrefixMatch,
+    PrefixMatch = "prefix-match",
     /// Each wake-up gives the waiter its whole timeout again.
-    TimeoutRestarts,
+    TimeoutRestarts = "timeout-restarts",
     /// A heartbeat puts back an entry that was released meanwhile.
-    RenewalAfterRelease,
+    RenewalAfterRelease = "renewal-after-release",
     /// The last one to leave a queue unlinks its file.
-    UnlinkOnRelease,
+    UnlinkOnRelease = "unlink-on-release",
     /// A missed notification is never made up for.
-    NoRecheck,
+    NoRecheck = "no-recheck",
     /// A cancelled acquire of a semaphore keeps its permit.
-    PermitLeaked,
+    PermitLeaked = "permit-leaked",
     /// The answer to a call that was given up is taken for that of the next one.
-    AnswerOfAnotherCall,
+    AnswerOfAnotherCall = "answer-of-another-call",
     /// A dropped guard keeps what it held.
-    NoDrop,
+    NoDrop = "no-drop",
 }
 
 /// Whether this process is to make the mistake.
@@ -59,49 +72,19 @@ pub(crate) const fn sings(_: Canary) -> bool {
     false
 }
 
+/// Whether this process is to make the mistake.
 #[cfg(feature = "simulation")]
-pub(crate) use chosen::{NAMES, sings};
-
-#[cfg(feature = "simulation")]
-mod chosen {
-    use super::Canary;
-    use std::sync::OnceLock;
-
-    /// The names that `COORDINATION_CANARY` takes, in the order of the canaries.
-    pub(crate) const NAMES: [&str; 20] = [
-        "receive-time-deadline",
-        "clock-stops-in-suspend",
-        "no-own-entry-check",
-        "release-by-name",
-        "owner-forgotten-before-release",
-        "cancelled-acquire-not-cleaned",
-        "deadline-from-reads",
-        "old-entry-adopted",
-        "plain-counter-token",
-        "token-is-queue-length",
-        "loss-set-by-task-only",
-        "reentrant",
-        "prefix-match",
-        "timeout-restarts",
-        "renewal-after-release",
-        "unlink-on-release",
-        "no-recheck",
-        "permit-leaked",
-        "answer-of-another-call",
-        "no-drop",
-    ];
-
+pub(crate) fn sings(canary: Canary) -> bool {
     /// The position of the one that sings.
-    static CHOSEN: OnceLock<Option<usize>> = OnceLock::new();
+    static CHOSEN: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
+    // By position: a canary that is named here would look as if something made the mistake.
+    *CHOSEN.get_or_init(choose) == Some(canary as usize)
+}
 
-    pub(crate) fn sings(canary: Canary) -> bool {
-        *CHOSEN.get_or_init(choose) == Some(canary as usize)
-    }
-
-    fn choose() -> Option<usize> {
-        let name = std::env::var("COORDINATION_CANARY").ok()?;
-        let known = NAMES.iter().position(|known| *known == name);
-        // A run that was to catch a mistake and makes none would prove nothing.
-        Some(known.unwrap_or_else(|| panic!("COORDINATION_CANARY={name:?}: no such canary")))
-    }
+#[cfg(feature = "simulation")]
+fn choose() -> Option<usize> {
+    let name = std::env::var("COORDINATION_CANARY").ok()?;
+    let known = NAMES.iter().position(|known| *known == name);
+    // A run that was to catch a mistake and makes none would prove nothing.
+    Some(known.unwrap_or_else(|| panic!("COORDINATION_CANARY={name:?}: no such canary")))
 }
