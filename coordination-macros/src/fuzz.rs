@@ -2,7 +2,7 @@
 //!
 //! What the library reads at run time too, names with placeholders and durations, has to mean the same.
 
-use coordination_fuzzing::{Mutants, run};
+use coordination_fuzzing::{Mutants, as_literal, run};
 use proc_macro2::{Span, TokenStream};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -202,12 +202,7 @@ fn known_template(parts: &[std::result::Result<String, usize>]) -> TestCaseResul
         match part {
             Ok(text) => {
                 expected.push_str(text);
-                for c in text.chars() {
-                    source.push(c);
-                    if "<>{}".contains(c) {
-                        source.push(c);
-                    }
-                }
+                source.push_str(&as_literal(text));
             }
             Err(name) => {
                 expected.push_str(NAMES[*name]);

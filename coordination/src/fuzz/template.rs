@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use coordination_fuzzing::{Mutants, run};
+use coordination_fuzzing::{Mutants, as_literal, run};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -145,12 +145,7 @@ fn known_template(parts: &[Part], values: &Value) -> TestCaseResult {
         match part {
             Part::Text(text) => {
                 expected.push_str(text);
-                for c in text.chars() {
-                    source.push(c);
-                    if "<>{}".contains(c) {
-                        source.push(c);
-                    }
-                }
+                source.push_str(&as_literal(text));
             }
             Part::Path(path, angled) => {
                 let (path, value) = PATHS[*path];

@@ -45,6 +45,34 @@ pub(crate) fn from_data<T: serde::de::DeserializeOwned>(
     })
 }
 
+/// What a store has, for the tests of those who read it.
+#[cfg(test)]
+pub(crate) mod stored {
+    use super::Data;
+    use crate::backend::{Entry, EntryId, Listing, Mode, SessionId, Value};
+
+    pub(crate) fn entry(seq: u64, mode: Mode, data: impl Into<Data>) -> Entry {
+        Entry {
+            id: EntryId::random(SessionId::random()),
+            seq,
+            member: "".into(),
+            since: None,
+            mode,
+            data: data.into(),
+        }
+    }
+
+    pub(crate) fn listing(entries: Vec<Entry>, value: Option<&str>) -> Listing {
+        let value = value.map(|data| Value { version: 1, data: data.into() });
+        Listing { entries, value, ..Listing::default() }
+    }
+
+    /// A queue with a value, and nobody in it.
+    pub(crate) fn value(data: &str) -> Listing {
+        listing(Vec::new(), Some(data))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

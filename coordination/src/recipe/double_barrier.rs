@@ -254,22 +254,13 @@ impl fmt::Debug for Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{EntryId, Mode, SessionId, Value};
+    use crate::backend::Mode;
+    use crate::recipe::data::stored;
 
     fn listing(seqs: &[u64], value: Option<&str>) -> Listing {
-        let entry = |seq: &u64| Entry {
-            id: EntryId::random(SessionId::random()),
-            seq: *seq,
-            member: "".into(),
-            since: None,
-            mode: Mode::Exclusive,
-            data: if *seq == 10 { "3" } else { "2" }.into(),
-        };
-        Listing {
-            entries: seqs.iter().map(entry).collect(),
-            value: value.map(|data| Value { version: 1, data: data.into() }),
-            ..Listing::default()
-        }
+        let entry =
+            |seq: &u64| stored::entry(*seq, Mode::Exclusive, if *seq == 10 { "3" } else { "2" });
+        stored::listing(seqs.iter().map(entry).collect(), value)
     }
 
     fn verdict(parties: u32, listing: &Listing, own: usize) -> (String, u64) {

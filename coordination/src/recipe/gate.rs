@@ -139,23 +139,14 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{EntryId, SessionId, Value};
+    use crate::recipe::data::stored;
 
     fn listing(limits: Limits, claims: &[Claim]) -> Listing {
-        let entry = |(seq, claim): (u64, &Claim)| Entry {
-            id: EntryId::random(SessionId::random()),
-            seq,
-            member: "".into(),
-            since: None,
-            mode: Mode::Shared,
-            data: claim.data().expect("it fits"),
+        let entry = |(seq, claim): (u64, &Claim)| {
+            stored::entry(seq, Mode::Shared, claim.data().expect("it fits"))
         };
         let data = to_data("enter", &limits, MAX_VALUE_BYTES).expect("it fits");
-        Listing {
-            entries: (1..).zip(claims).map(entry).collect(),
-            value: Some(Value { version: 1, data }),
-            ..Listing::default()
-        }
+        stored::listing((1..).zip(claims).map(entry).collect(), Some(&data))
     }
 
     /// What the entry of this index is to do, and why it is refused.

@@ -181,19 +181,18 @@ impl fmt::Debug for Latch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Value;
+    use crate::recipe::data::stored;
 
     #[test]
     fn what_the_store_has_is_a_latch_or_damage() {
-        let stored = |data: &str| {
-            let value = Some(Value { version: 1, data: data.into() });
-            let stored = Stored::of(&Listing { value, ..Listing::default() }, 2, "remaining");
-            stored.map(|stored| stored.remaining).map_err(|error| error.kind())
+        let remaining = |data: &str| {
+            let latch = Stored::of(&stored::value(data), 2, "remaining");
+            latch.map(|latch| latch.remaining).map_err(|error| error.kind())
         };
-        assert_eq!(stored(r#"{"count":2,"remaining":2}"#), Ok(2));
-        assert_eq!(stored(r#"{"count":3,"remaining":2}"#), Err(ErrorKind::Mismatch));
+        assert_eq!(remaining(r#"{"count":2,"remaining":2}"#), Ok(2));
+        assert_eq!(remaining(r#"{"count":3,"remaining":2}"#), Err(ErrorKind::Mismatch));
         for damaged in ["", "2", r#"{"count":2}"#, r#"{"count":2,"remaining":127}"#] {
-            assert_eq!(stored(damaged), Err(ErrorKind::Corrupt), "{damaged}");
+            assert_eq!(remaining(damaged), Err(ErrorKind::Corrupt), "{damaged}");
         }
     }
 }

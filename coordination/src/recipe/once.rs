@@ -252,7 +252,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::Value;
+    use crate::recipe::data::stored;
 
     fn claims(clock: &[u64], period: u64, is_aligned: bool) -> Vec<(u64, u64)> {
         let mut last = None;
@@ -292,8 +292,7 @@ mod tests {
     #[test]
     fn a_claim_that_nobody_can_have_made_is_damage() {
         let kind = |data: &str| {
-            let value = Some(Value { version: 1, data: data.into() });
-            let last = Last::of(&Listing { value, ..Listing::default() }, "claim");
+            let last = Last::of(&stored::value(data), "claim");
             last.err().map(|error| error.kind())
         };
         assert_eq!(kind(r#"{"number":3,"at":5,"next":18446744073709551615}"#), None);

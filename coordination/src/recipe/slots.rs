@@ -148,19 +148,13 @@ pub(super) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{EntryId, Mode, SessionId};
+    use crate::backend::Mode;
+    use crate::recipe::data::stored;
 
     #[test]
     fn a_claim_is_one_that_can_have_been_made() {
         let kind = |data: &str| {
-            let entry = Entry {
-                id: EntryId::random(SessionId::random()),
-                seq: 7,
-                member: "m".into(),
-                since: None,
-                mode: Mode::Shared,
-                data: data.into(),
-            };
+            let entry = stored::entry(7, Mode::Shared, data);
             Claim::of(&entry).err().map(|error| error.kind())
         };
         assert_eq!(kind(r#"{"wants":500,"slots":[9999]}"#), None);

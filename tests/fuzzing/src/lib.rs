@@ -51,6 +51,12 @@ where
     }
 }
 
+/// The text as it stands in a template, where the characters that mean something are doubled.
+pub fn as_literal(text: &str) -> String {
+    let doubled = |c: char| std::iter::repeat_n(c, if "<>{}".contains(c) { 2 } else { 1 });
+    text.chars().flat_map(doubled).collect()
+}
+
 fn batch<S: Strategy>(
     name: &str,
     seed: u64,

@@ -211,6 +211,7 @@ mod tests {
 
     use super::super::schedule::Rules;
     use super::*;
+    use crate::recipe::data::stored;
 
     proptest! {
         /// On a store without a clock: by the real time before which nobody can use the permit, and by
@@ -333,8 +334,7 @@ mod tests {
             let data = format!(
                 r#"{{"rules":{{"limits":[[4294967295,1000]],"margin":0,"paced":{paced}}},"id":7,"epoch":1,"now":9,"given":0,"slots":[]}}"#
             );
-            let value = Some(Value { version: 1, data: data.into() });
-            let time = Clock::default().read(&Listing { value, ..Listing::default() }, at(5));
+            let time = Clock::default().read(&stored::value(&data), at(5));
             time.err().map(|error| error.kind())
         };
         assert_eq!((kind(true), kind(false)), (None, Some(ErrorKind::Corrupt)));
