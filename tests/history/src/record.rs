@@ -152,6 +152,18 @@ impl From<ErrorKind> for Why {
     }
 }
 
+impl Event {
+    /// What a release returned.
+    pub fn released(returned: &coordination::Result<()>) -> Self {
+        let outcome = match returned {
+            Ok(()) => 0,
+            Err(error) if error.loss_reason().is_some() => 1,
+            Err(_) => 2,
+        };
+        Self::ReleaseReturn { outcome }
+    }
+}
+
 /// A small operation, judged by O7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {

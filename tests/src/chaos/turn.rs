@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use coordination::{
-    Admission, BootInstant, Coordinator, Election, Error, ErrorKind, Grant, Leadership, Limiter,
-    Lock, LockGuard, Patience, Permit, Result, Semaphore, TimedRelease, WorkSlot,
+    Admission, BootInstant, Coordinator, Election, Error, Grant, Leadership, Limiter, Lock,
+    LockGuard, Patience, Permit, Result, Semaphore, TimedRelease, WorkSlot,
 };
 use coordination_history::{Event, NEVER, NO_SLOT, Why, now};
 use rand::{Rng, RngExt, rngs::StdRng};
@@ -263,28 +263,19 @@ impl Contender {
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
         ask(held.grant(), pen);
         pen.write(Event::ReleaseCall);
-        let outcome = match plan.end {
-            End::Release => outcome(held.release().await),
+        let event = match plan.end {
+            End::Release => Event::released(&held.release().await),
             End::Drop | End::ByItself => {
                 drop(held);
-                if is_lost { LOST } else { UNKNOWN }
+                Event::ReleaseReturn { outcome: if is_lost { LOST } else { UNKNOWN } }
             }
         };
-        pen.write(Event::ReleaseReturn { outcome });
+        pen.write(event);
     }
 }
 
-const RELEASED: u8 = 0;
 const LOST: u8 = 1;
 const UNKNOWN: u8 = 2;
-
-fn outcome(released: Result<()>) -> u8 {
-    match released.map_err(|error| error.kind()) {
-        Ok(()) => RELEASED,
-        Err(ErrorKind::Lost | ErrorKind::Closed) => LOST,
-        Err(_) => UNKNOWN,
-    }
-}
 
 fn why(error: &Error) -> Why {
     let why = error.kind().into();

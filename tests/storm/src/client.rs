@@ -110,19 +110,15 @@ async fn hold(held: Held, attempt: Attempt<'_>, round: Round) {
     let is_held = held.grant().is_held();
     attempt.note(Event::Probe { before, held: is_held });
     attempt.note(Event::ReleaseCall);
-    let outcome = match round.ending {
+    let returned = match round.ending {
         Ending::Released => Some(held.release().await),
         Ending::ReleaseDropped(polls) => within_polls(polls, held.release()).await,
         Ending::Dropped => return drop(held),
     };
-    let outcome = match outcome {
-        // Dropped on its way: it goes on in the background.
-        None => return,
-        Some(Ok(())) => 0,
-        Some(Err(error)) if error.loss_reason().is_some() => 1,
-        Some(Err(_)) => 2,
-    };
-    attempt.note(Event::ReleaseReturn { outcome });
+    // One that was dropped on its way goes on in the background.
+    if let Some(returned) = returned {
+        attempt.note(Event::released(&returned));
+    }
 }
 
 fn nanoseconds(time: Duration) -> u64 {

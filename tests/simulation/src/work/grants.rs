@@ -199,15 +199,11 @@ pub(super) async fn hold(
             drop(Polled { future: Box::pin(held.release()), times }.await)
         }
         Ends::Released => {
-            let outcome = match held.release().await {
-                Ok(()) if is_lost => {
-                    return stage.broken(format!("C5: attempt {attempt} was lost, and released"));
-                }
-                Ok(()) => 0,
-                Err(error) if error.loss_reason().is_some() => 1,
-                Err(_) => 2,
-            };
-            record(Event::ReleaseReturn { outcome });
+            let returned = held.release().await;
+            if is_lost && returned.is_ok() {
+                return stage.broken(format!("C5: attempt {attempt} was lost, and released"));
+            }
+            record(Event::released(&returned));
         }
     }
 }

@@ -64,11 +64,9 @@ impl Turn {
         let before = now_ns();
         write(Event::Probe { before, held: guard.is_held() });
         write(Event::ReleaseCall);
-        let outcome = guard.release().await;
-        let lost = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
-        let known = if lost { 1 } else { 2 };
-        write(Event::ReleaseReturn { outcome: if outcome.is_ok() { 0 } else { known } });
-        outcome.map_err(failed)?;
+        let returned = guard.release().await;
+        write(Event::released(&returned));
+        returned.map_err(failed)?;
         Ok(token)
     }
 
