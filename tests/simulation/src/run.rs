@@ -63,6 +63,10 @@ pub(crate) fn run(seed: u64) -> Outcome {
     let report = check(&records, &rules(&stage.plan));
     let mut wrong = stage.take_broken();
     wrong.extend(report.violations.iter().map(ToString::to_string));
+    let unjudged =
+        [(report.misfits, "records fit nowhere"), (report.undecided, "searches were given up")];
+    let unjudged = unjudged.into_iter().filter(|(count, _)| *count > 0);
+    wrong.extend(unjudged.map(|(count, what)| format!("not judged: {count} {what}")));
     Outcome { records, report, wrong, mishaps, judged: stage.take_judged() }
 }
 
