@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use coordination::{ErrorKind, Lock};
+use coordination::Lock;
 use coordination_history::{Event, NEVER, NO_SLOT, Record, Writer};
 use coordination_tests::harness::log::now_ns;
 use serde_json::{Value, json};
