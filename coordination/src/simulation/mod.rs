@@ -51,6 +51,8 @@ struct Current {
     start: Instant,
     random: StdRng,
     client: Option<Arc<Client>>,
+    /// The last that [`moment`] gave.
+    moment: u64,
 }
 
 fn with<T>(ask: impl FnOnce(&mut Current) -> T) -> Option<T> {
@@ -68,8 +70,8 @@ impl Run {
     ///
     /// When there is one already.
     pub fn begin(seed: u64) -> Self {
-        let current =
-            Current { start: Instant::now(), random: StdRng::seed_from_u64(seed), client: None };
+        let random = StdRng::seed_from_u64(seed);
+        let current = Current { start: Instant::now(), random, client: None, moment: 0 };
         let before = CURRENT.replace(Some(current));
         assert!(before.is_none(), "a thread has one run at a time");
         Self(())
@@ -85,6 +87,16 @@ impl Drop for Run {
 /// Nanoseconds since the run began, by no client's clock.
 pub fn nanos() -> u64 {
     with(|current| current.start.elapsed().as_nanos() as u64).unwrap_or_default()
+}
+
+/// The same for a history: no two are alike, so that what happens within one tick of the clock is in its order too.
+pub fn moment() -> u64 {
+    let now = nanos();
+    with(|current| {
+        current.moment = now.max(current.moment + 1);
+        current.moment
+    })
+    .unwrap_or(now)
 }
 
 /// What this client's clock since boot shows; `None`: there is no simulation here.

@@ -31,7 +31,9 @@ pub(crate) async fn rage(stage: Arc<Stage>) {
         });
     }
     // What was begun ends by itself: a fault that is cut short would not be mended by its own hand.
-    while faults.join_next().await.is_some() {}
+    while let Some(ended) = faults.join_next().await {
+        ended.expect("a fault does not fail");
+    }
     stage.world.set_weather(Weather::calm());
 }
 

@@ -36,6 +36,8 @@ impl Outcome {
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.records.iter().for_each(|record| encode(record).hash(&mut hasher));
+        // Of most recipes nothing is in the history.
+        (&self.judged, &self.wrong).hash(&mut hasher);
         hasher.finish()
     }
 }

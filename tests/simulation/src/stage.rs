@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use coordination::simulation::{Client, World, nanos};
+use coordination::simulation::{Client, World, moment, nanos};
 use coordination::{Config, Coordinator, Error, ErrorKind, Version};
 use coordination_history::{Answer, Event, Kind, Object, Operation, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 
-use crate::plan::{Fault, Plan};
+use crate::plan::Plan;
 use crate::work::Ledgers;
 use crate::work::held::Held;
 use crate::work::several::PERMITS;
@@ -180,7 +180,7 @@ impl Stage {
     }
 
     pub(crate) fn record(&self, client: u32, object: u32, attempt: u64, event: Event) {
-        let record = Record { at: nanos(), client, attempt, object, event };
+        let record = Record { at: moment(), client, attempt, object, event };
         lock(&self.records).push(record);
     }
 
@@ -204,10 +204,10 @@ impl Stage {
     }
 
     fn ask(&self, object: u32, live: &Live) {
+        let before = moment();
         // As the holder would, by its own clock.
         let held = live.process.client.enter(|| live.held.is_held());
-        let probe = Event::Probe { before: nanos(), held };
-        self.record(live.process.number, object, live.attempt, probe);
+        self.record(live.process.number, object, live.attempt, Event::Probe { before, held });
     }
 
     /// Whoever says at this moment that it has this lock for itself.
@@ -243,7 +243,7 @@ impl Stage {
     /// A small operation begins; answers its number.
     pub(crate) fn begins(&self, process: &Process, object: u32, what: Operation) -> u64 {
         let number = self.number();
-        let under = Under { client: process.number, object, call: nanos(), what };
+        let under = Under { client: process.number, object, call: moment(), what };
         lock(&self.operations).insert(number, under);
         number
     }
@@ -254,10 +254,9 @@ impl Stage {
         else {
             return;
         };
-        // A store that has lost its values answers by what it has left.
-        if !self.plan.faults.contains(&Fault::Wipe) {
-            self.record(client, object, 0, Event::Operation { call, what, answer });
-        }
+        // A store that has lost its data answers by what it has left; what was asked before may have been seen.
+        let answer = if self.has_all_data() { answer } else { Answer::Unknown };
+        self.record(client, object, 0, Event::Operation { call, what, answer });
     }
 
     pub(crate) fn grants(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::nanos;
+use coordination::simulation::moment;
 use coordination::{Barrier, ErrorKind};
 use coordination_history::NEVER;
 use rand::RngExt;
@@ -55,7 +55,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 }
 
 async fn change(stage: &Stage, barrier: &Barrier, opens: bool) {
-    let call = nanos();
+    let call = moment();
     let index = {
         let mut ledger = lock(&stage.ledgers.barrier);
         ledger.changes.push(Change { opens, call, end: NEVER });
@@ -63,13 +63,13 @@ async fn change(stage: &Stage, barrier: &Barrier, opens: bool) {
     };
     let outcome = if opens { barrier.open().await } else { barrier.close().await };
     match outcome {
-        Ok(_) => lock(&stage.ledgers.barrier).changes[index].end = nanos(),
+        Ok(_) => lock(&stage.ledgers.barrier).changes[index].end = moment(),
         Err(error) => stage.failed("open or close", &error),
     }
 }
 
 async fn look(stage: &Stage, barrier: &Barrier) {
-    let call = nanos();
+    let call = moment();
     match barrier.is_open().await {
         Ok(is_open) => judge(stage, is_open, call, "is_open"),
         Err(error) => stage.failed("is_open", &error),
@@ -77,7 +77,7 @@ async fn look(stage: &Stage, barrier: &Barrier) {
 }
 
 async fn wait(stage: &Stage, barrier: &Barrier) {
-    let call = nanos();
+    let call = moment();
     let limit = stage.up_to(Duration::from_millis(200));
     match barrier.wait(Some(limit)).await {
         Ok(()) => judge(stage, true, call, "wait"),
@@ -92,7 +92,7 @@ async fn wait(stage: &Stage, barrier: &Barrier) {
 fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     let ledger = lock(&stage.ledgers.barrier);
-    if stage.has_all_data() && ledger.was(!is_open, call, nanos()) {
+    if stage.has_all_data() && ledger.was(!is_open, call, moment()) {
         let last = ledger.changes.iter().rev().take(6).collect::<Vec<_>>();
         stage.broken(format!("BR1: {what} since {call}: open is {is_open}, after {last:?}"));
     }

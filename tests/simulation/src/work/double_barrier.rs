@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::nanos;
+use coordination::simulation::moment;
 use coordination::{DoubleBarrier, FencingToken, Inside};
 use coordination_history::NEVER;
 use rand::RngExt;
@@ -34,7 +34,7 @@ fn barrier(process: &Process) -> DoubleBarrier {
 
 /// In and out.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
-    let (number, call) = (stage.number(), nanos());
+    let (number, call) = (stage.number(), moment());
     lock(&stage.ledgers.double_barrier).came.insert(number, (call, NEVER));
     let timeout = stage.up_to(Duration::from_millis(300));
     let inside = match barrier(process).enter(Some(timeout)).await {
@@ -44,7 +44,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     };
     let token = inside.token();
     judge_in(stage, number, call);
-    let guest = Guest { process: Arc::clone(process), inside, since: nanos() };
+    let guest = Guest { process: Arc::clone(process), inside, since: moment() };
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
     // In from here on for nobody who looks; the entry may be there until the store has confirmed.
@@ -59,7 +59,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let leaving = Some(stage.up_to(Duration::from_millis(300)));
     match inside.leave(leaving).await {
         Ok(()) => {
-            let now = nanos();
+            let now = moment();
             judge_out(stage, token, since);
             lock(&stage.ledgers.double_barrier).came.insert(number, (call, now));
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use coordination::LockGuard;
-use coordination::simulation::nanos;
+use coordination::simulation::moment;
 use coordination_history::Event;
 
 use super::held::Held;
@@ -24,7 +24,7 @@ pub(super) async fn hold(
     let held = Arc::new(Held::Lock(guard));
     stage.granted(process, object, attempt, &held);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-    record(Event::Probe { before: nanos(), held: held.is_held() });
+    record(Event::Probe { before: moment(), held: held.is_held() });
     stage.forget(object, attempt);
     let Some(Held::Lock(guard)) = Arc::into_inner(held) else {
         return stage.broken(format!("attempt {attempt} has its guard twice"));

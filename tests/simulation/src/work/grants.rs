@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use coordination::simulation::nanos;
+use coordination::simulation::{moment, nanos};
 use coordination::{Admission, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
@@ -64,7 +64,10 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
             hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
         }
         Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
-        Some(Err(error)) => record(Event::Refused { why: error.kind().into() }),
+        Some(Err(error)) => {
+            stage.failed("acquire", &error);
+            record(Event::Refused { why: error.kind().into() });
+        }
     }
 }
 
@@ -177,7 +180,7 @@ pub(super) async fn hold(
     stage.granted(process, object, attempt, &held);
     let is_lost = stay(stage, &held, &record).await;
     let probe = |before| Event::Probe { before, held: held.is_held() };
-    record(probe(nanos()));
+    record(probe(moment()));
     if is_lost && held.is_held() {
         stage.broken(format!("S4: attempt {attempt} was told of its loss, and is held again"));
     }
@@ -202,6 +205,9 @@ pub(super) async fn hold(
             let returned = held.release().await;
             if is_lost && returned.is_ok() {
                 return stage.broken(format!("C5: attempt {attempt} was lost, and released"));
+            }
+            if let Err(error) = &returned {
+                stage.failed("release", error);
             }
             record(Event::released(&returned));
         }
@@ -231,23 +237,21 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
 async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());
-    // When it was first seen to be lost: it is to be told soon after.
-    let mut seen = NEVER;
-    while nanos() < end || seen != NEVER {
+    let mut seems_lost = false;
+    // Once it was seen to be lost it is to be told soon.
+    while nanos() < end || seems_lost {
         let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
         tokio::select! {
             biased;
             _ = &mut lost => {
-                record(Event::Lost { deadline: seen });
+                record(Event::Lost { deadline: NEVER });
                 return true;
             }
             () = tokio::time::sleep(step) => {
-                let before = nanos();
+                let before = moment();
                 let is_held = held.is_held();
                 record(Event::Probe { before, held: is_held });
-                if !is_held && seen == NEVER {
-                    seen = nanos();
-                }
+                seems_lost |= !is_held;
             }
         }
     }

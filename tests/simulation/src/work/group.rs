@@ -6,7 +6,7 @@ mod watcher;
 
 use std::sync::Arc;
 
-use coordination::simulation::nanos;
+use coordination::simulation::moment;
 use coordination::{ErrorKind, Group};
 use rand::RngExt;
 
@@ -37,7 +37,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 
 /// G1 and G4, by one look.
 async fn read(stage: &Stage, process: &Process) {
-    let (call, left) = (nanos(), lock(&stage.ledgers.group).left());
+    let (call, left) = (moment(), lock(&stage.ledgers.group).left());
     let claims = lock(&stage.ledgers.group).said();
     match group(process).members().await {
         Ok(members) => {
@@ -55,7 +55,7 @@ async fn read(stage: &Stage, process: &Process) {
 }
 
 async fn create(stage: &Stage, process: &Process) {
-    let call = nanos();
+    let call = moment();
     match group(process).create().await {
         // It was not there.
         Ok(()) => lock(&stage.ledgers.group).judge_missing(stage, call),
@@ -65,7 +65,7 @@ async fn create(stage: &Stage, process: &Process) {
 }
 
 async fn delete(stage: &Stage, process: &Process) {
-    let call = nanos();
+    let call = moment();
     match group(process).delete().await {
         Ok(()) => lock(&stage.ledgers.group).judge_missing(stage, call),
         Err(error)
@@ -75,7 +75,7 @@ async fn delete(stage: &Stage, process: &Process) {
 }
 
 async fn names(stage: &Stage, process: &Process) {
-    let call = nanos();
+    let call = moment();
     match process.coordinator.groups().await {
         Ok(names) if names.iter().all(|name| name != "group") => {
             lock(&stage.ledgers.group).judge_missing(stage, call);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::nanos;
+use coordination::simulation::moment;
 use coordination::{Grant, MultiGuard, Permit, Result};
 use coordination_history::{Event, NEVER, NO_SLOT, Why};
 use rand::RngExt;
@@ -165,7 +165,7 @@ async fn hold(
         }
         () = tokio::time::sleep(length) => {}
     }
-    let before = nanos();
+    let before = moment();
     for (index, (object, attempt)) in parts.iter().enumerate() {
         let held = bundle.grant(index).is_held();
         stage.record(process.number, *object, *attempt, Event::Probe { before, held });

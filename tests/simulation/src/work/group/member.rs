@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::nanos;
+use coordination::simulation::{moment, nanos};
 use coordination::{Error, ErrorKind, Membership, Presence, Result};
 use rand::RngExt;
 
@@ -20,7 +20,7 @@ pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
         Ok(membership) => Arc::new(membership),
         Err(error) => return refused(stage, &error),
     };
-    let (token, since) = (membership.incarnation(), nanos());
+    let (token, since) = (membership.incarnation(), moment());
     let joined = (&membership, since);
     lock(&stage.ledgers.group).joined(stage, process, joined, before);
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
