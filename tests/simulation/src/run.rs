@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::simulation::{Run, nanos};
-use coordination_history::{Event, Record, Report, Rules, check, encode};
+use coordination_history::{Event, NEVER, Record, Report, Rules, check, encode};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 
@@ -80,6 +80,12 @@ fn rules(plan: &Plan) -> Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
         untimed: Fault::UNTIMED.map(Fault::number).to_vec(),
         wait_bound: 3 * ttl + 7_000_000_000 + turns,
+        // C2, where nothing keeps a place from being given up.
+        entry_bound: if plan.traits.is_remote || !plan.faults.is_empty() {
+            NEVER
+        } else {
+            100_000_000
+        },
         ..Rules::new(Stage::objects())
     }
 }

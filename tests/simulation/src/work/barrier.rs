@@ -90,9 +90,15 @@ async fn wait(stage: &Stage, barrier: &Barrier) {
 
 /// BR1: it was so at some moment since the call.
 fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
-    stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
-    let ledger = lock(&stage.ledgers.barrier);
-    if stage.has_all_data() && ledger.was(!is_open, call, moment()) {
+    let (ledger, now) = (lock(&stage.ledgers.barrier), moment());
+    if !stage.has_all_data() {
+        return;
+    }
+    // Where the other answer would have been caught.
+    if ledger.was(is_open, call, now) {
+        stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
+    }
+    if ledger.was(!is_open, call, now) {
         let last = ledger.changes.iter().rev().take(6).collect::<Vec<_>>();
         stage.broken(format!("BR1: {what} since {call}: open is {is_open}, after {last:?}"));
     }

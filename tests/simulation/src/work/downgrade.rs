@@ -1,7 +1,7 @@
 //! A lock that becomes a share of it.
 //!
-//! To the history the lock ends there: a share under the same token would look like a second grant. So the share is
-//! judged on the spot.
+//! To the history its holder has it for itself until then. What is left is a share under the same token, which
+//! would look like a second grant: so the share is judged on the spot.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) async fn hold(
         return stage.broken(format!("attempt {attempt} has its guard twice"));
     };
     let token = guard.token();
-    record(Event::ReleaseCall);
+    record(Event::Downgraded);
     let share = match guard.downgrade().await {
         Ok(share) => share,
         Err(error) => return stage.failed("downgrade", &error),
@@ -48,6 +48,7 @@ pub(super) async fn hold(
             }
         }
     }
+    record(Event::ReleaseCall);
     match share.release().await {
         Ok(()) => record(Event::ReleaseReturn { outcome: 0 }),
         Err(error) => stage.failed("release of a share", &error),

@@ -185,7 +185,6 @@ pub(super) async fn hold(
         stage.broken(format!("S4: attempt {attempt} was told of its loss, and is held again"));
     }
     stage.forget(object, attempt);
-    record(Event::ReleaseCall);
     let Some(held) = Arc::into_inner(held) else {
         return stage.broken(format!("attempt {attempt} has its guard twice"));
     };
@@ -196,12 +195,20 @@ pub(super) async fn hold(
         _ => Ends::Released,
     });
     match ends {
-        Ends::Dropped => drop(held),
-        Ends::Timed(held_for) => timed(stage, held, called, held_for).await,
+        Ends::Timed(held_for) => {
+            timed(stage, held, called, held_for).await;
+            record(Event::ReleaseCall);
+        }
+        Ends::Dropped => {
+            record(Event::ReleaseCall);
+            drop(held);
+        }
         Ends::ReleaseDropped(times) => {
+            record(Event::ReleaseCall);
             drop(Polled { future: Box::pin(held.release()), times }.await)
         }
         Ends::Released => {
+            record(Event::ReleaseCall);
             let returned = held.release().await;
             if is_lost && returned.is_ok() {
                 return stage.broken(format!("C5: attempt {attempt} was lost, and released"));

@@ -84,12 +84,15 @@ async fn count(stage: &Stage, latch: &Latch, number: u32) {
 
 /// BR3: no fewer were counted than are confirmed, and no more than have begun.
 fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
+    if !stage.has_all_data() {
+        return;
+    }
     stage.judges("BR3");
     let ledger = lock(&stage.ledgers.latch);
     // The latches before are at zero.
     let begun = if ledger.number == number { ledger.begun } else { COUNT };
     let counted = COUNT.saturating_sub(remaining);
-    if stage.has_all_data() && !(confirmed.min(COUNT)..=begun).contains(&counted) {
+    if !(confirmed.min(COUNT)..=begun).contains(&counted) {
         let most = format!("{confirmed} are confirmed, {begun} have begun");
         stage.broken(format!("BR3: {remaining} remain of latch {number}; {most}"));
     }
