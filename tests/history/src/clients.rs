@@ -72,12 +72,10 @@ impl Clients {
                     }
                     None => {}
                 },
-                _ if clients.crashed.is_empty() => {}
-                _ => {
-                    if clients.crashed.contains_key(&record.client) {
-                        last_words.insert(record.client, at);
-                    }
+                _ if clients.crashed.contains_key(&record.client) => {
+                    last_words.insert(record.client, at);
                 }
+                _ => {}
             }
             if let Some((from, to)) = broken_since.and_then(|to| Some((healed.take()?, to))) {
                 clients.quiet.push(Period { from, to });

@@ -20,7 +20,7 @@ use crate::record::{Answer, Event, Operation, Record, Why};
 /// Bytes of a record.
 pub const SIZE: usize = 64;
 
-const FORMAT: u8 = 0xC1;
+pub(crate) const FORMAT: u8 = 0xC1;
 
 /// Why 64 bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -104,6 +104,7 @@ impl fmt::Display for Report {
         writeln!(f, "is_held     {} true, {} false", self.held, self.not_held)?;
         writeln!(f, "writes      {} applied, {} refused", self.writes, self.stale_writes)?;
         writeln!(f, "operations  {}", self.operations)?;
+        writeln!(f, "at the end  entries of {} objects counted", self.counted)?;
         writeln!(f, "clients     {} killed, {} times paused", self.crashes, self.pauses)?;
         writeln!(f, "faults      {}", self.faults.values().sum::<u64>())?;
         for (name, count) in &self.faults {

@@ -70,7 +70,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<Record>, Damage> {
 /// # Errors
 ///
 /// [`Damage::Record`]: they are not a history at some place.
-pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
     let (whole, _torn) = bytes.as_chunks::<SIZE>();
     let records = whole.iter().enumerate().map(|(index, bytes)| {
         codec::decode(bytes).map_err(|why| Damage::Record { offset: index * SIZE, why })

@@ -4,8 +4,9 @@ use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use crate::codec::{SIZE, checksum, encode};
-use crate::{Answer, Event, Operation, Record, Why, parse};
+use crate::codec::{FORMAT, SIZE, checksum, encode};
+use crate::file::parse;
+use crate::{Answer, Event, Operation, Record, Why};
 
 fn samples() -> Vec<[u8; SIZE]> {
     let what = Operation::CompareAndSet { expected: 7, value: 8 };
@@ -26,8 +27,7 @@ fn samples() -> Vec<[u8; SIZE]> {
 /// As a program that knows the checksum, and nothing else, would write them.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     for bytes in bytes.as_chunks_mut::<SIZE>().0 {
-        bytes[0] =
-            encode(&Record { at: 0, client: 0, attempt: 0, object: 0, event: Event::Crash })[0];
+        bytes[0] = FORMAT;
         let sum = checksum(bytes).to_le_bytes();
         bytes[4..8].copy_from_slice(&sum);
     }

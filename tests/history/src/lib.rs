@@ -50,7 +50,7 @@ mod rules;
 mod timeline;
 
 pub use codec::{Malformed, SIZE, decode, encode};
-pub use file::{Damage, Writer, now, parse, read};
+pub use file::{Damage, Writer, now, read};
 pub use record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why};
 pub use report::{Report, Rule, Violation};
 pub use rules::{Kind, Object, Rules, check};

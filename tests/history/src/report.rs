@@ -103,51 +103,6 @@ impl Report {
         self.broken.is_empty() && self.undecided == 0 && self.misfits == 0
     }
 
-    /// Adds what another history contains, and what is wrong with it. Their times add up too.
-    pub fn merge(&mut self, other: Self) {
-        for violation in other.violations {
-            let kept = self.violations.iter().filter(|kept| kept.rule == violation.rule).count();
-            if (kept as u64) < TOLD {
-                self.violations.push(violation);
-            }
-        }
-        let add = |(into, more): (&mut u64, u64)| *into = into.saturating_add(more);
-        other
-            .broken
-            .into_iter()
-            .for_each(|(rule, more)| add((self.broken.entry(rule).or_default(), more)));
-        other
-            .refused
-            .into_iter()
-            .for_each(|(why, more)| add((self.refused.entry(why).or_default(), more)));
-        other
-            .faults
-            .into_iter()
-            .for_each(|(name, more)| add((self.faults.entry(name).or_default(), more)));
-        let numbers = [
-            (&mut self.records, other.records),
-            (&mut self.span, other.span),
-            (&mut self.attempts, other.attempts),
-            (&mut self.grants, other.grants),
-            (&mut self.cancelled, other.cancelled),
-            (&mut self.unanswered, other.unanswered),
-            (&mut self.lost, other.lost),
-            (&mut self.released, other.released),
-            (&mut self.held, other.held),
-            (&mut self.not_held, other.not_held),
-            (&mut self.writes, other.writes),
-            (&mut self.stale_writes, other.stale_writes),
-            (&mut self.operations, other.operations),
-            (&mut self.counted, other.counted),
-            (&mut self.crashes, other.crashes),
-            (&mut self.pauses, other.pauses),
-            (&mut self.excused, other.excused),
-            (&mut self.undecided, other.undecided),
-            (&mut self.misfits, other.misfits),
-        ];
-        numbers.into_iter().for_each(add);
-    }
-
     /// Adds a record to the numbers.
     pub(crate) fn count(&mut self, record: &Record, rules: &Rules) {
         match record.event {

@@ -35,7 +35,7 @@ impl Mark {
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) client: u32,
-    object: u32,
+    object: usize,
     pub(crate) shared: bool,
     pub(crate) timeout: u64,
     pub(crate) token: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    fn new(client: u32, object: u32) -> Self {
+    fn new(client: u32, object: usize) -> Self {
         Self {
             client,
             object,
@@ -246,9 +246,7 @@ impl<'a> Timeline<'a> {
     pub(crate) fn scopes<'s>(&'s self, rules: &'s Rules) -> Vec<Scope<'s>> {
         let mut scopes: Vec<_> = rules.objects.iter().map(Scope::new).collect();
         for attempt in &self.attempts {
-            if let Some(scope) = scopes.get_mut(attempt.object as usize) {
-                scope.attempts.push(attempt);
-            }
+            scopes[attempt.object].attempts.push(attempt);
         }
         for (object, small) in &self.operations {
             scopes[*object].operations.push(*small);
@@ -317,12 +315,11 @@ impl Gather {
             return false;
         }
         let place = *self.known.entry((record.client, record.attempt)).or_insert_with(|| {
-            self.attempts
-                .push(Attempt::new(record.client, u32::try_from(object).unwrap_or(u32::MAX)));
+            self.attempts.push(Attempt::new(record.client, object));
             self.attempts.len() - 1
         });
         let attempt = &mut self.attempts[place];
-        attempt.object as usize == object && attempt.add(record.at, index, &record.event)
+        attempt.object == object && attempt.add(record.at, index, &record.event)
     }
 
     fn operation(&mut self, object: usize, record: &Record, small: Small) -> bool {

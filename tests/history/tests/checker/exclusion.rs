@@ -3,8 +3,8 @@
 use coordination_history::{Event, Kind, Record, Rule};
 
 use crate::story::{
-    CALL, RELEASED, SHARE, breaks, granted, held, lock, not_held, of, passes, rules, slot, told,
-    whole,
+    CALL, RELEASED, SHARE, breaks, granted, held, lock, not_held, of, passes, rules, share, slot,
+    told, whole,
 };
 
 /// Two clients, the second of which returns at 30; the first holds until the given time.
@@ -70,11 +70,6 @@ fn a_killed_holder() {
 
 #[test]
 fn shares() {
-    let share = |client, call, from, to, token| {
-        let mut records = whole(client, call, from, to, granted(token));
-        records[0].event = SHARE;
-        records
-    };
     let shares = [share(1, 5, 10, 40, 1), share(2, 6, 11, 40, 2), share(3, 7, 12, 60, 3)].concat();
     passes(&lock(), &shares);
     passes(&lock(), &[shares.clone(), whole(4, 8, 60, 80, granted(4))].concat());

@@ -12,22 +12,26 @@ use proptest::prelude::*;
 
 use crate::story::{of, rules};
 
-fn any_operation() -> impl Strategy<Value = Operation> {
-    let (number, short) = (any::<u64>(), any::<u32>());
+/// Numbers as a history has them: times, tokens, versions.
+type Numbers = BoxedStrategy<u64>;
+
+fn any_operation(number: Numbers) -> impl Strategy<Value = Operation> {
+    let (expected, value) = (number, any::<u32>());
     prop_oneof![
         Just(Operation::Read),
         Just(Operation::Delete),
         Just(Operation::Count),
         Just(Operation::Leader),
-        short.prop_map(|value| Operation::Set { value }),
-        (number, short).prop_map(|(expected, value)| Operation::CompareAndSet { expected, value }),
-        number.prop_map(|expected| Operation::CompareAndDelete { expected }),
+        value.prop_map(|value| Operation::Set { value }),
+        (expected.clone(), value)
+            .prop_map(|(expected, value)| Operation::CompareAndSet { expected, value }),
+        expected.prop_map(|expected| Operation::CompareAndDelete { expected }),
         any::<i64>().prop_map(|by| Operation::Add { by }),
     ]
 }
 
-fn any_answer() -> impl Strategy<Value = Answer> {
-    let (number, short) = (any::<u64>(), any::<u32>());
+fn any_answer(number: Numbers) -> impl Strategy<Value = Answer> {
+    let version = number;
     prop_oneof![
         Just(Answer::Unknown),
         Just(Answer::NotDone),
@@ -35,15 +39,16 @@ fn any_answer() -> impl Strategy<Value = Answer> {
         Just(Answer::Mismatch),
         Just(Answer::Deleted),
         Just(Answer::Nobody),
-        (number, short).prop_map(|(version, value)| Answer::Value { version, value }),
-        number.prop_map(|version| Answer::Written { version }),
-        number.prop_map(|token| Answer::Leader { token }),
+        (version.clone(), any::<u32>())
+            .prop_map(|(version, value)| Answer::Value { version, value }),
+        version.clone().prop_map(|version| Answer::Written { version }),
+        version.prop_map(|token| Answer::Leader { token }),
         any::<i64>().prop_map(Answer::Number),
     ]
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
-    let (number, short) = (any::<u64>(), any::<u32>());
+fn any_event(number: Numbers) -> impl Strategy<Value = Event> {
+    let short = any::<u32>();
     let why = [Why::NotFree, Why::Unavailable, Why::Lost, Why::Closed, Why::Other];
     let plain = [
         Event::Cancelled,
@@ -54,41 +59,41 @@ fn any_event() -> impl Strategy<Value = Event> {
         Event::Resumed,
         Event::Healed,
     ];
+    let operation = (number.clone(), any_operation(number.clone()), any_answer(number.clone()));
+    let number = || number.clone();
     prop_oneof![
         proptest::sample::select(plain.to_vec()),
-        (any::<bool>(), number).prop_map(|(shared, timeout)| Event::Call { shared, timeout }),
-        (number, short).prop_map(|(token, slot)| Event::Granted { token, slot }),
+        (any::<bool>(), number()).prop_map(|(shared, timeout)| Event::Call { shared, timeout }),
+        (number(), short).prop_map(|(token, slot)| Event::Granted { token, slot }),
         proptest::sample::select(why.to_vec()).prop_map(|why| Event::Refused { why }),
-        (number, any::<bool>()).prop_map(|(before, held)| Event::Probe { before, held }),
-        number.prop_map(|deadline| Event::Lost { deadline }),
+        (number(), any::<bool>()).prop_map(|(before, held)| Event::Probe { before, held }),
+        number().prop_map(|deadline| Event::Lost { deadline }),
         any::<u8>().prop_map(|outcome| Event::ReleaseReturn { outcome }),
-        (number, number, any::<bool>()).prop_map(|(token, value, accepted)| Event::Write {
+        (number(), number(), any::<bool>()).prop_map(|(token, value, accepted)| Event::Write {
             token,
             value,
             accepted
         }),
-        number.prop_map(|values| Event::Final { values }),
-        number.prop_map(|value| Event::Kept { value }),
+        number().prop_map(|values| Event::Final { values }),
+        number().prop_map(|value| Event::Kept { value }),
         short.prop_map(|kind| Event::Fault { kind }),
         short.prop_map(|kind| Event::FaultEnd { kind }),
-        number.prop_map(|entries| Event::Remains { entries }),
-        (number, any_operation(), any_answer()).prop_map(|(call, what, answer)| Event::Operation {
-            call,
-            what,
-            answer
-        }),
+        number().prop_map(|entries| Event::Remains { entries }),
+        operation.prop_map(|(call, what, answer)| Event::Operation { call, what, answer }),
     ]
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
-    (any::<u64>(), any::<u32>(), any::<u64>(), any::<u32>(), any_event()).prop_map(
+    let event = any_event(any::<u64>().boxed());
+    (any::<u64>(), any::<u32>(), any::<u64>(), any::<u32>(), event).prop_map(
         |(at, client, attempt, object, event)| Record { at, client, attempt, object, event },
     )
 }
 
-/// A record of few clients and objects and of any event, so that histories hang together.
+/// A record of few clients, objects and moments, and of any event, so that histories hang together.
 fn near_record() -> impl Strategy<Value = Record> {
-    (0..40_u64, 0..3_u32, 0..3_u64, 0..4_u32, any_event()).prop_map(
+    let event = any_event(prop_oneof![9 => 0..40_u64, 1 => any::<u64>()].boxed());
+    (0..40_u64, 0..3_u32, 0..3_u64, 0..4_u32, event).prop_map(
         |(at, client, attempt, object, event)| Record { at, client, attempt, object, event },
     )
 }

@@ -2,7 +2,7 @@
 
 use coordination_history::{Rule, Rules};
 
-use crate::story::{CALL, SHARE, breaks, granted, held, lock, not_held, of, passes, whole};
+use crate::story::{CALL, breaks, granted, held, lock, not_held, of, passes, share, whole};
 
 fn overtaken(rules: &Rules, rule: Rule) {
     // The second has its place, token 1, and waits; the third comes later and is served first.
@@ -25,11 +25,6 @@ fn a_waiter_is_overtaken() {
 
 #[test]
 fn a_share_overtakes() {
-    let share = |client, call, from, to, token| {
-        let mut records = whole(client, call, from, to, granted(token));
-        records[0].event = SHARE;
-        records
-    };
     let writer = whole(2, 5, 40, 50, granted(2));
     breaks(Rule::O4, &lock(), &[share(3, 6, 20, 30, 3), writer.clone()].concat());
     passes(&lock(), &[share(3, 6, 20, 30, 1), writer].concat());

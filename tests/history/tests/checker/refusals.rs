@@ -2,7 +2,7 @@
 
 use coordination_history::{Event, Kind, Record, Rule, Rules, Why};
 
-use crate::story::{CALL, NOT_FREE, SHARE, TRY, breaks, granted, lock, of, passes, rules, whole};
+use crate::story::{CALL, NOT_FREE, TRY, breaks, granted, lock, of, passes, rules, share, whole};
 
 /// It is refused between these two.
 fn refused(call: u64, at: u64) -> Vec<Record> {
@@ -65,15 +65,11 @@ fn refused_earlier() -> Vec<Record> {
 
 #[test]
 fn a_share_is_refused_for_the_lock_only() {
-    let share = [of(9, 35, SHARE), of(9, 36, NOT_FREE)].map(|record| match record.event {
-        Event::Call { .. } => Record { event: Event::Call { shared: true, timeout: 0 }, ..record },
-        _ => record,
-    });
+    let tried = [of(9, 35, Event::Call { shared: true, timeout: 0 }), of(9, 36, NOT_FREE)];
     let alone = whole(1, 20, 30, 40, granted(1));
-    let mut shared = alone.clone();
-    shared[0].event = SHARE;
-    passes(&lock(), &[alone, share.to_vec()].concat());
-    breaks(Rule::O7, &lock(), &[shared.clone(), share.to_vec()].concat());
+    let shared = share(1, 20, 30, 40, 1);
+    passes(&lock(), &[alone, tried.to_vec()].concat());
+    breaks(Rule::O7, &lock(), &[shared.clone(), tried.to_vec()].concat());
     passes(&lock(), &[shared, refused(35, 36)].concat());
 }
 

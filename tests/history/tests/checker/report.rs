@@ -33,25 +33,6 @@ fn the_summary() {
 }
 
 #[test]
-fn reports_add_up() {
-    let records: Vec<_> = (1..=8)
-        .flat_map(|client| whole(client, 5, u64::from(client) * 10, 900, granted(client.into())))
-        .chain([told(70, Event::Fault { kind: 8 }), of(9, 8, TRY), of(9, 9, NOT_FREE)])
-        .chain([of(10, 5, Event::Cancelled)])
-        .collect();
-    let once = check(&records, &lock());
-    let mut twice = once.clone();
-    twice.merge(once.clone());
-    assert!(!twice.is_clean());
-    assert_eq!(twice.violations.len(), 10, "no more texts than of one");
-    assert_eq!(twice.broken.values().sum::<u64>(), 2 * once.broken.values().sum::<u64>());
-    let (once, twice) = (once.to_string(), twice.to_string());
-    assert!(once.contains("8 granted, 1 NotFree, 1 cancelled"), "{once}");
-    assert!(twice.contains("16 granted, 2 NotFree, 2 cancelled"), "{twice}");
-    assert!(twice.contains("0 searches given up, 2 misfits"), "{twice}");
-}
-
-#[test]
 fn misfits() {
     let count = |records: &[Record]| check(records, &lock()).misfits;
     let call = of(1, 5, CALL);

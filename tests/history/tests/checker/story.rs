@@ -62,6 +62,13 @@ pub(crate) fn whole(client: u32, call: u64, from: u64, to: u64, grant: Event) ->
     ]
 }
 
+/// The same, with others who share.
+pub(crate) fn share(client: u32, call: u64, from: u64, to: u64, token: u64) -> Vec<Record> {
+    let mut records = whole(client, call, from, to, granted(token));
+    records[0].event = SHARE;
+    records
+}
+
 /// The history breaks this rule, and no other.
 #[track_caller]
 pub(crate) fn breaks(rule: Rule, rules: &Rules, records: &[Record]) -> Report {

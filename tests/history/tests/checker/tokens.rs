@@ -2,7 +2,7 @@
 
 use coordination_history::{Kind, Rule};
 
-use crate::story::{CALL, SHARE, breaks, granted, lock, of, passes, rules, slot, whole};
+use crate::story::{CALL, breaks, granted, lock, of, passes, rules, share, slot, whole};
 
 #[test]
 fn a_later_grant_has_the_larger_token() {
@@ -53,8 +53,7 @@ fn one_token_twice() {
 fn shares_and_the_lock() {
     // A share between two that had it alone.
     let records = |token| {
-        let mut share = whole(2, 30, 40, 50, granted(token));
-        share[0].event = SHARE;
+        let share = share(2, 30, 40, 50, token);
         [whole(1, 5, 10, 20, granted(10)), share, whole(3, 60, 70, 80, granted(20))].concat()
     };
     passes(&lock(), &records(15));
