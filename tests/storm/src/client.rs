@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use coordination::{Coordinator, Error, ErrorKind, Grant, Lock, LockGuard, Permit, Semaphore};
-use coordination_history::{Event, now};
+use coordination_history::{Event, NEVER, NO_SLOT, Why, now};
 use tokio::task::JoinSet;
 
 use crate::cancel::within_polls;
@@ -72,7 +72,7 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
         Patience::Timeout(limit) => limit,
         Patience::Polls(_) | Patience::Dropped(_) => None,
     };
-    let timeout = limit.map_or(u64::MAX, nanoseconds);
+    let timeout = limit.map_or(NEVER, nanoseconds);
     attempt.note(Event::Call { shared: round.shared, timeout });
     let acquiring = door.acquire(round.shared, limit);
     let outcome = match round.patience {
@@ -86,8 +86,11 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
             None
         }
         Some(Err(error)) => {
-            attempt.note(Event::Refused { why: error.kind().into() });
-            if !is_expected(&error, limit) {
+            let is_expected = is_expected(&error, limit);
+            // Of a kind that may be, but not here: it is to be counted among those that failed.
+            let why = if is_expected { error.kind().into() } else { Why::Other };
+            attempt.note(Event::Refused { why });
+            if !is_expected {
                 eprintln!("an acquire failed: {error}");
             }
             None
@@ -121,8 +124,9 @@ async fn hold(held: Held, attempt: Attempt<'_>, round: Round) {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// As histories have it.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
 
 /// Whether an acquire may end so, in a store that never fails.
@@ -158,7 +162,7 @@ impl Held {
 
     fn slot(&self) -> u32 {
         match self {
-            Self::Lock(_) => u32::MAX,
+            Self::Lock(_) => NO_SLOT,
             Self::Permit(permit) => permit.slot(),
         }
     }

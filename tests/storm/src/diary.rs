@@ -42,20 +42,16 @@ impl Diary {
 
     /// Of another client, to all objects.
     pub(crate) fn note_of_client(&self, client: u32, event: Event) {
-        for (index, writer) in self.writers.iter().enumerate() {
-            let record = Record { at: now(), client, attempt: 0, object: id(index), event };
-            writer.append(&record).expect("the history is on a disk with room");
-        }
+        (0..self.writers.len()).for_each(|index| self.note(index, client, 0, event));
     }
 
     /// Of no attempt.
     pub(crate) fn note_of(&self, index: usize, event: Event) {
-        self.note(index, 0, now(), event);
+        self.note(index, self.client, 0, event);
     }
 
-    fn note(&self, index: usize, attempt: u64, at: u64, event: Event) {
-        let object = id(index);
-        let record = Record { at, client: self.client, attempt, object, event };
+    fn note(&self, index: usize, client: u32, attempt: u64, event: Event) {
+        let record = Record { at: now(), client, attempt, object: id(index), event };
         self.writers[index].append(&record).expect("the history is on a disk with room");
     }
 }
@@ -63,11 +59,7 @@ impl Diary {
 impl Attempt<'_> {
     /// At this moment.
     pub(crate) fn note(self, event: Event) {
-        self.note_at(now(), event);
-    }
-
-    pub(crate) fn note_at(self, at: u64, event: Event) {
-        self.diary.note(self.index, self.number, at, event);
+        self.diary.note(self.index, self.diary.client, self.number, event);
     }
 }
 

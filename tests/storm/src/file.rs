@@ -18,7 +18,7 @@ use crate::client::Client;
 use crate::diary::Diary;
 use crate::options::Options;
 use crate::remains::{self, is_soon};
-use crate::{Complaint, ENDING, STUCK};
+use crate::{Complaint, ENDING, Progress};
 
 /// Between two kills.
 const KILLING: Duration = Duration::from_secs(1);
@@ -70,15 +70,10 @@ impl Driver<'_> {
     async fn storm(&mut self) -> Result<(), Complaint> {
         let mut random = StdRng::seed_from_u64(self.options.seed);
         let mut next_kill = Instant::now() + KILLING;
-        let (mut before, mut since) = (0, Instant::now());
-        while before < self.options.grants {
+        let mut progress = Progress::new();
+        while progress.granted < self.options.grants {
             sleep(REPORTING).await;
-            let now = self.granted();
-            if now > before {
-                (before, since) = (now, Instant::now());
-            } else if since.elapsed() > STUCK {
-                return Err(format!("nothing was granted for {STUCK:?}"));
-            }
+            progress.saw(self.granted())?;
             for process in &mut self.processes {
                 if let Ok(Some(status)) = process.child.try_wait() {
                     return Err(format!("process {} ended by itself: {status}", process.id));

@@ -36,6 +36,28 @@ const ENDING: Duration = Duration::from_secs(10);
 /// What went wrong, in words.
 type Complaint = String;
 
+/// How far a storm has come, and when it last went on.
+struct Progress {
+    granted: u64,
+    since: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { granted: 0, since: Instant::now() }
+    }
+
+    /// So many were granted by now.
+    fn saw(&mut self, granted: u64) -> Result<(), Complaint> {
+        if granted > self.granted {
+            *self = Self { granted, since: Instant::now() };
+        } else if self.since.elapsed() > STUCK {
+            return Err(format!("nothing was granted for {STUCK:?}"));
+        }
+        Ok(())
+    }
+}
+
 fn main() -> ExitCode {
     match Options::parse(std::env::args().skip(1)) {
         Ok(Command::Storm(options)) => storm(&options),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coordination::Coordinator;
 use coordination_history::Event;
@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::diary::Diary;
 use crate::options::Options;
 use crate::remains::{self, is_soon};
-use crate::{Complaint, ENDING, STUCK};
+use crate::{Complaint, ENDING, Progress};
 
 pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
     // The store lives as long as somebody is connected.
@@ -50,15 +50,10 @@ pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
 
 /// Waits until so many were granted.
 async fn await_grants(granted: &AtomicU64, wanted: u64) -> Result<(), Complaint> {
-    let (mut before, mut since) = (0, Instant::now());
-    while before < wanted {
+    let mut progress = Progress::new();
+    while progress.granted < wanted {
         sleep(Duration::from_millis(20)).await;
-        let now = granted.load(Ordering::Relaxed);
-        if now > before {
-            (before, since) = (now, Instant::now());
-        } else if since.elapsed() > STUCK {
-            return Err(format!("nothing was granted for {STUCK:?}"));
-        }
+        progress.saw(granted.load(Ordering::Relaxed))?;
     }
     Ok(())
 }

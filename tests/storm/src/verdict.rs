@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use coordination_history::{Kind, Object, Record, Rule, Rules, Why};
 
+use crate::client::nanoseconds;
 use crate::diary;
 use crate::options::Options;
 use crate::plan::Target;
@@ -112,10 +113,6 @@ fn rules(index: usize, target: &Target) -> Rules {
         timeout_slack: nanoseconds(LATE),
         ..Rules::new(vec![object])
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for Verdict {
