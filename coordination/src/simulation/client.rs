@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -174,13 +173,6 @@ impl Client {
 
     pub(super) fn wall_micros(&self, now: u64) -> u64 {
         now.saturating_add_signed(self.clocks.wall_ahead)
-    }
-
-    /// The moment of the run at which its clock since boot shows this.
-    pub fn moment_of(&self, boot: Duration) -> u64 {
-        let shown = (boot.as_nanos() as i128) - i128::from(self.clocks.boot);
-        let elapsed = shown * 1_000_000 / (1_000_000 + i128::from(self.clocks.faster_ppm));
-        u64::try_from(elapsed.max(0)).unwrap_or(u64::MAX)
     }
 }
 

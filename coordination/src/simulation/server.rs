@@ -198,11 +198,6 @@ impl World {
         self.memory().entries()
     }
 
-    /// How many sessions are alive.
-    pub fn sessions(&self) -> usize {
-        self.state().leases.len()
-    }
-
     /// How often each kind of fault has happened by itself.
     pub fn faults(&self) -> BTreeMap<&'static str, u64> {
         self.state().faults.clone()

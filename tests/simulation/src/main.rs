@@ -17,24 +17,27 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use coordination::simulation::CANARIES;
 use run::{Outcome, run};
+use stage::lock;
 
 const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
 
+/// Runs so many seeds, where nothing else is said.
+const SEEDS: u64 = 1_000;
 /// No seed takes longer, by the machine's own clock: it goes in circles without its time going on.
 const STUCK: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Options {
     from: u64,
-    seeds: u64,
+    seeds: Option<u64>,
     threads: u64,
-    seconds: u64,
+    seconds: Option<u64>,
     /// Run each seed twice: it has to go the same way.
     twice: bool,
     /// Run this one only.
@@ -65,9 +68,9 @@ fn main() -> ExitCode {
 fn options() -> Result<Options, String> {
     let mut options = Options {
         from: 0,
-        seeds: 1_000,
+        seeds: None,
         threads: std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64),
-        seconds: u64::MAX,
+        seconds: None,
         twice: false,
         seed: None,
         history: false,
@@ -81,9 +84,9 @@ fn options() -> Result<Options, String> {
         };
         match argument.as_str() {
             "--from" => options.from = number()?,
-            "--seeds" => options.seeds = number()?,
+            "--seeds" => options.seeds = Some(number()?),
             "--threads" => options.threads = number()?.max(1),
-            "--seconds" => options.seconds = number()?,
+            "--seconds" => options.seconds = Some(number()?),
             "--seed" => options.seed = Some(number()?),
             "--twice" => options.twice = true,
             "--help" => return Err("runs seeds of the simulation; see docs/testing.md".to_owned()),
@@ -130,7 +133,7 @@ struct Sum {
 
 impl Sum {
     fn begins(&self, thread: u64, seed: Option<u64>) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         match seed {
             Some(seed) => running.insert(thread, (seed, Instant::now())),
             None => running.remove(&thread),
@@ -141,7 +144,7 @@ impl Sum {
     fn watch(&self) {
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = lock(&self.running);
             if running.is_empty() {
                 return;
             }
@@ -158,7 +161,7 @@ impl Sum {
         self.records.fetch_add(outcome.records.len() as u64, Ordering::Relaxed);
         self.faults.fetch_add(outcome.report.faults.values().sum(), Ordering::Relaxed);
         self.mishaps.fetch_add(outcome.mishaps, Ordering::Relaxed);
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut judged = lock(&self.judged);
         for (promise, times) in &outcome.judged {
             *judged.entry(promise).or_default() += times;
         }
@@ -166,7 +169,7 @@ impl Sum {
         if !outcome.wrong.is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
             tell(seed, outcome);
-            self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(seed);
+            lock(&self.failed).push(seed);
         }
     }
 }
@@ -196,10 +199,10 @@ fn many(options: &Options) -> ExitCode {
         of(&sum.records),
         begun.elapsed().as_secs_f64(),
     );
-    let judged = sum.judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let judged = lock(&sum.judged);
     let judged: Vec<_> = judged.iter().map(|(what, times)| format!("{what} {times}")).collect();
     println!("judged on the spot: {}", judged.join(", "));
-    let failed = sum.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failed = lock(&sum.failed);
     let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
     println!("{} seeds failed. To run the first again:", failed.len());
     println!("  tests/simulate --seed {seed} --history");
@@ -207,10 +210,11 @@ fn many(options: &Options) -> ExitCode {
 }
 
 fn runs(options: &Options, begun: Instant, sum: &Sum, thread: u64) {
-    let has_time = || begun.elapsed() < Duration::from_secs(options.seconds);
+    let has_time = || options.seconds.is_none_or(|limit| begun.elapsed().as_secs() < limit);
+    let seeds = options.seeds.unwrap_or(if options.seconds.is_some() { u64::MAX } else { SEEDS });
     while has_time() && !sum.has_failed.load(Ordering::Relaxed) {
         let index = sum.next.fetch_add(1, Ordering::Relaxed);
-        if index >= options.seeds {
+        if index >= seeds {
             return;
         }
         let seed = options.from + index;

@@ -57,8 +57,9 @@ impl Fault {
     /// Exclusion in time is not promised when the store breaks its word.
     pub(crate) const UNTIMED: [Self; 2] = [Self::EarlyEnd, Self::Wipe];
 
+    /// Its place in [`Fault::ALL`].
     pub(crate) fn number(self) -> u32 {
-        Self::ALL.iter().position(|fault| *fault == self).unwrap_or_default() as u32
+        self as u32
     }
 }
 
@@ -115,6 +116,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// How long whatever follows the store may take to come round after the last fault (L5).
+    pub(crate) fn recovery(&self) -> Duration {
+        3 * self.ttl + Duration::from_secs(7)
+    }
+
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed ^ 0x706c_616e);
         let random = &mut random;

@@ -73,13 +73,13 @@ pub(crate) fn run(seed: u64) -> Outcome {
 }
 
 fn rules(plan: &Plan) -> Rules {
-    let ttl = plan.ttl.as_nanos() as u64;
+    let recovery = plan.recovery().as_nanos() as u64;
     // To notice the loss, to open a session, for a dead holder's lease, and for all that wait to have their turn.
     let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
     Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
         untimed: Fault::UNTIMED.map(Fault::number).to_vec(),
-        wait_bound: 3 * ttl + 7_000_000_000 + turns,
+        wait_bound: recovery + turns,
         // C2, where nothing keeps a place from being given up.
         entry_bound: if plan.traits.is_remote || !plan.faults.is_empty() {
             NEVER

@@ -309,11 +309,6 @@ impl Stage {
         }
     }
 
-    /// How long whatever follows the store may take to come round after the last fault (L5).
-    pub(crate) fn recovery(&self) -> Duration {
-        3 * self.plan.ttl + Duration::from_secs(7)
-    }
-
     /// A promise was broken that needs no history to be judged.
     pub(crate) fn broken(&self, text: String) {
         lock(&self.broken).push(format!("{} ms: {text}", nanos() / 1_000_000));

@@ -126,7 +126,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
         return stage.broken(format!("L5: opening a barrier after healing: {error}"));
     }
     for task in waiting {
-        let through = tokio::time::timeout(stage.recovery(), task).await;
+        let through = tokio::time::timeout(stage.plan.recovery(), task).await;
         if !matches!(through, Ok(Ok(Ok(())))) {
             stage.broken(format!("BR1: it was opened, and somebody waits: {through:?}"));
         }

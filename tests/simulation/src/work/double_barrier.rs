@@ -121,7 +121,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
         })
         .collect();
     for task in tasks {
-        let through = tokio::time::timeout(stage.recovery(), task).await;
+        let through = tokio::time::timeout(stage.plan.recovery(), task).await;
         if !matches!(through, Ok(Ok(Ok(())))) {
             stage.broken(format!("BR2: all have come, and one says {through:?}"));
         }

@@ -87,7 +87,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
         leadership.proclaim("last").await?;
         Ok::<_, coordination::Error>(leadership)
     });
-    let leadership = match tokio::time::timeout(stage.recovery(), campaigning).await {
+    let leadership = match tokio::time::timeout(stage.plan.recovery(), campaigning).await {
         Ok(Ok(leadership)) => leadership,
         other => return stage.broken(format!("E4: nobody leads after healing: {other:?}")),
     };

@@ -114,7 +114,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     for process in stage.processes() {
         let latch = latch(&process, number);
         let waiting = process.client.spawn(async move { latch.wait(None).await });
-        let through = tokio::time::timeout(stage.recovery(), waiting).await;
+        let through = tokio::time::timeout(stage.plan.recovery(), waiting).await;
         if !matches!(through, Ok(Ok(Ok(())))) {
             stage.broken(format!("BR3: it is at zero, and one who waits says {through:?}"));
         }

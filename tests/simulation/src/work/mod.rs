@@ -119,7 +119,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
 
 /// Asks until it is so; what is wrong if it never is.
 async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) -> Option<String> {
-    let bound = nanos() + stage.recovery().as_nanos() as u64;
+    let bound = nanos() + stage.plan.recovery().as_nanos() as u64;
     loop {
         let found = wrong().await?;
         if nanos() > bound {

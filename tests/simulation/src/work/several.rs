@@ -97,11 +97,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
         (wish, timeout)
     });
     let parts: Vec<_> = wish.objects().iter().map(|object| (*object, stage.number())).collect();
-    let record = |event| {
-        parts.iter().for_each(|(object, attempt)| {
-            stage.record(process.number, *object, *attempt, event);
-        });
-    };
+    let record = |event| record(stage, process, &parts, event);
     let shared = matches!(wish, Wish::Locks { shared: true });
     record(Event::Call { shared, timeout: timeout.map_or(NEVER, |limit| limit.as_nanos() as u64) });
     match dropped(drops(stage), acquire(process, wish, timeout)).await {
@@ -116,6 +112,13 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
             };
             record(Event::Refused { why });
         }
+    }
+}
+
+/// What becomes of all of them.
+fn record(stage: &Stage, process: &Process, parts: &[(u32, u64)], event: Event) {
+    for (object, attempt) in parts {
+        stage.record(process.number, *object, *attempt, event);
     }
 }
 
@@ -142,11 +145,7 @@ async fn hold(
     parts: &[(u32, u64)],
     bundle: Arc<Bundle>,
 ) {
-    let record = |event| {
-        parts.iter().for_each(|(object, attempt)| {
-            stage.record(process.number, *object, *attempt, event);
-        });
-    };
+    let record = |event| record(stage, process, parts, event);
     stage.judges(match &*bundle {
         Bundle::Locks(_) => "ML1",
         Bundle::Permits(_) => "P1",
