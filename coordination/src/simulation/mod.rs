@@ -8,9 +8,9 @@
 //! Everything runs in one thread, on tokio's paused clock. Each [`Client`] is what a process would be: its tasks are
 //! polled `within` it, so that [`BootInstant`](crate::BootInstant) shows *its* clock, and not at all while it is
 //! paused. Between a client and the store (`server`) lies the `network`, a decorator of the memory backend: each call
-//! becomes a request and a reply on their way, out of the caller's hands, which may be late, lost or come twice.
-//! Notifications may be late, lost, early or repeated. The store has leases, which the memory backend has not, and
-//! can end a session early, restart, or lose all its data.
+//! becomes a request and a reply on their way, out of the caller's hands, which may be late or lost; a request may
+//! come twice. Notifications may be late, lost or early. The store has leases, which the memory backend has not, and can
+//! end a session early, restart, or lose all its data.
 //!
 //! Whatever is random, in here and in the library, comes from one seed. So a seed is a run, and can be run again.
 //!

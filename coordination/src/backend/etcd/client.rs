@@ -18,6 +18,7 @@ use super::config::{Config, Tls};
 use super::error::{from_etcd, is_connection_failure, is_hang_up};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::random;
 use crate::retry::DecorrelatedJitter;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -79,7 +80,7 @@ impl Connections {
     pub(super) fn new(config: &Config, settings: &Settings, patience: Duration) -> Self {
         let mut endpoints = config.endpoints.clone();
         // Contract R4: a thousand clients must not all come to the same endpoint.
-        endpoints.shuffle(&mut rand::rng());
+        endpoints.shuffle(&mut random::rng());
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             // A member without a leader answers instead of keeping silent.
