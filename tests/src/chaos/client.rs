@@ -12,7 +12,7 @@ use std::{
     path::PathBuf,
     process,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -74,34 +74,28 @@ struct Client {
     round: watch::Sender<Round>,
 }
 
-/// Follows orders until its standard input ends.
+/// Follows orders, one after the other, until its standard input ends.
 pub async fn main() {
-    let client: Arc<OnceLock<Arc<Client>>> = Arc::default();
+    let mut client = None;
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    // One after the other, so that a round begins after `begin` is done.
-    let turn = Arc::new(tokio::sync::Mutex::new(()));
     while let Ok(Some(line)) = orders.next_line().await {
         let order: Value = serde_json::from_str(&line).expect("an order is a line of JSON");
-        let client = Arc::clone(&client);
-        let turn = Arc::clone(&turn);
-        tokio::spawn(async move {
-            let _turn = turn.lock().await;
-            let mut answer = match carry_out(&client, &order).await {
-                Ok(done) => json!({ "ok": done }),
-                Err(error) => json!({ "error": error }),
-            };
-            answer["id"] = order["id"].clone();
-            println!("{answer}");
-        });
+        let mut answer = match carry_out(&mut client, &order).await {
+            Ok(()) => json!({ "ok": {} }),
+            Err(error) => json!({ "error": error }),
+        };
+        answer["id"] = order["id"].clone();
+        println!("{answer}");
     }
     process::exit(0);
 }
 
-async fn carry_out(client: &OnceLock<Arc<Client>>, order: &Value) -> Result<Value, String> {
+async fn carry_out(client: &mut Option<Arc<Client>>, order: &Value) -> Result<(), String> {
     let text = |name: &str| order[name].as_str().ok_or_else(|| format!("it needs `{name}`"));
     let number = |name: &str| order[name].as_u64().ok_or_else(|| format!("it needs `{name}`"));
-    let begun = || client.get().ok_or_else(|| "`begin` comes first".to_owned());
+    let begun = || client.as_ref().ok_or_else(|| "`begin` comes first".to_owned());
     match text("command")? {
+        "begin" if client.is_some() => return Err("it has begun".to_owned()),
         "begin" => {
             let store = Store::named(text("store")?).ok_or("no such store")?;
             let group = Group::named(text("group")?).ok_or("no such group")?;
@@ -116,21 +110,17 @@ async fn carry_out(client: &OnceLock<Arc<Client>>, order: &Value) -> Result<Valu
                 round: watch::Sender::new(None),
             });
             new.start(group, number("seed")?).await;
-            client.set(new).map_err(|_| "it has begun".to_owned())?;
-            Ok(json!({}))
+            *client = Some(new);
         }
         "round" => {
             let writer = Writer::open(text("history")?).map_err(|error| error.to_string())?;
             begun()?.round.send_replace(Some(Arc::new(writer)));
-            Ok(json!({}))
         }
-        "drain" => {
-            begun()?.drain().await;
-            Ok(json!({}))
-        }
-        "stop" => begun()?.coordinator.stop().await.map(|()| json!({})).map_err(|e| e.to_string()),
-        other => Err(format!("no such order: {other}")),
+        "drain" => begun()?.drain().await,
+        "stop" => begun()?.coordinator.stop().await.map_err(|error| error.to_string())?,
+        other => return Err(format!("no such order: {other}")),
     }
+    Ok(())
 }
 
 /// Connects, however long the store is out of reach.
@@ -187,10 +177,9 @@ impl Client {
         tokio::spawn(async move {
             let mut rounds = client.round.subscribe();
             loop {
-                if let Some(pen) = client.begin(thing, &mut rounds).await {
-                    contender.turn(&pen).await;
-                    client.end();
-                }
+                let pen = client.begin(thing, &mut rounds).await;
+                contender.turn(&pen).await;
+                client.end();
                 sleep(Duration::from_micros(rests.random_range(0..=2 * pace.rest))).await;
             }
         });
@@ -203,27 +192,29 @@ impl Client {
             let mut rests = StdRng::seed_from_u64(seed);
             let mut rounds = client.round.subscribe();
             loop {
-                if let Some(pen) = client.begin(thing, &mut rounds).await {
-                    clerk.turn(&pen).await;
-                    client.end();
-                }
+                let pen = client.begin(thing, &mut rounds).await;
+                clerk.turn(&pen).await;
+                client.end();
                 sleep(Duration::from_micros(rests.random_range(0..=8 * rest))).await;
             }
         });
     }
 
-    /// Waits for a round; `None`: it ended at once.
-    async fn begin(&self, thing: &Thing, rounds: &mut watch::Receiver<Round>) -> Option<Pen> {
-        // The sender lives as long as the client.
-        let _ = rounds.wait_for(Option::is_some).await;
-        // Before the second look, so that whoever ends the round and then finds nobody busy is right.
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        let Some(writer) = self.round.borrow().clone() else {
+    /// Waits for a round, and is busy from then on.
+    async fn begin(&self, thing: &Thing, rounds: &mut watch::Receiver<Round>) -> Pen {
+        loop {
+            // The sender lives as long as the client.
+            let _ = rounds.wait_for(Option::is_some).await;
+            // Before the second look, so that whoever ends the round and then finds nobody busy is right.
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            let round = self.round.borrow().clone();
+            if let Some(writer) = round {
+                let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
+                return Pen { writer, client: self.number, attempt, object: thing.id };
+            }
+            // It has ended meanwhile.
             self.end();
-            return None;
-        };
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(Pen { writer, client: self.number, attempt, object: thing.id })
+        }
     }
 
     fn end(&self) {
