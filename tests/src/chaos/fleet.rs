@@ -74,6 +74,8 @@ struct Seat {
 struct Present {
     worker: Worker,
     number: u32,
+    /// The order to join the round, while nobody has looked at its answer.
+    joining: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -124,7 +126,7 @@ impl Fleet {
             "resource": self.common.resource,
             "seed": self.common.seed.wrapping_mul(1_000).wrapping_add(u64::from(number)),
         }));
-        Present { worker, number }
+        Present { worker, number, joining: None }
     }
 
     /// The next one takes the seat of one that was killed, and joins the round.
@@ -141,13 +143,21 @@ impl Fleet {
 
     fn join_round(&self, seat: usize) {
         if let Some(history) = self.book.path() {
-            self.present(seat).worker.send(json!({ "command": "round", "history": history }));
+            let mut present = self.present(seat);
+            // Not waited for: it may take as long to connect as the store is broken.
+            let order = present.worker.send(json!({ "command": "round", "history": history }));
+            present.joining = Some(order);
         }
     }
 
-    /// Waits until all have ended what they began, for as long as this; answers who has not.
+    /// Waits until all have ended what they began, for as long as this; answers who has not, and who has sat
+    /// out the round.
     pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
-        self.order("drain", patience)
+        let mut failures = self.order("drain", patience);
+        // One who was killed is not present any more, and does not count.
+        let seats = 0..self.seats.len();
+        failures.extend(seats.filter_map(|seat| self.present(seat).sat_out()));
+        failures
     }
 
     /// All close their sessions.
@@ -261,5 +271,18 @@ impl Fleet {
 
     fn present(&self, seat: usize) -> MutexGuard<'_, Present> {
         lock(&self.seats[seat].present)
+    }
+}
+
+impl Present {
+    /// How it was that it did not join the round. Orders are carried out one after the other, so whoever has
+    /// drained has answered.
+    fn sat_out(&mut self) -> Option<String> {
+        let why = match self.worker.poll(self.joining.take()?) {
+            Some(Ok(_)) => return None,
+            Some(Err(error)) => error.to_string(),
+            None => "no answer".to_owned(),
+        };
+        Some(format!("client {} did not join the round: {why}", self.number))
     }
 }
