@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -75,8 +75,8 @@ impl Chaos {
         let begun = Instant::now();
         let length = if self.length < 2 * ROUND { self.length } else { ROUND };
         let mut failures = Vec::new();
-        for round in 0.. {
-            let seed = self.seed.wrapping_add(round);
+        let mut seed = self.seed;
+        loop {
             let (found, goes_on) = stage.round(seed, length.saturating_sub(aside(self.store)));
             stage.judge.summary.needs = stage.sampler.needs();
             let (seconds, line) = (begun.elapsed().as_secs(), stage.judge.summary.line());
@@ -88,9 +88,11 @@ impl Chaos {
             if begun.elapsed() + length / 2 > self.length {
                 break;
             }
+            seed = seed.wrapping_add(1);
         }
         let found = stage.end();
-        self.report(&stage, self.seed, length, found, &mut failures);
+        // Of the last round, whose history is there.
+        self.report(&stage, seed, length, found, &mut failures);
         Outcome { summary: stage.judge.summary.clone(), failures }
     }
 
@@ -113,11 +115,11 @@ impl Chaos {
     /// Keeps what a failed round wrote. Answers where, and how to run it again.
     fn kept(&self, stage: &Stage, seed: u64, length: Duration) -> String {
         let directory = self.keep.join(format!("{}-{seed}", self.store.name()));
-        if let Err(error) = fs::create_dir_all(&directory) {
+        if let Err(error) = anew(&directory) {
             return format!("nothing is kept: {}: {error}", directory.display());
         }
-        site::keep(stage.scratch.path(), &directory.join("run"));
-        site::keep(stage.site.data(), &directory.join("store"));
+        let parts = [(stage.scratch.path(), "run"), (stage.site.data(), "store")];
+        let copies = parts.map(|(from, name)| site::keep(from, &directory.join(name)).err());
         let again = format!(
             "cargo run -p coordination-tests --features etcd --bin chaos -- --store {} --seconds {} \
              --seed {seed} --clients {}",
@@ -127,11 +129,22 @@ impl Chaos {
         );
         let show = "cargo run -p coordination-history --bin history";
         let place = directory.display();
-        let note =
-            format!("kept in {place}; `{show}` shows run/history; the same schedule: {again}");
+        let missing: String =
+            copies.into_iter().flatten().map(|error| format!("; {error}")).collect();
+        let note = format!(
+            "kept in {place}{missing}; `{show}` shows run/history; the same schedule: {again}"
+        );
         // For whoever finds the directory and not the message.
         let _ = fs::write(directory.join("again"), format!("{again}\n"));
         note
+    }
+}
+
+/// An empty directory: what an earlier failure of the same seed left is not to be taken for this one's.
+fn anew(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::create_dir_all(directory),
     }
 }
 
@@ -430,6 +443,21 @@ mod tests {
     use coordination_history::NO_SLOT;
 
     use super::*;
+
+    #[test]
+    fn the_second_failure_of_a_seed_is_kept_as_the_first_was() {
+        let scratch = Scratch::new("kept");
+        let [from, to] = ["from", "to"].map(|name| scratch.join(name));
+        fs::create_dir(&from).expect("the scratch directory is ours");
+        for text in ["first", "second"] {
+            fs::write(from.join("history"), text).expect("it is ours");
+            anew(&to).expect("it is ours");
+            site::keep(&from, &to.join("run")).expect("`cp` is there");
+            assert_eq!(fs::read_to_string(to.join("run/history")).expect("a copy"), text);
+        }
+        let error = site::keep(&scratch.join("nowhere"), &to.join("store")).expect_err("nothing");
+        assert!(error.contains("nowhere"), "{error}");
+    }
 
     #[test]
     fn the_largest_token_is_carried_over() {

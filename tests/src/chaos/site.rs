@@ -285,11 +285,18 @@ impl Directory {
     }
 }
 
-/// A copy for whoever looks into a failure.
-pub(super) fn keep(from: &Path, to: &Path) {
+/// Makes of `to`, which is not there, a copy for whoever looks into a failure.
+///
+/// # Errors
+///
+/// Why there is none, or only a part.
+pub(super) fn keep(from: &Path, to: &Path) -> Result<(), String> {
     // A hundred megabytes of zeros otherwise: etcd takes room for its log in advance.
     let copied = Command::new("cp").args(["-r", "--sparse=always"]).arg(from).arg(to).output();
-    if let Err(error) = copied {
-        eprintln!("{} could not be kept: {error}", from.display());
-    }
+    let error = match copied {
+        Ok(copied) if copied.status.success() => return Ok(()),
+        Ok(copied) => String::from_utf8_lossy(&copied.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("{} is not all there: {error}", to.display()))
 }
