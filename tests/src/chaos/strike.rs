@@ -185,7 +185,12 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
             Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
-        _ => None,
+        // No queue has begun.
+        (
+            Fault::QueueRemoved | Fault::QueueEmptied | Fault::QueueCut | Fault::QueueReplaced,
+            None,
+        ) => None,
+        (other, _) => unreachable!("{other:?} does not happen to files"),
     };
     // The old directories may still be in use; a full disk is another fault.
     let _ = fs::remove_dir_all(elsewhere);
@@ -308,7 +313,9 @@ fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) {
             servers.defragment();
         }
         Fault::NoSpace => {
-            servers.fill();
+            if !servers.fill() {
+                println!("the quota was not reached: this time \"no space\" was none");
+            }
             thread::sleep(step.length);
             servers.free();
         }
