@@ -200,7 +200,7 @@ impl Lane<'_> {
         self.judge(&Stop { pause, pausing, paused, resumed, told, granted, ttl });
     }
 
-    /// What the process saw of its loss.
+    /// What the process saw of its loss, if it was told.
     fn lost(
         &self,
         process: &Process,
@@ -208,10 +208,7 @@ impl Lane<'_> {
         resumed: u64,
     ) -> Option<Told> {
         let told = process.event_named("not_held", LONG).zip(process.event_named("lost", LONG));
-        let Some((not_held, lost)) = told else {
-            self.accuse(format!("{}: no word of a loss", self.lock));
-            return None;
-        };
+        let (not_held, lost) = told?;
         let last_true = not_held["last_true_before_ns"].as_u64().unwrap_or_default();
         let told = lost["t_ns"].as_u64().unwrap_or(u64::MAX);
         // The last moment of the guard is not before the probe's last yes.
@@ -225,7 +222,7 @@ impl Lane<'_> {
         let Stop { pause, pausing, paused, resumed, told, granted, ttl } = *stop;
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         figures.stops += 1;
-        let Some(Told { last_true, due, at, withheld }) = told else {
+        let Some(granted) = granted else {
             figures.kept += 1;
             if since(paused, resumed) > deadline_after(ttl) {
                 figures.wrong.push(format!("{}: held after {pause:?}", self.lock));
@@ -233,6 +230,10 @@ impl Lane<'_> {
             return;
         };
         figures.losses += 1;
+        let Some(Told { last_true, due, at, withheld }) = told else {
+            figures.wrong.push(format!("{}: no word of a loss by {pause:?}", self.lock));
+            return;
+        };
         let late = since(due, at);
         let by_itself = late.saturating_sub(withheld);
         figures.latest = figures.latest.max(late);
@@ -245,7 +246,7 @@ impl Lane<'_> {
             );
             figures.wrong.push(text);
         }
-        if granted.is_some_and(|granted| last_true >= granted) {
+        if last_true >= granted {
             let text = format!("{}: held while another had it, after {pause:?}", self.lock);
             figures.wrong.push(text);
         }
@@ -254,11 +255,6 @@ impl Lane<'_> {
         if stood_still + 2 * HEARTBEAT + SCHEDULING + busy < deadline_after(ttl) {
             figures.wrong.push(format!("{}: lost by a pause of {stood_still:?}", self.lock));
         }
-    }
-
-    fn accuse(&self, text: String) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        figures.wrong.push(text);
     }
 }
 
@@ -281,7 +277,9 @@ struct Stop {
     pausing: u64,
     paused: u64,
     resumed: u64,
-    told: Option<Told>,
+    /// When somebody else had the lock, if it was lost.
     granted: Option<u64>,
+    /// None where it was lost: nobody told the process, which must not be.
+    told: Option<Told>,
     ttl: Duration,
 }
