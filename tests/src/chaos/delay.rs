@@ -5,37 +5,33 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
+
+use crate::harness::waited;
 
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Whose threads are looked after: process ids, which come and go.
 pub(super) type Roster = Arc<Mutex<Vec<u32>>>;
 
-/// Watches the threads of the roster until it is dropped.
+/// The longest wait of a thread of the roster, in nanoseconds. A thread measures as long as this lives.
 #[derive(Debug)]
-pub(super) struct Delays {
-    worst: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Delays(Arc<AtomicU64>);
 
 impl Delays {
     pub(super) fn start(roster: Roster) -> Self {
         let worst = Arc::new(AtomicU64::new(0));
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (found, over) = (Arc::clone(&worst), Arc::clone(&is_over));
-        let thread = thread::spawn(move || {
+        let found = Arc::downgrade(&worst);
+        thread::spawn(move || {
             let mut before = BTreeMap::new();
-            while !over.load(Ordering::Relaxed) {
-                let now = waited(&lock(&roster).clone());
+            while let Some(found) = found.upgrade() {
+                let now = of_all(&lock(&roster).clone());
                 for (thread, waited) in &now {
                     let already = before.get(thread).copied().unwrap_or(*waited);
                     found.fetch_max(waited.saturating_sub(already), Ordering::Relaxed);
@@ -44,44 +40,23 @@ impl Delays {
                 thread::sleep(EVERY);
             }
         });
-        Self { worst, is_over, thread: Some(thread) }
+        Self(worst)
     }
 
-    /// The longest that a thread has waited within a fifth of a second; it begins anew.
-    pub(super) fn take(&self) -> Duration {
-        Duration::from_nanos(self.worst.swap(0, Ordering::Relaxed))
+    /// Begins anew.
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 
+    /// The longest that a thread has waited within a fifth of a second.
     pub(super) fn worst(&self) -> Duration {
-        Duration::from_nanos(self.worst.load(Ordering::Relaxed))
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Drop for Delays {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to tell.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// How long each thread of these processes has ever waited, in nanoseconds.
-fn waited(processes: &[u32]) -> BTreeMap<(u32, String), u64> {
-    let mut waited = BTreeMap::new();
-    for process in processes {
-        for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten()
-        {
-            let statistics =
-                fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-            let second = statistics.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-            if let Some(nanos) = second {
-                waited.insert((*process, thread.file_name().to_string_lossy().into_owned()), nanos);
-            }
-        }
-    }
-    waited
+/// How long each thread of these processes has waited since it began; its id is its own among all processes.
+fn of_all(processes: &[u32]) -> BTreeMap<String, u64> {
+    processes.iter().flat_map(|process| waited(*process)).collect()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,13 +65,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::process::parent_id, process};
+
     use super::*;
 
     #[test]
     fn the_threads_of_this_process_are_found() {
-        let waited = waited(&[std::process::id()]);
-        assert!(
-            !waited.is_empty() && waited.keys().all(|(process, _)| *process == std::process::id())
-        );
+        let this = fs::read_link("/proc/thread-self").expect("a thread is running");
+        let this = this.file_name().expect("it ends with the id").to_string_lossy().into_owned();
+        assert!(of_all(&[process::id()]).contains_key(&this));
+        assert!(!of_all(&[parent_id()]).contains_key(&this), "it is nobody else's");
     }
 }

@@ -203,8 +203,8 @@ impl Stage {
         let _ = fs::remove_file(&path);
         let writer = self.book.turn_to(&path);
         self.resource.record_to(Some(writer));
-        self.pulse.take();
-        self.delays.take();
+        self.pulse.forget();
+        self.delays.forget();
         self.judge.carry_over(&self.book);
         self.own.carry_over(&self.book);
         self.fleet.begin_round();

@@ -2,11 +2,8 @@
 
 use std::{
     fs,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,13 +18,9 @@ pub(super) struct Sample {
     descriptors: usize,
 }
 
-/// Takes samples of some processes until it is dropped.
+/// The samples of some processes. A thread takes more as long as this lives.
 #[derive(Debug)]
-pub(super) struct Sampler {
-    samples: Arc<Mutex<Vec<Vec<Sample>>>>,
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Sampler(Arc<Mutex<Vec<Vec<Sample>>>>);
 
 /// What a process needed over time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,11 +38,10 @@ pub struct Needs {
 impl Sampler {
     pub(super) fn start(processes: Vec<u32>) -> Self {
         let samples = Arc::new(Mutex::new(vec![Vec::new(); processes.len()]));
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (taken, over) = (Arc::clone(&samples), Arc::clone(&is_over));
+        let taken = Arc::downgrade(&samples);
         let begun = Instant::now();
-        let thread = thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
+        thread::spawn(move || {
+            while let Some(taken) = taken.upgrade() {
                 for (index, process) in processes.iter().enumerate() {
                     if let Some(sample) = sample(*process, begun.elapsed()) {
                         taken.lock().unwrap_or_else(PoisonError::into_inner)[index].push(sample);
@@ -58,23 +50,13 @@ impl Sampler {
                 thread::sleep(EVERY);
             }
         });
-        Self { samples, is_over, thread: Some(thread) }
+        Self(samples)
     }
 
     /// Of each process.
     pub(super) fn needs(&self) -> Vec<Needs> {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         samples.iter().filter_map(|samples| needs(samples)).collect()
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to tell.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -52,11 +52,9 @@ impl Pulse {
         Duration::from_nanos(within.max().unwrap_or_default())
     }
 
-    /// The longest so far; the measure begins anew.
-    pub fn take(&self) -> Duration {
-        let worst = self.worst_between(0, u64::MAX);
+    /// Begins anew: what was before is nobody's concern any more.
+    pub fn forget(&self) {
         lock(&self.0).clear();
-        worst
     }
 
     /// What to add to a bound of something that happened between these moments: a chain of processes and
