@@ -123,6 +123,33 @@ fn proxy_swallows_for_good_on_a_connection_with_a_hole() {
 }
 
 #[test]
+fn proxy_half_closes() {
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let proxy = Proxy::start(listener.local_addr().expect("bound"));
+        let client = client_of(&proxy);
+        let (server, _) = listener.accept().expect("the proxy connects");
+        server.set_read_timeout(Some(5 * SECOND)).expect("not zero");
+        let (mut from, mut to, other) = match direction {
+            Direction::ToServer => (&client, &server, Direction::ToClient),
+            Direction::ToClient => (&server, &client, Direction::ToServer),
+        };
+        proxy.set(direction, Mode::HalfClose);
+        from.write_all(b"lost").expect("open");
+        assert_eq!(rest(to).expect("an ordinary end"), b"");
+        // The other direction goes on, and its sender is not told.
+        to.write_all(b"hello").expect("open");
+        let mut answer = [0; 5];
+        from.read_exact(&mut answer).expect("open");
+        assert_eq!(&answer, b"hello");
+        assert_eq!(proxy.bytes(other), 5);
+        from.write_all(b" too").expect("open");
+        assert!(wait_until(SECOND, || proxy.bytes(direction) == 8), "{direction:?}");
+        assert_eq!(proxy.open_connections(), 1, "{direction:?}");
+    }
+}
+
+#[test]
 fn a_blackhole_hides_the_client_from_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let proxy = Proxy::start(listener.local_addr().expect("bound"));
