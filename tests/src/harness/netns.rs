@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
-use super::{Child, Launch, Scratch, wait_until};
+use super::{Child, Direction, Launch, Scratch, wait_until};
 
 /// Set in the process that runs in the namespace.
 const INSIDE: &str = "COORDINATION_TEST_NETNS";
@@ -78,24 +78,6 @@ pub struct Lines {
     scratch: Scratch,
 }
 
-/// Which packets are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// From the client to the server.
-    ToServer,
-    /// From the server to the client.
-    ToClient,
-}
-
-impl Lost {
-    fn target(self) -> &'static str {
-        match self {
-            Self::ToServer => SERVER,
-            Self::ToClient => CLIENT,
-        }
-    }
-}
-
 impl Lines {
     fn new() -> Self {
         let scratch = Scratch::new("lines");
@@ -137,17 +119,17 @@ impl Lines {
         run(enter(&router).args(["sh", "-c", forward]));
     }
 
-    /// Loses these packets from now on.
-    pub fn lose(&self, lost: &[Lost]) {
-        for lost in lost {
-            self.router_ip(&format!("route add blackhole {}/32", lost.target()));
+    /// Loses the packets that go these ways, from now on.
+    pub fn lose(&self, ways: &[Direction]) {
+        for way in ways {
+            self.router_ip(&format!("route add blackhole {}/32", target(*way)));
         }
     }
 
     /// Loses these no more.
-    pub fn heal(&self, lost: &[Lost]) {
-        for lost in lost {
-            self.router_ip(&format!("route del blackhole {}/32", lost.target()));
+    pub fn heal(&self, ways: &[Direction]) {
+        for way in ways {
+            self.router_ip(&format!("route del blackhole {}/32", target(*way)));
         }
     }
 
@@ -174,6 +156,14 @@ impl Lines {
 
     fn client_ip(&self, words: &str) {
         run(enter(&namespace(&self.client)).arg("ip").args(words.split(' ')));
+    }
+}
+
+/// Whose address is on the packets.
+fn target(way: Direction) -> &'static str {
+    match way {
+        Direction::ToServer => SERVER,
+        Direction::ToClient => CLIENT,
     }
 }
 

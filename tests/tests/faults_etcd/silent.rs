@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use coordination_tests::faults::{Site, crash::since, deadline_after};
-use coordination_tests::harness::Etcd;
 use coordination_tests::harness::log::now_ns;
-use coordination_tests::harness::netns::{Lines, Lost, SERVER, within};
+use coordination_tests::harness::netns::{Lines, SERVER, within};
+use coordination_tests::harness::{Direction, Etcd};
 use serde_json::json;
 
 use super::{LONG, PULSE, TTL, WORKER, assert_told, contenders};
@@ -21,7 +21,7 @@ const LOCK: &str = "silent";
 fn f11_requests_lost_silently() {
     // Nothing reaches the server, so the lease runs from the last heartbeat before.
     within("silent::f11_requests_lost_silently", |lines| {
-        lost_silently(lines, &[Lost::ToServer], Duration::ZERO);
+        lost_silently(lines, &[Direction::ToServer], Duration::ZERO);
     });
 }
 
@@ -29,18 +29,18 @@ fn f11_requests_lost_silently() {
 fn f12_replies_lost_silently() {
     // Heartbeats reach the server until the client gives up.
     within("silent::f12_replies_lost_silently", |lines| {
-        lost_silently(lines, &[Lost::ToClient], TTL);
+        lost_silently(lines, &[Direction::ToClient], TTL);
     });
 }
 
 #[test]
 fn f11_everything_lost_silently() {
     within("silent::f11_everything_lost_silently", |lines| {
-        lost_silently(lines, &[Lost::ToServer, Lost::ToClient], Duration::ZERO);
+        lost_silently(lines, &[Direction::ToServer, Direction::ToClient], Duration::ZERO);
     });
 }
 
-fn lost_silently(lines: &Lines, lost: &[Lost], renewed_for: Duration) {
+fn lost_silently(lines: &Lines, lost: &[Direction], renewed_for: Duration) {
     LazyLock::force(&PULSE);
     let etcd = Etcd::options().also_at(SERVER).start();
     let site = Site::etcd(&etcd.authority(), TTL, WORKER);
