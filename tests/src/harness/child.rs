@@ -10,7 +10,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc},
     thread,
@@ -162,11 +162,6 @@ impl Child {
     pub fn pipes(&self) -> Option<(ChildStdin, ChildStdout)> {
         let mut process = self.lock();
         process.stdin.take().zip(process.stdout.take())
-    }
-
-    /// Where its output goes.
-    pub fn log_path(&self) -> &Path {
-        &self.log
     }
 
     /// Its output so far.
