@@ -2,7 +2,7 @@
 //!
 //! A *case* does one operation, interrupted, and then asserts what has to be so: nothing is left at the
 //! store, and somebody else gets what there is. It stands once, beside the other checks of its recipe. This
-//! file interrupts it in four ways:
+//! file interrupts it in three ways:
 //!
 //! * [`at_every_poll`]: the caller's future is dropped after its first poll, its second, … , when it is polled
 //!   as a runtime polls it: when it was woken. Then once more after one short pause, two, … , since what the
