@@ -98,7 +98,7 @@ struct HeldUp {
 }
 
 impl Fleet {
-    /// Starts a client for each URL. The last two belong to the spoiled group.
+    /// Starts a client for each URL, of the group it is for. The first and the last survive.
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
         let (numbers, roster) = (AtomicU32::new(0), Roster::default());
         let held_up = Mutex::new(HeldUp { causes: 0, ended: Instant::now() });

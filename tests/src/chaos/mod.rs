@@ -13,7 +13,8 @@
 //!
 //! Two groups of clients work side by side, each on names of its own. What an operator does to the store by
 //! hand may cost timed exclusion until it is noticed (the matrix says `FENCE`): that happens to the *spoiled*
-//! group only. Its exclusion is not judged while it happens. All else is, tokens above all.
+//! group only. Its exclusion is not judged while it happens, and nobody's while a leader or all servers are
+//! paused, as that breaks what timed exclusion rests on (`Cost::Untimed`). All else is, tokens above all.
 
 pub mod client;
 mod delay;

@@ -275,9 +275,9 @@ impl Directory {
     /// Locks a queue's file as `flock(1)` does, for so long.
     pub(super) fn hold_queue(&self, length: Duration, rng: &mut StdRng) {
         let queue = Self::some_file(&self.inside(Group::Judged, "queues"), rng);
+        // What is gone by now holds up nobody.
         if let Some(file) = queue.and_then(|path| File::open(path).ok()) {
-            // An error means that it is a directory or gone.
-            let _ = file.lock();
+            file.lock().expect("what is open can be locked, once it is free");
             thread::sleep(length);
         }
     }

@@ -9,7 +9,7 @@ use super::Store;
 /// Whose names they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// All promises hold for them.
+    /// All promises hold for them, but timed exclusion while a server breaks what that rests on.
     Judged,
     /// An operator meddles with what the store has of them.
     Spoiled,

@@ -2,10 +2,11 @@
 //!
 //! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network
 //! ([`proxy`]), administration commands for the store ([`etcd`]). The library under test has no
-//! part in them, so nothing here depends on it.
+//! part in them; only the clock ([`log`]) is that of the histories, which know its types.
 //!
-//! Every process is on loopback, in its own directory, and ends with the test: killed on drop, and
-//! by the kernel when the test process itself dies.
+//! Every process is on loopback, or in a network namespace that goes with the test ([`netns`]); has its
+//! own directory; and ends with the test: killed on drop, and by the kernel when the test process itself
+//! dies.
 
 pub mod certs;
 pub mod child;
