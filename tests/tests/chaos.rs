@@ -1,17 +1,17 @@
 //! Chaos, for as long as a test may take; `cargo run --bin chaos` goes on for longer.
 //!
-//! `COORDINATION_CHAOS_SEED` chooses other faults than usual.
+//! `COORDINATION_TEST_SEED` chooses other faults than usual.
 
 use std::{path::PathBuf, time::Duration};
 
 use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
+use coordination_tests::checks::tools::given_seed;
 
 fn survives(store: Store, seconds: u64) -> Summary {
-    let seed = std::env::var("COORDINATION_CHAOS_SEED").ok().and_then(|seed| seed.parse().ok());
     let chaos = Chaos {
         store,
         length: Duration::from_secs(seconds),
-        seed: seed.unwrap_or(1),
+        seed: given_seed().unwrap_or(1),
         clients: 5,
         keep: default_keep(),
         program: PathBuf::from(env!("CARGO_BIN_EXE_chaos")),

@@ -1,9 +1,9 @@
 //! The pause study on etcd, as far as there is time for it here; `--bin pauses` does more.
 #![cfg(feature = "etcd")]
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use coordination_tests::checks::tools::seed;
 use coordination_tests::faults::{Site, pauses::Study};
 use coordination_tests::harness::Etcd;
 
@@ -11,9 +11,9 @@ use coordination_tests::harness::Etcd;
 fn paused_clients_are_never_wrong() {
     let etcd = Etcd::one();
     let site = Site::etcd(&etcd.authority(), Duration::from_secs(2), env!("CARGO_BIN_EXE_worker"));
-    let seed = RandomState::new().hash_one("pauses");
+    let seed = seed("pauses");
     let figures = Study { count: 60, processes: 20, seed }.run(&site);
-    println!("pauses: {figures}; --seed {seed}");
+    println!("pauses: {figures}");
     assert!(figures.wrong.is_empty(), "{figures}; --seed {seed}");
     assert_eq!(figures.stops, 60);
     assert!(

@@ -5,11 +5,11 @@
 //! Fails when a guard was wrong about being held, or was told late of its loss. The seed chooses the pauses;
 //! what happens in them is the machine's.
 
-use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use coordination_tests::checks::tools::seed;
 use coordination_tests::faults::{Site, pauses::Study};
 use coordination_tests::harness::Etcd;
 
@@ -30,19 +30,18 @@ fn main() -> ExitCode {
 }
 
 fn arguments() -> Option<Study> {
-    let seed = RandomState::new().hash_one("pauses");
-    let mut study = Study { count: 500, processes: 20, seed };
+    let (mut count, mut processes, mut given) = (500, 20, None);
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?.parse().ok()?;
         match word.as_str() {
-            "--count" => study.count = usize::try_from(value).ok()?,
-            "--processes" => study.processes = usize::try_from(value).ok()?,
-            "--seed" => study.seed = value,
+            "--count" => count = usize::try_from(value).ok()?,
+            "--processes" => processes = usize::try_from(value).ok()?,
+            "--seed" => given = Some(value),
             _ => return None,
         }
     }
-    Some(study)
+    Some(Study { count, processes, seed: given.unwrap_or_else(|| seed("pauses")) })
 }
 
 /// The client's program, beside this one; built if cargo has started us, since it builds one binary only.

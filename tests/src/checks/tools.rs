@@ -181,18 +181,28 @@ impl Probe {
     }
 }
 
+/// The seed that `COORDINATION_TEST_SEED` gives, if it does.
+pub fn given_seed() -> Option<u64> {
+    let given = std::env::var("COORDINATION_TEST_SEED").ok()?;
+    given.parse().ok()
+}
+
+/// The [given](given_seed) seed, or one that differs each time; printed to be had again.
+pub fn seed(check: &str) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let seed = given_seed().unwrap_or_else(|| RandomState::new().hash_one(check));
+    eprintln!("{check}: COORDINATION_TEST_SEED={seed}");
+    seed
+}
+
 /// Numbers that look random, and are printed to be had again.
 #[derive(Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// Of a seed that differs each time, or that `COORDINATION_TEST_SEED` gives.
+    /// Of a [`seed`].
     pub fn new(check: &str) -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        let given = std::env::var("COORDINATION_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or_else(|| RandomState::new().hash_one(check));
-        eprintln!("{check}: COORDINATION_TEST_SEED={seed}");
-        Self(seed)
+        Self(seed(check))
     }
 
     /// Of this seed.
