@@ -45,7 +45,7 @@ fn arguments() -> Option<Study> {
 }
 
 /// The client's program, beside this one; built if cargo has started us, since it builds one binary only.
-fn worker() -> &'static str {
+fn worker() -> String {
     if let Some(cargo) = env::var_os("CARGO") {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--package", "coordination-tests", "--features", "etcd"]);
@@ -54,6 +54,5 @@ fn worker() -> &'static str {
     }
     let worker = env::current_exe().expect("it runs").with_file_name("worker");
     assert!(worker.exists(), "there is no {}", worker.display());
-    // One for as long as the program runs.
-    Box::leak(worker.display().to_string().into_boxed_str())
+    worker.display().to_string()
 }

@@ -56,7 +56,7 @@ impl Process {
 
     /// Starts a process that is yet to be told to connect.
     pub fn unconnected(site: &Site) -> Self {
-        let worker = Worker::start(site.worker, &site.url, &[]);
+        let worker = Worker::start(&site.worker, &site.url, &[]);
         Self { worker, aside: Mutex::default() }
     }
 

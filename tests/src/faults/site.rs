@@ -17,7 +17,7 @@ pub struct Site {
     /// Its URL.
     pub url: String,
     /// The worker's binary.
-    pub worker: &'static str,
+    pub worker: String,
     /// The lease that clients ask for and get; none where it lives with the process.
     pub ttl: Option<Duration>,
     /// The heartbeat interval.
@@ -28,10 +28,10 @@ pub struct Site {
 
 impl Site {
     /// A directory.
-    pub fn file(directory: &Path, worker: &'static str) -> Self {
+    pub fn file(directory: &Path, worker: impl Into<String>) -> Self {
         Self {
             url: format!("file://{}", directory.display()),
-            worker,
+            worker: worker.into(),
             ttl: None,
             heartbeat: HEARTBEAT,
             crash_release: Duration::from_millis(50),
@@ -39,10 +39,10 @@ impl Site {
     }
 
     /// The etcd at `authority`, with leases of `ttl`.
-    pub fn etcd(authority: &str, ttl: Duration, worker: &'static str) -> Self {
+    pub fn etcd(authority: &str, ttl: Duration, worker: impl Into<String>) -> Self {
         Self {
             url: format!("etcd://{authority}"),
-            worker,
+            worker: worker.into(),
             ttl: Some(ttl),
             heartbeat: HEARTBEAT,
             crash_release: ttl + Duration::from_secs(1),

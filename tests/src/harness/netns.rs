@@ -133,12 +133,12 @@ impl Lines {
         }
     }
 
-    /// A program that is `program` in the client's namespace. It lasts as long as the process.
+    /// A program that is `program` in the client's namespace. It lasts as long as these lines.
     ///
     /// # Panics
     ///
     /// When it cannot be written.
-    pub fn at_client(&self, program: &str) -> &'static str {
+    pub fn at_client(&self, program: &str) -> String {
         let script = self.scratch.join("at-client");
         let namespace = namespace(&self.client);
         // `exec`, so that the process that is paused or killed is the program's.
@@ -147,7 +147,7 @@ impl Lines {
         fs::write(&script, text).expect("the directory is ours");
         let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(&script, mode).expect("the file is ours");
-        Box::leak(script.display().to_string().into_boxed_str())
+        script.display().to_string()
     }
 
     fn router_ip(&self, words: &str) {
