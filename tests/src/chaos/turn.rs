@@ -38,14 +38,6 @@ enum Held {
     Leadership(Leadership),
 }
 
-/// How long to wait.
-#[derive(Clone, Copy, Debug)]
-enum Wait {
-    Try,
-    For(Duration),
-    Forever,
-}
-
 /// What becomes of the guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
@@ -58,7 +50,7 @@ enum End {
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     shared: bool,
-    wait: Wait,
+    patience: Patience,
     /// The caller drops the acquire after this time, if it has not returned.
     cancel: Option<Duration>,
     hold: Duration,
@@ -71,11 +63,11 @@ impl Plan {
             What::Lock { shared } => rng.random_range(0..100) < shared,
             _ => false,
         };
-        let wait = match rng.random_range(0..100) {
-            0..15 => Wait::Try,
-            15..35 => Wait::For(Duration::from_micros(rng.random_range(500..60_000))),
-            35..65 => Wait::For(Duration::from_millis(rng.random_range(500..6_000))),
-            _ => Wait::Forever,
+        let patience = match rng.random_range(0..100) {
+            0..15 => Patience::Never,
+            15..35 => Patience::Timeout(Duration::from_micros(rng.random_range(500..60_000))),
+            35..65 => Patience::Timeout(Duration::from_millis(rng.random_range(500..6_000))),
+            _ => Patience::Forever,
         };
         let cancel = rng.random_bool(0.1).then(|| around(rng, 8_000));
         let hold = match rng.random_range(0..100) {
@@ -87,7 +79,7 @@ impl Plan {
             60..85 => End::Drop,
             _ => End::ByItself,
         };
-        Self { shared, wait, cancel, hold, end }
+        Self { shared, patience, cancel, hold, end }
     }
 }
 
@@ -124,11 +116,11 @@ impl Recipe {
     }
 
     async fn take(&self, plan: Plan) -> Result<Option<Held>> {
-        let limit = match plan.wait {
-            Wait::For(limit) => Some(limit),
-            Wait::Try | Wait::Forever => None,
+        let limit = match plan.patience {
+            Patience::Timeout(limit) => Some(limit),
+            _ => None,
         };
-        let tries = matches!(plan.wait, Wait::Try);
+        let tries = plan.patience == Patience::Never;
         match self {
             Self::Lock(lock) => Ok(match (tries, plan.shared) {
                 (true, true) => lock.try_acquire_shared().await?,
@@ -150,12 +142,7 @@ impl Recipe {
                 election.campaign("", limit).await.map(Held::Leadership).map(Some)
             }
             Self::Limiter(limiter) => {
-                let patience = match plan.wait {
-                    Wait::Try => Patience::Never,
-                    Wait::For(limit) => Patience::Timeout(limit),
-                    Wait::Forever => Patience::Forever,
-                };
-                match limiter.clone().patience(patience).enter().await? {
+                match limiter.clone().patience(plan.patience).enter().await? {
                     Admission::Working(slot) => Ok(Some(Held::Slot(slot))),
                     Admission::Refused(_) => Ok(None),
                 }
@@ -164,12 +151,13 @@ impl Recipe {
     }
 
     /// How long the contract lets the acquire take, in nanoseconds.
-    fn limit(&self, wait: Wait, attempt: Duration) -> u64 {
-        match (self, wait) {
-            (_, Wait::Forever) => NEVER,
-            (_, Wait::For(limit)) => nanos(limit),
-            (Self::Limiter(_), Wait::Try) => nanos(ARRIVING),
-            (_, Wait::Try) => nanos(attempt),
+    fn limit(&self, patience: Patience, attempt: Duration) -> u64 {
+        match (self, patience) {
+            (_, Patience::Forever) => NEVER,
+            (_, Patience::Timeout(limit)) => nanos(limit),
+            (Self::Limiter(_), Patience::Never) => nanos(ARRIVING),
+            (_, Patience::Never) => nanos(attempt),
+            (_, other) => unreachable!("no plan has {other:?}"),
         }
     }
 }
@@ -227,7 +215,7 @@ pub(super) struct Contender {
 impl Contender {
     pub(super) async fn turn(&mut self, pen: &Pen) {
         let plan = Plan::random(&mut self.rng, self.thing, self.pace);
-        let timeout_ns = self.recipe.limit(plan.wait, self.attempt);
+        let timeout_ns = self.recipe.limit(plan.patience, self.attempt);
         pen.write(Event::Call { shared: plan.shared, timeout: timeout_ns });
         let taking = self.recipe.take(plan);
         let outcome = match plan.cancel {
