@@ -16,6 +16,7 @@
 //! group only. Its exclusion is not judged while it happens, and nobody's while a leader or all servers are
 //! paused, as that breaks what timed exclusion rests on (`Cost::Untimed`). All else is, tokens above all.
 
+mod carried;
 pub mod client;
 mod delay;
 mod effects;

@@ -6,10 +6,11 @@ use coordination_history::{Event, NEVER, Record, Report, Rule, Rules, Why, check
 
 use super::{
     Store,
+    carried::{Carried, of_group},
     fleet::Book,
     nanos, nemesis,
     resource::Tally,
-    run::{Carried, SLACK, of_group},
+    run::SLACK,
     sample::Needs,
     things::{Group, objects},
 };
