@@ -6,7 +6,7 @@ use rand::{RngExt, rngs::StdRng};
 
 use super::{
     client::Pen,
-    things::{Thing, What},
+    things::{NAMED, Thing, What},
 };
 
 /// Somebody who asks and writes.
@@ -24,8 +24,6 @@ enum Desk {
     Counter(Counter),
     Election(Election),
 }
-
-const NAMED: &str = "the name is valid";
 
 impl Clerk {
     /// `client` is not used by another client of the run.
@@ -150,6 +148,6 @@ fn write_failed(error: Error) -> Answer {
     }
 }
 
-fn number(version: Version) -> u64 {
+pub(super) fn number(version: Version) -> u64 {
     version.to_string().parse().expect("a version is a number")
 }

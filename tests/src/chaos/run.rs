@@ -18,12 +18,13 @@ use super::{
     delay::Delays,
     fleet::{Book, Common, Fleet},
     nemesis::Schedule,
+    operations::number,
     report::{Judge, Summary},
     resource::Resource,
     sample::Sampler,
     site::{self, Site},
     strike::Nemesis,
-    things::{Group, What, pace},
+    things::{Group, NAMED, What, pace},
     turn::Recipe,
 };
 use crate::harness::{Pulse, Scratch, wait_until};
@@ -296,7 +297,7 @@ impl Own {
         let names: Vec<_> = locks.map(|thing| thing.name).collect();
         let own = self.groups.iter().find(|(own, _)| *own == group);
         if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
-            let lock = coordinator.lock(name).expect("the name is valid");
+            let lock = coordinator.lock(name).expect(NAMED);
             // Who holds it is told by its own guard.
             let _ = self.runtime.block_on(lock.break_lock());
         }
@@ -310,11 +311,11 @@ impl Own {
                 let Some(recipe) = Recipe::new(coordinator, thing) else { continue };
                 // Whoever cannot be asked has something left, for all we know.
                 let count = || self.runtime.block_on(recipe.entries()).unwrap_or(usize::MAX);
-                let mut entries = count();
-                while entries > 0 && Instant::now() < until {
-                    thread::sleep(Duration::from_millis(20));
+                let mut entries = usize::MAX;
+                wait_until(until.saturating_duration_since(Instant::now()), || {
                     entries = count();
-                }
+                    entries == 0
+                });
                 let event = Event::Remains { entries: entries as u64 };
                 book.write(Record { at: now(), client: 0, attempt: 0, object: thing.id, event });
             }
@@ -349,13 +350,13 @@ async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(O
     const READ: &str = "nothing is broken between rounds";
     match what {
         What::Value => {
-            let value = coordinator.value::<u32>(name).expect("the name is valid");
+            let value = coordinator.value::<u32>(name).expect(NAMED);
             let found = value.read().await.expect(READ)?;
-            let version = found.version.to_string().parse().expect("a version is a number");
+            let version = number(found.version);
             Some((Operation::Set { value: found.value }, Answer::Written { version }))
         }
         What::Counter => {
-            let counter = coordinator.counter(name).expect("the name is valid");
+            let counter = coordinator.counter(name).expect(NAMED);
             let number = counter.read().await.expect(READ);
             Some((Operation::Add { by: number }, Answer::Number(number)))
         }

@@ -65,6 +65,9 @@ pub(super) enum What {
     Counter,
 }
 
+/// Why a name of theirs can be used.
+pub(super) const NAMED: &str = "the name is valid";
+
 /// The first object that stands for a register of the fenced resource.
 const REGISTERS: u32 = 100;
 

@@ -14,7 +14,7 @@ use super::{
     client::Pen,
     effects::{Effects, Hand},
     nanos,
-    things::{Pace, Thing, What},
+    things::{NAMED, Pace, Thing, What},
 };
 
 /// How often a holder asks whether it still holds.
@@ -161,8 +161,6 @@ impl Recipe {
         }
     }
 }
-
-const NAMED: &str = "the name is valid";
 
 impl Held {
     fn grant(&self) -> &Grant {
