@@ -86,6 +86,8 @@ pub(super) struct Fleet {
     book: Arc<Book>,
     roster: Roster,
     held_up: Mutex<HeldUp>,
+    /// What those said who refused to join the round, and were killed since.
+    refusals: Mutex<Vec<String>>,
 }
 
 /// Whether somebody cannot run.
@@ -102,7 +104,8 @@ impl Fleet {
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
         let (numbers, roster) = (AtomicU32::new(0), Roster::default());
         let held_up = Mutex::new(HeldUp { causes: 0, ended: Instant::now() });
-        let mut fleet = Self { common, seats: Vec::new(), numbers, book, roster, held_up };
+        let (seats, refusals) = (Vec::new(), Mutex::default());
+        let mut fleet = Self { common, seats, numbers, book, roster, held_up, refusals };
         for (index, (group, url)) in urls.iter().enumerate() {
             let survives = index == 0 || index + 1 == urls.len();
             let present = Mutex::new(fleet.begin(*group, url));
@@ -150,13 +153,12 @@ impl Fleet {
         }
     }
 
-    /// Waits until all have ended what they began, for as long as this; answers who has not, and who has sat
-    /// out the round.
+    /// Waits until all have ended what they began, for as long as this; answers who has not, and who refused
+    /// to join the round.
     pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
         let mut failures = self.order("drain", patience);
-        // One who was killed is not present any more, and does not count.
-        let seats = 0..self.seats.len();
-        failures.extend(seats.filter_map(|seat| self.present(seat).sat_out()));
+        failures.append(&mut lock(&self.refusals));
+        failures.extend((0..self.len()).filter_map(|seat| self.present(seat).refusal()));
         failures
     }
 
@@ -223,10 +225,11 @@ impl Fleet {
 
     /// Kills it; the seat stays empty until it is [replaced](Self::replace).
     pub(super) fn kill(&self, seat: usize) {
-        let present = self.present(seat);
+        let mut present = self.present(seat);
         lock(&self.roster).retain(|process| *process != present.worker.child().id());
         present.worker.kill();
         self.book.note(present.number, Event::Crash);
+        lock(&self.refusals).extend(present.refusal());
     }
 
     /// Stops these for so long.
@@ -275,14 +278,12 @@ impl Fleet {
 }
 
 impl Present {
-    /// How it was that it did not join the round. Orders are carried out one after the other, so whoever has
-    /// drained has answered.
-    fn sat_out(&mut self) -> Option<String> {
-        let why = match self.worker.poll(self.joining.take()?) {
-            Some(Ok(_)) => return None,
-            Some(Err(error)) => error.to_string(),
-            None => "no answer".to_owned(),
-        };
-        Some(format!("client {} did not join the round: {why}", self.number))
+    /// What it said if it refused to join the round. No answer is none: it was killed before, or has not drained,
+    /// as orders are carried out one after the other.
+    fn refusal(&mut self) -> Option<String> {
+        // Ended or not, what it has said is there or about to be.
+        let answer = self.worker.receive(self.joining.take()?, Duration::from_secs(1))?;
+        let error = answer.err()?;
+        Some(format!("client {} did not join the round: {error}", self.number))
     }
 }
