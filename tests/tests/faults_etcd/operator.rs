@@ -128,14 +128,18 @@ async fn f36_refused_and_yet_carried_out() {
 }
 
 async fn refused_and_yet_carried_out() -> usize {
-    let etcd = Etcd::options().flag("--quota-backend-bytes=2097152").start();
+    let etcd = Etcd::options()
+        .flag("--quota-backend-bytes=2097152")
+        // The size that etcd looks at grows when a batch is committed: let that be between a look and the deed.
+        .flag("--backend-batch-limit=1")
+        .start();
     let site = coordination_tests::faults::Site::etcd(&etcd.authority(), TTL, WORKER);
     let client = site.client("client").await;
     // At the same time: each finds that there is room, until there is not.
-    let writes: Vec<_> = (0..40)
+    let writes: Vec<_> = (0..400)
         .map(|index| {
             let value = client.value::<String>(format!("value-{index}")).expect("a valid name");
-            tokio::spawn(async move { (value.set(&"x".repeat(100_000)).await, value) })
+            tokio::spawn(async move { (value.set(&"x".repeat(10_000)).await, value) })
         })
         .collect();
     let mut carried_out = 0;
