@@ -245,7 +245,7 @@ impl Error {
     }
 
     /// Names the server in the message.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "_network")]
     pub(crate) fn at(mut self, server: &str) -> Self {
         self.0.message = format!("{server}: {}", self.0.message);
         self

@@ -47,7 +47,7 @@ struct Inner {
     /// Of kind and name, once for all the maps that are keyed by this.
     hash: u64,
     #[cfg_attr(
-        not(any(feature = "etcd", feature = "file", test)),
+        not(any(feature = "_network", feature = "file", test)),
         expect(dead_code, reason = "memory goes by the name itself")
     )]
     encoded: String,
@@ -92,13 +92,13 @@ impl QueueKey {
     }
 
     /// The name as one path segment.
-    #[cfg(any(feature = "etcd", feature = "file", test))]
+    #[cfg(any(feature = "_network", feature = "file", test))]
     pub(crate) fn encoded(&self) -> &str {
         &self.0.encoded
     }
 
     /// Whether the name cannot be read back from the key, so that a collision has to be checked.
-    #[cfg(any(feature = "etcd", test))]
+    #[cfg(any(feature = "_network", test))]
     pub(crate) fn is_hashed(&self) -> bool {
         is_hashed(&self.0.encoded)
     }
@@ -138,13 +138,13 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// The text that [`escape`] made this of; `None` where it is not UTF-8.
-#[cfg(any(feature = "etcd", feature = "file", test))]
+#[cfg(any(feature = "_network", feature = "file", test))]
 pub(crate) fn unescape(escaped: &str) -> Option<String> {
     Some(percent_encoding::percent_decode_str(escaped).decode_utf8().ok()?.into_owned())
 }
 
 /// Whether this is the form that [`encode`] gives to names too long to be kept.
-#[cfg(any(feature = "etcd", test))]
+#[cfg(any(feature = "_network", test))]
 pub(crate) fn is_hashed(encoded: &str) -> bool {
     encoded.starts_with(HASH_PREFIX)
 }

@@ -77,7 +77,7 @@
 //! # Features
 //!
 //! `memory`, `file` and `macros` (the attribute) are on by default. `etcd` is not, as building it needs
-//! the program `protoc` (Debian: `protobuf-compiler`).
+//! the program `protoc` (Debian: `protobuf-compiler` and `libprotobuf-dev`).
 //!
 //! # Where to look
 //!
@@ -105,7 +105,7 @@
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
 #![cfg_attr(
-    not(any(feature = "memory", feature = "file", feature = "etcd")),
+    not(any(feature = "memory", feature = "file", feature = "_network")),
     expect(unused, reason = "a build without a store only says which feature to turn on")
 )]
 

@@ -152,7 +152,7 @@ impl Secret {
     }
 
     /// The text itself, for the driver that sends it: named so that each use stands out.
-    #[cfg(any(feature = "etcd", test))]
+    #[cfg(any(feature = "_network", test))]
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

@@ -33,6 +33,8 @@ use crate::error::Result;
 use crate::key::QueueKey;
 use crate::random;
 
+#[cfg(feature = "_network")]
+mod access;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 #[cfg(feature = "file")]
@@ -40,6 +42,8 @@ pub(crate) mod file;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 pub(crate) mod registry;
+#[cfg(feature = "_network")]
+mod stored;
 
 /// A session's name at the store: 63 random bits, never zero, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,7 +109,7 @@ impl EntryId {
         owner == Some(Ok(session.0))
     }
 
-    #[cfg(any(feature = "etcd", feature = "file"))]
+    #[cfg(any(feature = "_network", feature = "file"))]
     pub(crate) fn from_store(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -115,7 +119,7 @@ impl EntryId {
         Arc::clone(&self.0)
     }
 
-    #[cfg(any(feature = "etcd", feature = "file"))]
+    #[cfg(any(feature = "_network", feature = "file"))]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -142,7 +146,7 @@ pub(crate) struct NewSession {
     pub(crate) member: Arc<str>,
     /// The lease asked for; the store may grant another.
     #[cfg_attr(
-        not(any(feature = "etcd", feature = "simulation")),
+        not(any(feature = "_network", feature = "simulation")),
         expect(dead_code, reason = "for stores with leases")
     )]
     pub(crate) ttl: Duration,
@@ -281,7 +285,7 @@ impl Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossDetection {
     /// By [`Backend::gone`] on its own entry: at once.
-    #[cfg(any(feature = "etcd", feature = "simulation"))]
+    #[cfg(any(feature = "_network", feature = "simulation"))]
     Watch,
     /// By the answer to each heartbeat.
     Heartbeat,

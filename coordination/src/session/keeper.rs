@@ -281,7 +281,7 @@ impl Keeper {
 async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
     let held = match session.backend.loss_detection() {
         LossDetection::Heartbeat => lease.held(),
-        #[cfg(any(feature = "etcd", feature = "simulation"))]
+        #[cfg(any(feature = "_network", feature = "simulation"))]
         LossDetection::Watch => Vec::new(),
     };
     let gone = session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held)).await?;

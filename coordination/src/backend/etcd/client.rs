@@ -14,8 +14,9 @@ use etcd_client::{
 use rand::seq::SliceRandom;
 use tokio::sync::{Semaphore, watch};
 
-use super::config::{Config, Tls};
+use super::config::Config;
 use super::error::{from_etcd, is_connection_failure, is_hang_up};
+use crate::backend::access::Tls;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::early_expiry;
-use super::entry::{entry_in, name_in, number, revision_of, to_value};
+use super::entry::{entry_in, number, revision_of};
 use super::keys::{Keys, SHARED, queue_of_value};
-use super::value::{self, stored};
+use crate::backend::stored::{StoredEntry, StoredValue, name_in};
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
@@ -94,7 +94,7 @@ fn any_pair(key: &[u8], value: &[u8], revision: i64) -> TestCaseResult {
         prop_assert!(whole.as_bytes() == key, "{queue:?}");
     }
     let _ = name_in(value);
-    if let Err(error) = stored(value) {
+    if let Err(error) = StoredValue::read(value) {
         prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
     prop_assert!(revision < 0 || revision_of(number(revision)) == revision);
@@ -108,12 +108,12 @@ fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> Test
     let session = SessionId::random();
     let place = EntryRef { queue: queue.clone(), id: EntryId::random(session) };
     let new = NewEntry { place, session, member: member.into(), mode, data: data.into() };
-    let written = to_value(&new, since_ms).expect("plain data");
+    let written = StoredEntry::new(&new, since_ms).to_bytes().expect("plain data");
     let read = entry_in("694d", &written, 7);
     prop_assert_eq!((&*read.member, &*read.data, read.mode, read.seq), (member, data, mode, 7));
     prop_assert_eq!(name_in(&written), hashed.clone());
-    let written = value::to_value(&queue, since_ms, data).expect("plain data");
-    let read = stored(&written).expect("it was written so");
+    let written = StoredValue::new(&queue, since_ms, data).to_bytes().expect("plain data");
+    let read = StoredValue::read(&written).expect("it was written so");
     prop_assert_eq!((read.id, &*read.data), (since_ms, data));
     prop_assert_eq!(name_in(&written), hashed);
     Ok(())

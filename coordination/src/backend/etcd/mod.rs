@@ -66,12 +66,13 @@ use etcd_client::{
 
 use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
-use self::entry::{blocker_of, check_name, entry_of, number, revision_of, seq_of};
+use self::entry::{blocker_of, entry_of, number, revision_of, seq_of};
 use self::keys::{Keys, Range};
 use self::session::{Sessions, lease_of};
 use self::slots::Slots;
 use self::wait::Reads;
 use self::watch::Watches;
+use super::stored::{StoredEntry, check_name};
 use super::{
     Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
     Position, SessionId, Write,
@@ -194,7 +195,7 @@ impl Etcd {
         let queue = &entry.place.queue;
         let keys = self.keys(queue);
         for kv in kvs {
-            check_name(queue, kv)?;
+            check_name(queue, kv.value())?;
             if let Some(blocker) = blocker_of(kv, &keys, entry.mode)? {
                 return Ok(Some(blocker));
             }
@@ -246,7 +247,7 @@ impl Backend for Etcd {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let key = self.keys(&entry.place.queue).entry(&self.slots.take(entry));
         let put = PutOptions::new().with_lease(lease_of(entry.session));
-        let value = entry::to_value(entry, self.slots.since_ms(&entry.place))?;
+        let value = StoredEntry::new(entry, self.slots.since_ms(&entry.place)).to_bytes()?;
         let (range, options) = self.before(entry);
         let enter = Txn::new()
             .when([Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
@@ -285,7 +286,7 @@ impl Backend for Etcd {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let key = self.key(place);
-        let value = entry::to_value(entry, self.slots.since_ms(place))?;
+        let value = StoredEntry::new(entry, self.slots.since_ms(place)).to_bytes()?;
         // An update before may have had its effect without our knowledge: once more, then.
         for _ in 0..2 {
             let known = self.slots.updated(place).unwrap_or(revision_of(seq));
@@ -373,7 +374,7 @@ impl Backend for Etcd {
         let answer = self.get("list", keys.prefix(), all).await?;
         let mut listing = Listing::default();
         for kv in answer.kvs() {
-            check_name(queue, kv)?;
+            check_name(queue, kv.value())?;
             if keys.is_value(kv.key()) {
                 listing.value = Some(value::value_of(kv)?);
             } else {

@@ -5,31 +5,21 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
-use serde::{Deserialize, Serialize};
 
-use super::entry::{check_name, name_in, number, revision_of, stored_name};
+use super::entry::{number, revision_of};
 use super::keys::{Keys, queue_of_value};
 use super::{Etcd, found, revision_in};
+use crate::backend::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::key::{self, QueueKey};
+use crate::key;
 
 /// How many values are read in one transaction: etcd takes 128, and a value may be large.
 const BATCH: usize = 32;
 
-#[derive(Serialize, Deserialize)]
-pub(super) struct Stored {
-    /// Of the write that made it.
-    pub(super) id: u64,
-    pub(super) data: String,
-    /// The name in full, where the key has its hash only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-}
-
 /// The value that this key has.
 pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
-    let stored = stored(kv.value())?;
+    let stored = StoredValue::read(kv.value())?;
     Ok(Value { version: number(kv.mod_revision()), data: stored.data.into() })
 }
 
@@ -48,8 +38,8 @@ impl Etcd {
             return Ok(if write.data.is_some() { Some(written) } else { write.expected });
         }
         if let Some(kv) = found(&answer, 0).first() {
-            check_name(&write.queue, kv)?;
-            if stored(kv.value())?.id == write.id {
+            check_name(&write.queue, kv.value())?;
+            if StoredValue::read(kv.value())?.id == write.id {
                 return Ok(Some(number(kv.mod_revision())));
             }
         }
@@ -100,22 +90,12 @@ fn transaction(write: &Write, keys: &Keys) -> Result<Txn> {
         conditions.push(none.with_range(entries.to));
     }
     let change = match &write.data {
-        Some(data) => TxnOp::put(key.as_str(), to_value(&write.queue, write.id, data)?, None),
+        Some(data) => TxnOp::put(
+            key.as_str(),
+            StoredValue::new(&write.queue, write.id, data).to_bytes()?,
+            None,
+        ),
         None => TxnOp::delete(key.as_str(), None),
     };
     Ok(Txn::new().when(conditions).and_then([change]).or_else([TxnOp::get(key, None)]))
-}
-
-pub(super) fn to_value(queue: &QueueKey, id: u64, data: &str) -> Result<Vec<u8>> {
-    let stored = Stored { id, data: data.to_owned(), name: stored_name(queue) };
-    serde_json::to_vec(&stored).map_err(|error| {
-        Error::new(ErrorKind::Corrupt, "write", "cannot write the value").with_source(error)
-    })
-}
-
-pub(super) fn stored(value: &[u8]) -> Result<Stored> {
-    serde_json::from_slice(value).map_err(|error| {
-        let message = "the value is not what this library writes there";
-        Error::new(ErrorKind::Corrupt, "read", message).with_source(error)
-    })
 }
