@@ -1,0 +1,85 @@
+//! Processes that want one lock all the time; what counts is how often its owner changes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use coordination::Coordinator;
+
+use crate::Outcome;
+use crate::server::{Locking, Ours, Server, Store};
+
+const PROCESSES: usize = 8;
+const SECONDS: u64 = 5;
+
+/// Starts the processes, and prints what they did.
+pub(crate) fn contended<S: Store>(server: &Server, ours: bool, note: &str) -> Outcome {
+    let record = tempfile::NamedTempFile::new()?;
+    record.as_file().set_len(8 * (2 + PROCESSES as u64))?;
+    let kind = if ours { "ours" } else { "rival" };
+    let workers: Vec<_> = (1..=PROCESSES)
+        .map(|worker| {
+            let contender =
+                format!("{},{kind},{},{worker}", server.address, record.path().display());
+            Command::new(std::env::current_exe()?).args(["contend", S::NAME, &contender]).spawn()
+        })
+        .collect::<Result<_, _>>()?;
+    for mut worker in workers {
+        if !worker.wait()?.success() {
+            return Err("a worker failed".into());
+        }
+    }
+    let shares: Vec<_> =
+        (2..2 + PROCESSES).map(|slot| number(record.as_file(), slot)).collect::<Result<_, _>>()?;
+    let (least, greatest) = (shares.iter().min().unwrap_or(&0), shares.iter().max().unwrap_or(&0));
+    println!(
+        "{}, {PROCESSES} processes on one lock, {kind}: {} owner changes a second of {} grants ({note}), shares {least} to {greatest}",
+        S::NAME,
+        number(record.as_file(), 1)? / SECONDS,
+        shares.iter().sum::<u64>() / SECONDS,
+    );
+    Ok(())
+}
+
+/// One of the processes: under the lock it notes in the record whether the owner changed.
+pub(crate) async fn contend<S: Store>(contender: &str) -> Outcome {
+    let mut parts = contender.rsplitn(4, ',');
+    let mut part = || parts.next().ok_or("a contender is ADDRESS,KIND,RECORD,NUMBER");
+    let (worker, record, kind, address) = (part()?.parse()?, part()?, part()?, part()?);
+    let record = OpenOptions::new().read(true).write(true).open(record)?;
+    if kind == "ours" {
+        let coordinator = Coordinator::connect(&format!("{}://{address}", S::NAME)).await?;
+        take_turns(Ours::new(&coordinator, "contended")?, worker, &record).await
+    } else {
+        take_turns(S::rival(address).await?, worker, &record).await
+    }
+}
+
+async fn take_turns(mut lock: impl Locking, worker: usize, record: &File) -> Outcome {
+    // All are connected by then.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let end = Instant::now() + Duration::from_secs(SECONDS);
+    while Instant::now() < end {
+        lock.acquire().await?;
+        if number(record, 0)? != worker as u64 {
+            add(record, 1)?;
+            record.write_at(&(worker as u64).to_le_bytes(), 0)?;
+        }
+        add(record, 1 + worker)?;
+        lock.release().await?;
+    }
+    Ok(())
+}
+
+fn number(record: &File, slot: usize) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    record.read_exact_at(&mut bytes, 8 * slot as u64)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn add(record: &File, slot: usize) -> io::Result<()> {
+    let number = number(record, slot)? + 1;
+    record.write_all_at(&number.to_le_bytes(), 8 * slot as u64)
+}

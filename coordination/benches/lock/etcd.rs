@@ -1,0 +1,99 @@
+//! etcd, beside a transaction and a delete, and beside its own lock service.
+
+use std::process::Command;
+
+use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnOp};
+
+use crate::Outcome;
+use crate::server::{Locking, Server, Store, free_address};
+
+pub(crate) struct Etcd;
+
+impl Store for Etcd {
+    const NAME: &'static str = "etcd";
+    const RIVAL: &'static str = "etcd's lock service";
+    const WANTED: (&'static str, &'static str) = ("at most 1.25 wanted", "at least 400 wanted");
+    const REPEATS: u32 = 200;
+
+    async fn start() -> Outcome<Server> {
+        let data = Server::directory()?;
+        let [client, peer] = [free_address()?, free_address()?];
+        let [client_url, peer_url] = [format!("http://{client}"), format!("http://{peer}")];
+        let mut command = Command::new("etcd");
+        command
+            .arg("--data-dir")
+            .arg(data.path().join("data"))
+            .args(["--log-level", "error", "--logger", "zap", "--name", "bench"])
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("bench={peer_url}")]);
+        let server = Server::spawn(&mut command, client, data)?;
+        let is_ready = async |address: &str| match Client::connect([address], None).await {
+            Ok(mut client) => client.get("ready", None).await.is_ok(),
+            Err(_) => false,
+        };
+        server.ready(is_ready).await
+    }
+
+    async fn floor(address: &str) -> Outcome<impl Locking> {
+        Leased::new(address).await.map(Floor)
+    }
+
+    async fn rival(address: &str) -> Outcome<impl Locking> {
+        Ok(Service { at: Leased::new(address).await?, key: Vec::new() })
+    }
+}
+
+/// A client under a standing lease.
+struct Leased {
+    client: Client,
+    lease: i64,
+}
+
+impl Leased {
+    async fn new(address: &str) -> Outcome<Self> {
+        let client = Client::connect([address], None).await?;
+        let lease = client.lease_client().grant(60, None).await?.id();
+        Ok(Self { client, lease })
+    }
+}
+
+/// One transaction and one delete.
+struct Floor(Leased);
+
+impl Locking for Floor {
+    async fn acquire(&mut self) -> Outcome {
+        let put = PutOptions::new().with_lease(self.0.lease);
+        let put = TxnOp::put("floor", "owner", Some(put));
+        let free = Compare::create_revision("floor", CompareOp::Equal, 0);
+        let take = Txn::new().when([free]).and_then([put, TxnOp::get("floor", None)]);
+        match self.0.client.txn(take.or_else([TxnOp::get("floor", None)])).await?.succeeded() {
+            true => Ok(()),
+            false => Err("the floor's lock is taken".into()),
+        }
+    }
+
+    async fn release(&mut self) -> Outcome {
+        self.0.client.delete("floor", None).await?;
+        Ok(())
+    }
+}
+
+/// What etcd itself offers.
+struct Service {
+    at: Leased,
+    key: Vec<u8>,
+}
+
+impl Locking for Service {
+    async fn acquire(&mut self) -> Outcome {
+        let options = LockOptions::new().with_lease(self.at.lease);
+        self.key = self.at.client.lock("rival", Some(options)).await?.key().to_vec();
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome {
+        self.at.client.unlock(self.key.as_slice()).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! How long a lock takes, beside the least that the store itself asks for it.
+//!
+//! `cargo bench -p coordination --bench lock`, and with `--features etcd` the same for etcd, for which it
+//! starts a server of its own from the `etcd` binary; likewise for the other stores.
+//!
+//! What is compared runs in turn within one process, pinned to one CPU, on current-thread runtimes, and
+//! what counts is the ratio: absolute times change from machine to machine and from minute to minute.
+//! Contention runs in processes of its own, on all CPUs, and counts changes of the owner.
+
+mod compare;
+#[cfg(feature = "_network")]
+mod contention;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod file;
+#[cfg(feature = "_network")]
+mod server;
+
+use std::error::Error;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    #[cfg(feature = "_network")]
+    if let [mode, store, contender] = arguments.as_slice()
+        && mode == "contend"
+    {
+        return runtime.block_on(contend(store, contender));
+    }
+    let wanted =
+        |name: &str| arguments.is_empty() || arguments.iter().any(|word| name.starts_with(word));
+    if wanted("file") {
+        runtime.block_on(file::uncontended())?;
+    }
+    #[cfg(feature = "etcd")]
+    if wanted("etcd") {
+        runtime.block_on(server::all::<etcd::Etcd>())?;
+    }
+    Ok(())
+}
+
+/// One of the processes that want the same lock.
+#[cfg(feature = "_network")]
+async fn contend(store: &str, contender: &str) -> Outcome {
+    match store {
+        #[cfg(feature = "etcd")]
+        "etcd" => contention::contend::<etcd::Etcd>(contender).await,
+        _ => Err(format!("no store of this build: {store}").into()),
+    }
+}

@@ -1,0 +1,144 @@
+//! A store with a server: what each has to say for itself, and what is measured of all.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use coordination::{Coordinator, Lock, LockGuard};
+use rustix::thread::sched_setaffinity;
+use tempfile::TempDir;
+
+use crate::Outcome;
+use crate::compare::{compare, stay_in_one_place};
+use crate::contention;
+
+/// A store, the least that a lock asks of it, and its best lock besides ours.
+pub(crate) trait Store {
+    /// The scheme of its URLs, and its name here.
+    const NAME: &'static str;
+    /// What [`rival`](Self::rival) is.
+    const RIVAL: &'static str;
+    /// What is wanted: how many times the floor, and how many changes of the owner.
+    const WANTED: (&'static str, &'static str);
+    /// How many locks one timed run takes: some hundredths of a second of them.
+    const REPEATS: u32;
+
+    /// Starts a server on a free loopback port; answers once it serves.
+    async fn start() -> Outcome<Server>;
+
+    /// A lock of the fewest requests, through the client crate that we use.
+    async fn floor(address: &str) -> Outcome<impl Locking>;
+
+    /// The best lock of this store that waits without polling and is fair, through the same crate.
+    async fn rival(address: &str) -> Outcome<impl Locking>;
+}
+
+/// A lock that is taken and given back.
+pub(crate) trait Locking {
+    async fn acquire(&mut self) -> Outcome;
+    async fn release(&mut self) -> Outcome;
+}
+
+/// A server process, ended with this value.
+pub(crate) struct Server {
+    child: Child,
+    /// `host:port`, where it serves clients.
+    pub(crate) address: String,
+    _data: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// Starts this command, whose data are in this directory.
+    pub(crate) fn spawn(command: &mut Command, address: String, data: TempDir) -> Outcome<Self> {
+        let program = command.get_program().to_owned();
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child =
+            child.map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        Ok(Self { child, address, _data: data })
+    }
+
+    /// A directory for its data, in memory where there is some.
+    pub(crate) fn directory() -> Outcome<TempDir> {
+        let memory = Path::new("/dev/shm");
+        Ok(if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? })
+    }
+
+    /// Waits until it serves.
+    pub(crate) async fn ready(self, mut is_ready: impl AsyncFnMut(&str) -> bool) -> Outcome<Self> {
+        for _ in 0..400 {
+            if is_ready(&self.address).await {
+                return Ok(self);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Err(format!("the server at {} did not get ready within 20 s", self.address).into())
+    }
+}
+
+/// A loopback address that nobody uses.
+pub(crate) fn free_address() -> Outcome<String> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+/// Ours.
+pub(crate) struct Ours {
+    lock: Lock,
+    held: Option<LockGuard>,
+}
+
+impl Ours {
+    pub(crate) fn new(coordinator: &Coordinator, name: &str) -> Outcome<Self> {
+        Ok(Self { lock: coordinator.lock(name)?, held: None })
+    }
+}
+
+impl Locking for Ours {
+    async fn acquire(&mut self) -> Outcome {
+        self.held = Some(self.lock.acquire(Some(Duration::from_secs(30))).await?);
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome {
+        match self.held.take() {
+            Some(guard) => Ok(guard.release().await?),
+            None => Err("released, and not held".into()),
+        }
+    }
+}
+
+/// Everything that is measured of a store.
+pub(crate) async fn all<S: Store>() -> Outcome {
+    let everywhere = stay_in_one_place()?;
+    let server = S::start().await?;
+    uncontended::<S>(&server, true, "on the caller's runtime", S::WANTED.0).await?;
+    let why = "the price of heartbeats that nothing blocks";
+    uncontended::<S>(&server, false, "on a thread of its own (the default)", why).await?;
+    drop(server);
+    sched_setaffinity(None, &everywhere)?;
+    let server = S::start().await?;
+    contention::contended::<S>(&server, true, S::WANTED.1)?;
+    contention::contended::<S>(&server, false, S::RIVAL)
+}
+
+async fn uncontended<S: Store>(server: &Server, current: bool, how: &str, wanted: &str) -> Outcome {
+    let builder = Coordinator::builder().heartbeat_on_current_runtime(current);
+    let coordinator = builder.connect(&format!("{}://{}", S::NAME, server.address)).await?;
+    let mut ours = Ours::new(&coordinator, "vol-7")?;
+    let mut floor = S::floor(&server.address).await?;
+    let title = format!("{}, acquire + release, {how}", S::NAME);
+    let ours = async || cycle(&mut ours).await;
+    compare(&title, S::REPEATS, wanted, ours, async || cycle(&mut floor).await).await?;
+    Ok(coordinator.stop().await?)
+}
+
+async fn cycle(lock: &mut impl Locking) -> Outcome {
+    lock.acquire().await?;
+    lock.release().await
+}
