@@ -260,6 +260,8 @@ impl Keeper {
                 .with_effect(crate::Effect::Unknown))
         });
         self.session.states.tell(State::Closed);
+        // From here on a stop is answered by its own sender: none may get stuck between.
+        self.stops.close();
         let mut asked = stop;
         while let Some(Stop(confirm)) = asked {
             let _ = confirm.send(confirmed.clone());
