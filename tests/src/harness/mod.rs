@@ -1,8 +1,8 @@
 //! How to start, pause, cut off and kill what the tests run against.
 //!
 //! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network
-//! ([`proxy`]), administration commands for the store ([`etcd`]). The library under test has no
-//! part in them; only the clock ([`log`]) is that of the histories, which know its types.
+//! ([`proxy`]), administration commands for the store ([`Server`], and [`etcd`] for one). The library under
+//! test has no part in them; only the clock ([`log`]) is that of the histories, which know its types.
 //!
 //! Every process is on loopback, or in a network namespace that goes with the test ([`netns`]); has its
 //! own directory; and ends with the test: killed on drop, and by the kernel when the test process itself
@@ -16,9 +16,11 @@ pub mod log;
 mod mounted;
 pub mod netns;
 pub mod ports;
+mod process;
 pub mod proxy;
 mod pulse;
 pub mod scratch;
+mod server;
 pub mod wait;
 pub mod worker;
 
@@ -26,8 +28,10 @@ pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use mounted::Mounted;
-pub use proxy::{Direction, Mode, Proxy, Unit};
+pub use process::Node;
+pub use proxy::{Direction, Mode, Protocol, Proxy, Unit};
 pub use pulse::{Pulse, waited, waited_between};
 pub use scratch::Scratch;
+pub use server::{Server, Setup};
 pub use wait::{eventually, eventually_async, wait_until};
 pub use worker::Worker;

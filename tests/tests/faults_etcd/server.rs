@@ -7,7 +7,7 @@ use std::{
 
 use coordination_tests::{
     faults::{Process, SCHEDULING, Site, crash::since, deadline_after},
-    harness::{Etcd, log::now_ns},
+    harness::{Etcd, Server, log::now_ns},
 };
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::{
 };
 
 use coordination_tests::harness::{
-    Certificates, Direction, Etcd, Identity, Proxy, Tls, Unit,
+    Certificates, Direction, Etcd, Identity, Proxy, Server, Tls, Unit,
     etcd::{ROOT, ROOT_PASSWORD, USER, USER_PASSWORD},
     wait_until,
 };

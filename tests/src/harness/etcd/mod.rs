@@ -8,6 +8,7 @@
 mod admin;
 mod node;
 mod options;
+mod server;
 
 pub use node::Node;
 pub use options::{EtcdOptions, Tls};
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Proxy, Scratch, ports::free_address, wait_until};
+use super::{Proxy, Scratch, Server, ports::free_address, wait_until};
 use node::Addresses;
 
 /// The administrator, when users are on.
@@ -149,8 +150,7 @@ impl Etcd {
 
     /// The nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
     pub fn authority(&self) -> String {
-        let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
-        addresses.join(",")
+        Server::authority(self)
     }
 
     /// The least-privileged user as a URL writes it before the authority: `name:password@`, escaped.
@@ -182,20 +182,6 @@ impl Etcd {
     /// A leader cut off from the others says so until it notices.
     pub fn leader_index(&self) -> Option<usize> {
         self.nodes.iter().position(Node::is_leader)
-    }
-
-    /// Waits for a leader.
-    ///
-    /// # Panics
-    ///
-    /// When there is none within ten seconds.
-    pub fn wait_leader(&self) -> usize {
-        let mut leader = None;
-        wait_until(READY, || {
-            leader = self.leader_index();
-            leader.is_some()
-        });
-        leader.expect("a majority of the nodes should elect a leader")
     }
 
     /// How many calls of each gRPC method the nodes that answer have started to serve: `Txn`,

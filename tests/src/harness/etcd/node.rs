@@ -1,16 +1,11 @@
-//! One etcd process: paused, killed and started again on its own ports and data.
+//! One etcd process, and what it says of itself.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Deref;
 
-use super::{
-    super::{Child, Launch, Scratch, http},
-    EtcdOptions,
-};
+use super::super::{Launch, Node as Process, Scratch, http};
+use super::EtcdOptions;
 
 /// Where a node listens.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +20,8 @@ pub(super) struct Addresses {
 /// One member of the cluster.
 #[derive(Debug)]
 pub struct Node {
-    name: String,
-    addresses: Addresses,
-    flags: Vec<String>,
-    log: PathBuf,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    child: Child,
-    paused: bool,
+    process: Process,
+    metrics: SocketAddr,
 }
 
 impl Node {
@@ -46,57 +32,12 @@ impl Node {
         scratch: &Scratch,
     ) -> Self {
         let name = name(index);
-        let addresses = cluster[index];
+        let Addresses { client, metrics, .. } = cluster[index];
         let log = scratch.join(format!("{name}.log"));
-        let mut flags = flags(&name, addresses, cluster, options);
+        let mut flags = flags(&name, cluster[index], cluster, options);
         flags.push(format!("--data-dir={}", scratch.join(&name).display()));
-        let child = launch(&flags, &log);
-        Self { name, addresses, flags, log, state: Mutex::new(State { child, paused: false }) }
-    }
-
-    /// Its name in the cluster.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where it serves clients.
-    pub fn address(&self) -> SocketAddr {
-        self.addresses.client
-    }
-
-    /// Stops the process with SIGSTOP: connections stay open, nothing answers.
-    pub fn pause(&self) {
-        let mut state = self.state();
-        state.child.pause();
-        state.paused = true;
-    }
-
-    /// Lets the process run on.
-    pub fn resume(&self) {
-        let mut state = self.state();
-        state.child.resume();
-        state.paused = false;
-    }
-
-    /// Kills the process with SIGKILL. Its data and its ports stay.
-    pub fn kill(&self) {
-        let mut state = self.state();
-        state.child.kill();
-        state.paused = false;
-    }
-
-    /// Starts the process again with the same data and ports, killing it first if it runs.
-    ///
-    /// Returns at once; [`Etcd::wait_ready`](super::Etcd::wait_ready) waits until it serves.
-    pub fn restart(&self) {
-        self.kill();
-        self.state().child = launch(&self.flags, &self.log);
-    }
-
-    /// Whether the process runs and is not paused.
-    pub fn is_running(&self) -> bool {
-        let state = self.state();
-        !state.paused && state.child.is_running()
+        let launch = move || Launch::new("etcd", &log).clear_env().args(&flags);
+        Self { process: Process::start(name, client, launch), metrics }
     }
 
     /// Whether it answers a linearizable read: it runs and the cluster has a leader.
@@ -114,16 +55,6 @@ impl Node {
         self.metrics().lines().filter_map(parse_count).collect()
     }
 
-    /// What it has logged.
-    pub fn log(&self) -> String {
-        self.state().child.log()
-    }
-
-    /// The process id.
-    pub fn id(&self) -> u32 {
-        self.state().child.id()
-    }
-
     fn metrics(&self) -> String {
         self.ask("/metrics").unwrap_or_default()
     }
@@ -133,20 +64,20 @@ impl Node {
         if !self.is_running() {
             return None;
         }
-        http::get(self.addresses.metrics, path).ok()
+        http::get(self.metrics, path).ok()
     }
+}
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Deref for Node {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
     }
 }
 
 fn name(index: usize) -> String {
     format!("n{index}")
-}
-
-fn launch(flags: &[String], log: &PathBuf) -> Child {
-    Launch::new("etcd", log).clear_env().args(flags).start()
 }
 
 fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOptions) -> Vec<String> {

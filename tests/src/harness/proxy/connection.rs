@@ -122,7 +122,7 @@ async fn pump(
     let lane = shared.lane(direction);
     let (sender, events) = mpsc::channel(AHEAD);
     let reader = async {
-        read(from, Parser::new(direction), sender, lane, number).await;
+        read(from, shared.protocol.parser(direction), sender, lane, number).await;
         Ok(())
     };
     tokio::try_join!(reader, Writer::new(to, lane).run(events))?;
@@ -145,7 +145,7 @@ enum What {
 
 async fn read(
     mut from: ReadHalf<'_>,
-    mut parser: Parser,
+    mut parser: Box<dyn Parser>,
     events: mpsc::Sender<Event>,
     lane: &Lane,
     number: u64,

@@ -3,13 +3,14 @@
 //! It runs on its own thread and runtime, so a test that blocks its executor does not stop it, and
 //! its methods block the caller for a moment at most. Each direction has a [`Mode`] that can be
 //! switched at any time and applies to all connections; a connection can be cut after, or before,
-//! a chosen byte, frame or message. Frames are counted when the stream is HTTP/2 without TLS.
+//! a chosen byte, frame or message, where the [`Protocol`] is known and there is no TLS.
 //!
 //! A proxy acknowledges what it reads, whatever happens to it then; only a firewall or a network
 //! namespace can lose a packet that nobody has acknowledged.
 
 mod connection;
 mod frames;
+mod http2;
 mod lane;
 mod member;
 
@@ -30,6 +31,8 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
+
+pub use frames::Protocol;
 
 use super::{ports::free_address, wait_until};
 use connection::{End, Ending};
@@ -69,11 +72,12 @@ pub enum Mode {
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// HTTP/2 frames of any type, SETTINGS and PING included.
+    /// Frames of any type; of HTTP/2, SETTINGS and PING included.
     Frames,
-    /// HEADERS frames that open a stream; to the server only.
+    /// Frames that begin a request, to the server only; of HTTP/2, HEADERS that open a stream.
     Requests,
-    /// DATA frames that are not empty: with gRPC, one for each small message.
+    /// Frames that carry what is said; of HTTP/2, DATA that is not empty: with gRPC, one for each small
+    /// message.
     Messages,
 }
 
@@ -87,13 +91,22 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards a free loopback port to `target`.
+    /// Forwards a free loopback port to `target`, which speaks HTTP/2, or whose frames are of no interest.
     ///
     /// # Panics
     ///
     /// When there is no free port.
     pub fn start(target: SocketAddr) -> Self {
-        Self::new(target, false)
+        Self::speaking(Protocol::Http2, target)
+    }
+
+    /// Forwards a free loopback port to `target`, which speaks this.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub fn speaking(protocol: Protocol, target: SocketAddr) -> Self {
+        Self::new(protocol, target, false)
     }
 
     /// Likewise, for connections that members of an etcd cluster make to each other: it learns who sends, so
@@ -103,13 +116,13 @@ impl Proxy {
     ///
     /// When there is no free port.
     pub fn between_members(target: SocketAddr) -> Self {
-        Self::new(target, true)
+        Self::new(Protocol::Http2, target, true)
     }
 
-    fn new(target: SocketAddr, between_members: bool) -> Self {
+    fn new(protocol: Protocol, target: SocketAddr, between_members: bool) -> Self {
         let address = free_address();
         let listener = StdListener::bind(address).expect("the port is reserved for us");
-        let shared = Arc::new(Shared::new(target, between_members));
+        let shared = Arc::new(Shared::new(protocol, target, between_members));
         let (orders, received) = mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("proxy".to_owned())
@@ -286,6 +299,7 @@ enum Order {
 /// What the proxy's connections share with its handle.
 #[derive(Debug)]
 struct Shared {
+    protocol: Protocol,
     target: SocketAddr,
     to_server: Lane,
     to_client: Lane,
@@ -299,8 +313,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(target: SocketAddr, between_members: bool) -> Self {
+    fn new(protocol: Protocol, target: SocketAddr, between_members: bool) -> Self {
         Self {
+            protocol,
             target,
             between_members,
             to_server: Lane::default(),

@@ -1,0 +1,125 @@
+//! etcd as checks and fault rows see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Server, Setup, Unit};
+use super::Etcd;
+
+impl Server for Etcd {
+    fn set_up(setup: &Setup) -> Self {
+        let mut options = Self::options().nodes(setup.nodes);
+        if setup.peers_by_proxy {
+            options = options.peers_by_proxy();
+        }
+        if let Some(address) = &setup.also_at {
+            options = options.also_at(address);
+        }
+        options.start()
+    }
+
+    fn scheme(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        self.nodes().iter().map(|node| &**node).collect()
+    }
+
+    fn wait_ready(&self) {
+        self.wait_ready();
+    }
+
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        self.request_counts()
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let authority = self.authority();
+        vec![
+            (format!("etcd://user:secret@{authority}/x"), ErrorKind::Auth),
+            (format!("etcd://user@{authority}/x"), ErrorKind::Config),
+        ]
+    }
+
+    fn units(&self) -> &'static [Unit] {
+        &[Unit::Messages, Unit::Frames]
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        let mut keys = self.keys(&format!("{namespace}/{kind}/"));
+        // A value of the queue's own, as a group has: no name of an entry ends so.
+        keys.retain(|key| !key.ends_with("/!"));
+        keys
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        let fields = self.administer(&["get", "--write-out=fields", "--", entry]);
+        let field = fields.lines().find_map(|line| line.strip_prefix("\"CreateRevision\" : "));
+        field.and_then(|revision| revision.parse().ok()).unwrap_or_default()
+    }
+
+    /// The lease that is in its key: `<namespace>/lock/<name>/<lease>-<random>`.
+    fn session_of(&self, entry: &str) -> Option<String> {
+        let lease = entry.rsplit('/').next()?.split('-').next()?;
+        Some(lease.to_owned())
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        let prefix = format!("{namespace}/member/");
+        let keys = self.keys(&prefix);
+        keys.iter().filter_map(|key| key.strip_prefix(&prefix).map(str::to_owned)).collect()
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        let key = format!("{namespace}/member/{member}");
+        let lease = self.administer(&["get", "--print-value-only", "--", &key]);
+        Some(lease.trim().to_owned()).filter(|lease| !lease.is_empty())
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        self.delete_key(entry)
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        i64::from_str_radix(session, 16).is_ok_and(|lease| self.revoke_lease(lease))
+    }
+
+    fn put_strangers(&self, namespace: &str) -> Vec<String> {
+        let keys = self.keys(&format!("{namespace}/group/"));
+        let group = keys.iter().find_map(|key| key.strip_suffix('!')).expect("there is a group");
+        let strangers = [("7f", "{{{"), ("zz-not-hex", "[]"), ("7f-1", "")];
+        let put = strangers.map(|(name, value)| {
+            let key = format!("{group}{name}");
+            self.administer(&["put", &key, value]);
+            key
+        });
+        put.to_vec()
+    }
+
+    fn forget_history(&self) {
+        self.compact();
+    }
+
+    fn leader_index(&self) -> Option<usize> {
+        self.leader_index()
+    }
+
+    fn isolate(&self, index: usize) {
+        self.isolate(index);
+    }
+
+    fn rejoin(&self) {
+        self.rejoin();
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        ttl + Duration::from_secs(1)
+    }
+
+    fn notice(&self, _heartbeat: Duration) -> Duration {
+        Duration::from_millis(50)
+    }
+}
