@@ -8,11 +8,10 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use coordination_tests::checks::recipes::{RECIPES, Recipe};
-use coordination_tests::checks::{Backend, CHECKS};
+use coordination_tests::checks::{BACKENDS, Backend, CHECKS};
 
 const BEGIN: &str = "<!-- checks: begin (made by tests/run) -->\n";
 const END: &str = "<!-- checks: end -->";
-const BACKENDS: [Backend; 3] = [Backend::Memory, Backend::File, Backend::Etcd];
 
 /// A check that passed: store, module, name.
 type Passed<'a> = BTreeSet<(&'a str, &'a str, &'a str)>;
@@ -45,7 +44,9 @@ fn parse(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 fn table_of(passed: &Passed<'_>) -> String {
-    let mut table = "| recipe | memory | file | etcd |\n| --- | --- | --- | --- |\n".to_owned();
+    let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
+    let lines = vec!["---"; 1 + names.len()].join(" | ");
+    let mut table = format!("| recipe | {} |\n| {lines} |\n", names.join(" | "));
     for (at, recipe) in RECIPES.iter().enumerate() {
         // Recipes with one module of checks share a row.
         let same = |other: &&Recipe| other.modules == recipe.modules;
@@ -53,7 +54,8 @@ fn table_of(passed: &Passed<'_>) -> String {
             continue;
         }
         let titles: Vec<_> = RECIPES.iter().filter(same).map(|same| same.title).collect();
-        let cells = BACKENDS.map(|backend| cell(recipe.modules, backend, passed));
+        let cell = |backend: &Backend| cell(recipe.modules, *backend, passed);
+        let cells: Vec<_> = BACKENDS.iter().map(cell).collect();
         table += &format!("| [{}]({}) | {} |\n", titles.join(", "), recipe.page, cells.join(" | "));
     }
     table
@@ -61,9 +63,9 @@ fn table_of(passed: &Passed<'_>) -> String {
 
 /// How many checks passed; how many of how many, if not all did.
 fn cell(modules: &[&str], backend: Backend, passed: &Passed<'_>) -> String {
-    let listed = CHECKS.iter().filter(|(module, _, stages)| {
-        modules.contains(module) && stages.iter().any(|stage| backend.stages().contains(stage))
-    });
+    let listed = CHECKS
+        .iter()
+        .filter(|(module, _, groups)| modules.contains(module) && backend.is_in(groups));
     let name = format!("{backend:?}");
     let (mut all, mut done) = (0, 0);
     for (module, check, _) in listed {

@@ -54,26 +54,6 @@ async fn both_in(one: &Coordinator, other: &Coordinator) -> Result<(Inside, Insi
     Ok((is_in(entering).await?, inside))
 }
 
-fn lose(
-    stage: &Stage,
-    coordinator: &Coordinator,
-    member: &str,
-) -> impl Future<Output = Result<()>> {
-    let stopping = match stage.backend() {
-        Backend::Memory => Some(coordinator.clone()),
-        Backend::File | Backend::Etcd => {
-            stage.end_session(member);
-            None
-        }
-    };
-    async move {
-        match stopping {
-            Some(coordinator) => coordinator.stop().await,
-            None => Ok(()),
-        }
-    }
-}
-
 /// BR1: all who wait are let go when it is opened, and nobody before.
 pub async fn br1_lets_go_all_and_nobody_before(stage: &Stage) -> Result<()> {
     let first = stage.connect("first").await?;
@@ -148,7 +128,7 @@ pub async fn br1_belongs_to_nobody(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     barrier(&one).close().await?;
     let waiting = wait_in_background(&barrier(&other));
-    lose(stage, &one, "one").await?;
+    stage.lose(&one, "one").await?;
     sleep(MOMENT).await;
     assert!(!waiting.is_finished());
     assert!(!barrier(&other).is_open().await?);
@@ -291,7 +271,7 @@ pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     let leaving = tokio::spawn(async move { inside.leave(Some(PATIENCE)).await });
     sleep(MOMENT).await;
     assert!(!leaving.is_finished(), "the other is in");
-    lose(stage, &one, "one").await?;
+    stage.lose(&one, "one").await?;
     timeout(PATIENCE, lost.lost()).await.expect("told");
     assert!(!lost.is_held());
     assert!(lost.leave(Some(PATIENCE)).await.is_err());
@@ -403,7 +383,7 @@ pub async fn br3_dropped_waits(stage: &Stage) -> Result<()> {
 pub async fn br3_counts_belong_to_nobody(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     assert_eq!(latch(&one, 2).count_down().await?, 1);
-    lose(stage, &one, "one").await?;
+    stage.lose(&one, "one").await?;
     assert_eq!(latch(&other, 2).count_down().await?, 0);
     latch(&other, 2).wait(Some(PATIENCE)).await
 }

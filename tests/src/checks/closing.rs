@@ -12,7 +12,7 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
     take_turn, until_contenders, until_state,
 };
-use super::{Backend, SLACK, Stage};
+use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually, eventually_async};
 
 /// C7: how long a coordinator that was dropped tries to close its session.
@@ -62,13 +62,7 @@ pub async fn interrupted_stop(scene: &Scene<'_>) -> Result<()> {
 
 /// The visitors are gone from the store too.
 pub async fn until_no_session(stage: &Stage) {
-    let sessions = || match stage.backend() {
-        // They are their coordinators.
-        Backend::Memory => 0,
-        Backend::File => stage.session_files().len(),
-        Backend::Etcd => stage.keys("member/visitor").len(),
-    };
-    eventually(stage.crash_bound(), || sessions() == 0).await;
+    eventually(stage.crash_bound(), || stage.sessions("visitor") == 0).await;
 }
 
 /// C7: the last handle of a client goes, and its guards with it.
@@ -87,8 +81,8 @@ pub async fn c7_dropped_coordinator_loses_its_guards(stage: &Stage) -> Result<()
     let took = start.elapsed();
     assert!(took <= LAST_TRY + SLACK + stage.scheduling(), "{took:?}");
     until_state(&mut state, |state| state == State::Closed).await;
-    if stage.backend() == Backend::Etcd {
-        assert_eq!(stage.keys("member/").len(), 1, "only the other one is a member");
+    if stage.has_server() {
+        assert_eq!(stage.sessions(""), 1, "only the other one is a member");
     }
     let refused = guard.release().await.expect_err("it was lost");
     assert_eq!(refused.kind(), ErrorKind::Closed);
@@ -253,7 +247,7 @@ pub async fn l6_stop_is_bounded(stage: &Stage) -> Result<()> {
         stage.server().node(0).resume();
         stage.server().wait_ready();
         // What was not confirmed ends with the lease.
-        sleep(ttl + Duration::from_secs(1)).await;
+        sleep(stage.crash_bound()).await;
     }
     Ok(())
 }

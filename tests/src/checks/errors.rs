@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::tools::{NAME, PATIENCE, acquire, lock, take_turn};
-use super::{Backend, SLACK, Stage};
+use super::{SLACK, Stage, with_option};
 use crate::harness::{Mode, ports::free_port};
 
 /// How long connecting may take, whatever happens.
@@ -32,7 +32,7 @@ async fn refused(url: &str) -> Error {
 /// X1: what is wrong with a URL is said when connecting.
 pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()> {
     let url = stage.url();
-    let joined = |option: &str| format!("{url}?{option}");
+    let joined = |option: &str| stage.url_with(option);
     let (_, rest) = url.split_once(':').expect("a URL has a scheme");
     let cases = [
         (format!("nosuch:{rest}"), ErrorKind::Config),
@@ -51,10 +51,7 @@ pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()>
         assert!(!error.is_transient(), "{url:?}: {error}");
     }
     // What another backend has is no option of this one.
-    let foreign = match stage.backend() {
-        Backend::Etcd => "durable=true",
-        Backend::Memory | Backend::File => "server_name=x",
-    };
+    let foreign = if stage.has_server() { "durable=true" } else { "server_name=x" };
     assert_eq!(refused(&joined(foreign)).await.kind(), ErrorKind::Config);
     let coordinator = stage.connect("one").await?;
     let scope = coordinator.characteristics().scope;
@@ -115,20 +112,21 @@ pub async fn x1_kinds_of_a_directory(stage: &Stage) -> Result<()> {
 
 /// X1: servers that cannot be used.
 pub async fn x1_kinds_of_a_server(stage: &Stage) -> Result<()> {
-    let authority = stage.server().authority();
+    let server = stage.server();
+    let authority = server.authority();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let silent = silent.local_addr().map(|address| (silent, address)).expect("bound");
+    let plain = |authority: &str| server.url(authority, "x");
+    let secure = server.secure_url(&authority, "x");
     let cases = [
-        (format!("etcd://127.0.0.1:{}/x", free_port()), ErrorKind::Refused),
-        ("etcd://no-such-host.invalid:2379/x".to_owned(), ErrorKind::Dns),
-        (format!("etcds://{authority}/x"), ErrorKind::Tls),
-        (format!("etcd://user:secret@{authority}/x"), ErrorKind::Auth),
-        (format!("etcd://{}/x", silent.1), ErrorKind::Unavailable),
-        (format!("etcd://user@{authority}/x"), ErrorKind::Config),
-        (format!("etcd://{authority}/x?cert=/nowhere"), ErrorKind::Config),
-        (format!("etcds://{authority}/x?ca=/nowhere"), ErrorKind::Config),
+        (plain(&format!("127.0.0.1:{}", free_port())), ErrorKind::Refused),
+        (plain("no-such-host.invalid:2379"), ErrorKind::Dns),
+        (plain(&silent.1.to_string()), ErrorKind::Unavailable),
+        (with_option(&plain(&authority), "cert=/nowhere"), ErrorKind::Config),
+        (with_option(&secure, "ca=/nowhere"), ErrorKind::Config),
+        (secure, ErrorKind::Tls),
     ];
-    for (url, kind) in cases {
+    for (url, kind) in cases.into_iter().chain(server.refused_urls()) {
         let error = refused(&url).await;
         assert_eq!(error.kind(), kind, "{url}: {error:?}");
         let transient = [ErrorKind::Refused, ErrorKind::Unavailable].contains(&kind);

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::timing::{lease_of, remove_sessions};
 use super::tools::{MOMENT, PATIENCE, until_state};
 use super::{Backend, Stage};
 use crate::harness::Mode;
@@ -80,19 +79,6 @@ fn short(event: &GroupEvent) -> String {
         GroupEvent::Updated(member) => format!("!{}", member.id),
         GroupEvent::Resync(members) => format!("resync {:?}", ids(members)),
         other => format!("{other:?}").to_lowercase(),
-    }
-}
-
-/// Ends the session at the store, behind the client's back.
-fn end_session(stage: &Stage) {
-    match stage.backend() {
-        Backend::Etcd => {
-            // The group itself is a key too.
-            let mut keys = stage.keys("group/");
-            keys.retain(|key| !key.ends_with("/!"));
-            assert!(stage.server().revoke_lease(lease_of(keys.first().expect("a member"))));
-        }
-        _ => remove_sessions(stage),
     }
 }
 
@@ -342,11 +328,7 @@ pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
     let (_one, here) = with_group(stage, "one").await?;
     let mut watch = here.watch().await?;
     let mut partitioner = here.partitioner(4).await?;
-    let keys = stage.keys("group/");
-    let group_key = keys.first().and_then(|key| key.strip_suffix('!')).expect("the group's own");
-    for (name, value) in [("7f", "{{{"), ("zz-not-hex", "[]"), ("7f-1", "")] {
-        stage.server().administer(&["put", &format!("{group_key}{name}"), value]);
-    }
+    let strangers = stage.put_strangers();
     let membership = here.join("ssd").await?;
     assert_eq!(ids(&here.members().await?), ["one"]);
     assert_eq!(short(&next(&mut watch).await?), "+one");
@@ -354,10 +336,10 @@ pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
     assert_eq!(partitioner.members_for("vol-7", 9, &[])?, ["one"]);
     membership.leave().await?;
     assert_eq!(short(&next(&mut watch).await?), "-one");
-    assert_eq!(kind(here.delete().await), Some(ErrorKind::GroupNotEmpty));
-    assert!(stage.server().delete_key(&format!("{group_key}7f")));
-    assert!(stage.server().delete_key(&format!("{group_key}7f-1")));
-    assert!(stage.server().delete_key(&format!("{group_key}zz-not-hex")));
+    if !strangers.is_empty() {
+        assert_eq!(kind(here.delete().await), Some(ErrorKind::GroupNotEmpty));
+    }
+    assert!(strangers.iter().all(|stranger| stage.server().delete_entry(stranger)));
     here.delete().await
 }
 
@@ -423,7 +405,7 @@ pub async fn g1_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     let membership = here.join(&()).await?;
     assert_eq!(short(&next(&mut watch).await?), "+one");
     sleep(2 * MOMENT).await;
-    end_session(stage);
+    stage.end_session("one");
     let lost = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
     assert_ne!(lost, LossReason::Closed);
     assert_eq!(short(&next(&mut watch).await?), "-one");

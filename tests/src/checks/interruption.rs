@@ -25,8 +25,8 @@ use coordination::{Builder, Coordinator, Result, State, StateWatch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::Stage;
 use super::tools::{MOMENT, PATIENCE, acquire, poll_once};
-use super::{Backend, Stage};
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 
 /// More places than any operation has: beyond them it does not end.
@@ -63,6 +63,12 @@ pub const FRAMES: &[Cut] = &[
     cut(Direction::ToClient, Unit::Frames, true),
     cut(Direction::ToClient, Unit::Frames, false),
 ];
+
+/// How many cuts are made at least where each unit of a conversation is cut at: one request and one answer, each
+/// after and before, by each unit.
+pub fn least_cuts(stage: &Stage) -> usize {
+    4 * stage.server().units().len()
+}
 
 /// A place at which an operation is interrupted.
 #[derive(Clone, Copy, Debug)]
@@ -217,10 +223,7 @@ impl<'a> Scene<'a> {
 
     /// Drops what somebody holds a little later, when an operation that waits for it has begun to.
     pub fn drop_later<T: Send + 'static>(&self, held: T) -> JoinHandle<()> {
-        let later = match self.stage.backend() {
-            Backend::Memory | Backend::File => Duration::from_millis(1),
-            Backend::Etcd => Duration::from_millis(15),
-        };
+        let later = Duration::from_millis(if self.stage.has_server() { 15 } else { 1 });
         tokio::spawn(async move {
             sleep(later).await;
             drop(held);
@@ -234,9 +237,9 @@ impl<'a> Scene<'a> {
             if polled.is_some() {
                 return polled;
             }
-            match self.stage.backend() {
-                Backend::Memory | Backend::File => pause(Duration::from_micros(50)).await,
-                Backend::Etcd => sleep(Duration::from_millis(1)).await,
+            match self.stage.has_server() {
+                true => sleep(Duration::from_millis(1)).await,
+                false => pause(Duration::from_micros(50)).await,
             }
         }
         None
@@ -376,7 +379,8 @@ pub async fn at_every_message(
         places.push(scene.enumerate(0, place, &mut case).await?);
     }
     scene.end().await?;
-    println!("F-41 etcd, {what}: {} places on the way there, {} back", places[0], places[1]);
+    let store = stage.backend().name();
+    println!("F-41 {store}, {what}: {} places on the way there, {} back", places[0], places[1]);
     assert!(places.iter().all(|places| *places >= 2), "{what}: {places:?} places");
     Ok(())
 }
@@ -407,6 +411,7 @@ pub async fn at_every_cut(
     let sum = made.iter().sum();
     let refused = scene.refused.get();
     scene.end().await?;
-    println!("F-14 etcd, {what}: {sum} cuts {made:?}, {refused} told as an error");
+    let store = stage.backend().name();
+    println!("F-14 {store}, {what}: {sum} cuts {made:?}, {refused} told as an error");
     Ok(sum)
 }

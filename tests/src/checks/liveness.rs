@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
 };
-use super::{Backend, SLACK, Stage};
+use super::{SLACK, Stage};
 use crate::harness::Mode;
 
 /// L4: how late a call may return.
@@ -208,10 +208,7 @@ pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
 pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
     const WAITERS: usize = 1_000;
     // Not the stage's short lease: this is about cost, and a busy machine needs its time.
-    let url = match stage.backend() {
-        Backend::Etcd => stage.url_by_proxy(),
-        _ => stage.url().to_owned(),
-    };
+    let url = if stage.has_server() { stage.url_by_proxy() } else { stage.url().to_owned() };
     let coordinator = Coordinator::connect(&url).await?;
     let held = acquire(&coordinator).await?;
     let before = (count("task"), count("fd"));
@@ -231,7 +228,7 @@ pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
     eprintln!("L7: entered within {:?}", start.elapsed());
     // Other tests of this process have some of their own.
     assert!(after.0 < before.0 + 100 && after.1 < before.1 + 100, "{before:?} → {after:?}");
-    if stage.backend() == Backend::Etcd {
+    if stage.has_server() {
         let connections = stage.proxy().open_connections();
         assert!(connections <= 5, "{connections} connections");
     }

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::PATIENCE;
-use super::{Backend, Stage};
 use crate::harness::{Mode, eventually_async};
 
 const NAME: &str = "backup";
@@ -132,10 +132,7 @@ pub async fn interrupted_claim(scene: &Scene<'_>) -> Result<()> {
 pub async fn on1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     let held = claim(&job(&one, LONG)).await?;
-    match stage.backend() {
-        Backend::Memory => one.stop().await?,
-        Backend::File | Backend::Etcd => stage.end_session("one"),
-    }
+    stage.lose(&one, "one").await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
     drop(held);
     assert!(job(&other, LONG).try_claim().await?.is_none());

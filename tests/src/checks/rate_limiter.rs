@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, poll_times, without_a_runtime};
-use super::{Backend, Stage};
 use crate::harness::{Mode, eventually_async};
 
 const NAME: &str = "api";
@@ -125,10 +125,7 @@ pub async fn rl1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
         let limiter = limiter(&other);
         tokio::spawn(async move { take_all(&limiter).await })
     };
-    match stage.backend() {
-        Backend::Memory => one.stop().await?,
-        Backend::File | Backend::Etcd => stage.end_session("one"),
-    }
+    stage.lose(&one, "one").await?;
     let second = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic")?;
     assert!(second.slot() - first.slot() >= WINDOW);
     Ok(())

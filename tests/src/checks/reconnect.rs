@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use coordination::{LossReason, Result, State};
 use tokio::time::{sleep, timeout};
 
-use super::timing::{lease_of, remove_sessions};
 use super::tools::{
     MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
     until_contenders, until_state,
 };
-use super::{Backend, SLACK, Stage};
+use super::{SLACK, Stage};
 use crate::harness::{Direction, Mode};
 
 /// How long a waiter may wait for a lock that is free (contract L2).
@@ -114,13 +113,13 @@ pub async fn r2_compaction_is_survived(stage: &Stage) -> Result<()> {
         let held = acquire(&one).await?;
         let waiting = acquire_in_background(&other);
         until_contenders(stage, &lock(&one), 2).await;
-        stage.server().compact();
+        stage.server().forget_history();
         if away {
             stage.proxy().set_both(Mode::Stall);
         } else {
             // Past a re-check, which looks back to a revision that is gone.
             sleep(stage.ttl().expect("the check is for leases") + SLACK).await;
-            stage.server().compact();
+            stage.server().forget_history();
         }
         held.release().await?;
         if away {
@@ -128,7 +127,7 @@ pub async fn r2_compaction_is_survived(stage: &Stage) -> Result<()> {
                 // Others come and go behind it.
                 drop(lock(&one).acquire(Some(MOMENT)).await);
             }
-            stage.server().compact();
+            stage.server().forget_history();
             stage.proxy().reset_all();
             stage.proxy().heal();
         }
@@ -150,7 +149,7 @@ pub async fn r2_a_missed_deletion_is_noticed(stage: &Stage) -> Result<()> {
     sleep(2 * MOMENT).await;
     let keys = stage.contenders(&lock(&one)).await;
     stage.proxy().set_both(Mode::Stall);
-    assert!(stage.server().delete_key(&keys[0]));
+    assert!(stage.server().delete_entry(&keys[0]));
     stage.proxy().reset_all();
     stage.proxy().heal();
     let told = timeout(WAKING + stage.scheduling(), guard.lost()).await;
@@ -166,32 +165,18 @@ pub async fn r3_no_entry_outlives_its_session(stage: &Stage) -> Result<()> {
     until_contenders(stage, &lock(&holder), 2).await;
     let old = lock(&holder).holders().await?[1].token;
     let mut state = waiter.state();
-    let old_lease = match stage.backend() {
-        Backend::Etcd => {
-            let keys = stage.contenders(&lock(&holder)).await;
-            let revision = |key: &&String| super::grants::create_revision(stage, key);
-            let lease = lease_of(keys.iter().max_by_key(revision).expect("there are two"));
-            assert!(stage.server().revoke_lease(lease));
-            Some(lease)
-        }
-        _ => {
-            remove_sessions(stage);
-            None
-        }
-    };
+    let session_of = |token| stage.server().session_of(&stage.entry("lock", token));
+    let old_session = stage.has_server().then(|| session_of(old));
+    stage.end_session("waiter");
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     until_state(&mut state, |state| state == State::Connected).await;
-    match stage.backend() {
-        Backend::Etcd => held.release().await?,
-        // Its session was removed as well.
-        _ => drop(held),
-    }
+    held.release().await?;
     let guard = waiting.await.expect("no panic")?;
     assert!(guard.token() > old, "an entry of the old session was taken over");
-    if let Some(old_lease) = old_lease {
-        let keys = stage.contenders(&lock(&holder)).await;
-        assert_eq!(keys.len(), 1, "{keys:?}");
-        assert_ne!(lease_of(&keys[0]), old_lease);
+    assert_eq!(stage.contenders(&lock(&holder)).await.len(), 1);
+    if let Some(old_session) = old_session {
+        assert!(old_session.is_some());
+        assert_ne!(session_of(guard.token()), old_session);
     }
     assert!(guard.is_held());
     guard.release().await
@@ -219,20 +204,20 @@ pub async fn r4_reconnects_back_off(stage: &Stage) -> Result<()> {
 
 /// R5: after a loss there is a next session by itself, and nothing is carried over.
 pub async fn r5_a_new_session_after_a_loss(stage: &Stage) -> Result<()> {
-    let one = match stage.backend() {
-        Backend::Etcd => stage.connect_by_proxy("one").await?,
-        _ => stage.connect("one").await?,
+    let one = match stage.has_server() {
+        true => stage.connect_by_proxy("one").await?,
+        false => stage.connect("one").await?,
     };
     let old = acquire(&one).await?;
     let also_old = one.lock("another")?.acquire(Some(PATIENCE)).await?;
     let before = stage.contenders(&lock(&one)).await;
     let mut state = one.state();
-    match stage.backend() {
-        Backend::Etcd => stage.proxy().set_both(Mode::Blackhole),
-        _ => remove_sessions(stage),
+    match stage.has_server() {
+        true => stage.proxy().set_both(Mode::Blackhole),
+        false => stage.end_session("one"),
     }
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
-    if stage.backend() == Backend::Etcd {
+    if stage.has_server() {
         stage.proxy().heal();
     }
     until_state(&mut state, |state| state == State::Connected).await;

@@ -10,11 +10,11 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::Stage;
 use super::tools::{
     MOMENT, NAME, PATIENCE, Probe, Room, acquire, acquire_in_background, lock, take_turn,
     until_contenders, until_state,
 };
-use super::{Backend, Stage};
 use crate::harness::{Direction, Mode};
 
 /// What the contenders of one lock share.
@@ -186,10 +186,7 @@ pub async fn s2_tokens_survive(stage: &Stage) -> Result<()> {
         assert!(Some(token) > last, "{token} after {last:?}");
         last = Some(token);
         coordinator.stop().await?;
-        if stage.backend() == Backend::Etcd {
-            stage.server().node(0).restart();
-            stage.server().wait_ready();
-        }
+        stage.restart();
     }
     Ok(())
 }

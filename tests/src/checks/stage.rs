@@ -1,42 +1,22 @@
 //! What a check runs on: a store of its own, clients of it, and the means to break it.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use coordination::{Builder, Coordinator, Lock, Result};
+use coordination::{Builder, Coordinator, FencingToken, Lock, Result};
 use serde_json::json;
 
-use crate::harness::{Etcd, Proxy, Pulse, Scratch, Worker};
+use super::Backend;
+use crate::harness::{Proxy, Pulse, Scratch, Server, Setup, Worker};
 
-/// The lease asked for; etcd grants whole seconds.
+/// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
 /// How long a request may take on top of what the contract says, and scheduling with it (2.11).
 pub const SLACK: Duration = Duration::from_millis(200);
-
-/// A store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// `memory://`
-    Memory,
-    /// `file://`
-    File,
-    /// `etcd://`
-    Etcd,
-}
-
-impl Backend {
-    /// What the stages on this store are called in the list of checks.
-    pub fn stages(self) -> &'static [&'static str] {
-        match self {
-            Self::Memory => &["memory"],
-            Self::File => &["file"],
-            Self::Etcd => &["etcd", "own_etcd"],
-        }
-    }
-}
 
 /// The programs that a check may start; only a test target knows where they are.
 #[derive(Clone, Copy, Debug)]
@@ -57,49 +37,42 @@ pub struct Stage {
     pulse: Pulse,
     // Before the server it leads to, so that it goes first.
     proxy: OnceLock<Proxy>,
-    server: Option<Server>,
+    server: Option<Arc<dyn Server>>,
     scratch: Option<Scratch>,
 }
 
-/// Whose etcd it is.
-#[derive(Debug)]
-enum Server {
-    /// For checks that leave the server itself alone; one for all tests of a process.
-    Shared(&'static Etcd),
-    /// For checks that pause it, kill it or compact its history.
-    Own(Box<Etcd>),
-}
-
 impl Stage {
-    /// A memory store.
-    pub fn memory(programs: Programs) -> Self {
-        let namespace = unique();
-        Self::new(Backend::Memory, format!("memory://{namespace}"), namespace, programs)
+    /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
+    pub fn shared(backend: Backend, programs: Programs) -> Self {
+        match backend {
+            Backend::Memory => {
+                let namespace = unique();
+                Self::new(backend, format!("memory://{namespace}"), namespace, programs)
+            }
+            Backend::File => Self::in_directory(programs),
+            _ => Self::on(backend, shared_server(backend), programs),
+        }
     }
 
-    /// A directory.
-    pub fn file(programs: Programs) -> Self {
+    /// The same with a server of its own, to be paused, killed or spoiled.
+    pub fn own(backend: Backend, programs: Programs) -> Self {
+        match backend.set_up(&Setup::default()) {
+            Some(server) => Self::on(backend, server, programs),
+            None => Self::shared(backend, programs),
+        }
+    }
+
+    fn in_directory(programs: Programs) -> Self {
         let scratch = Scratch::new("stage");
         let url = format!("file://{}", scratch.join("locks").display());
         let stage = Self::new(Backend::File, url, "coordination".to_owned(), programs);
         Self { scratch: Some(scratch), ..stage }
     }
 
-    /// A namespace on the server that the tests of this process share.
-    pub fn etcd(programs: Programs) -> Self {
-        static SHARED: LazyLock<Etcd> = LazyLock::new(Etcd::one);
-        Self::on_etcd(Server::Shared(&SHARED), programs)
-    }
-
-    /// A server of its own, to be paused, killed or spoiled.
-    pub fn own_etcd(programs: Programs) -> Self {
-        Self::on_etcd(Server::Own(Box::new(Etcd::one())), programs)
-    }
-
-    fn on_etcd(server: Server, programs: Programs) -> Self {
+    fn on(backend: Backend, server: Arc<dyn Server>, programs: Programs) -> Self {
         let namespace = unique();
-        let url = format!("etcd://{}/{namespace}", server.etcd().authority());
-        let stage = Self::new(Backend::Etcd, url, namespace, programs);
+        let url = server.url(&server.authority(), &namespace);
+        let stage = Self::new(backend, url, namespace, programs);
         Self { server: Some(server), ..stage }
     }
 
@@ -128,44 +101,61 @@ impl Stage {
 
     /// The store's URL for clients that are to be cut off by [`proxy`](Self::proxy).
     pub fn url_by_proxy(&self) -> String {
-        format!("etcd://{}/{}", self.proxy().address(), self.namespace)
+        self.server().url(&self.proxy().address().to_string(), &self.namespace)
+    }
+
+    /// The store's URL for clients that choose their namespace themselves.
+    pub fn url_of_all(&self) -> String {
+        match &self.server {
+            Some(server) => server.url(&server.authority(), ""),
+            None => self.url.clone(),
+        }
+    }
+
+    /// The store's URL with one more option.
+    pub fn url_with(&self, option: &str) -> String {
+        with_option(&self.url, option)
     }
 
     /// The lease that a session is granted; `None`: it lives as long as its process.
     pub fn ttl(&self) -> Option<Duration> {
-        (self.backend == Backend::Etcd).then_some(TTL)
+        self.server.as_ref().map(|server| server.ttl())
+    }
+
+    fn ttl_asked_for(&self) -> Duration {
+        self.ttl().unwrap_or(TTL)
     }
 
     /// The time between heartbeats.
     pub fn heartbeat(&self) -> Duration {
-        match self.backend {
-            Backend::Memory | Backend::File => Duration::from_millis(100),
-            Backend::Etcd => Duration::from_millis(250),
+        match &self.server {
+            Some(server) => server.heartbeat(),
+            None => Duration::from_millis(100),
         }
     }
 
     /// How long one heartbeat may take.
     pub fn attempt_timeout(&self) -> Duration {
-        self.heartbeat().min(TTL / 6)
+        self.heartbeat().min(self.ttl_asked_for() / 6)
     }
 
     /// How long after a holder's crash the next waiter is granted the lock (contract 2.11).
     pub fn crash_bound(&self) -> Duration {
-        let bound = match self.backend {
-            Backend::Memory => SLACK,
-            Backend::File => Duration::from_millis(50) + SLACK,
-            Backend::Etcd => TTL + Duration::from_secs(1) + SLACK,
+        let bound = match &self.server {
+            Some(server) => server.crash_release(server.ttl()),
+            None if self.backend == Backend::Memory => Duration::ZERO,
+            None => Duration::from_millis(50),
         };
-        bound + self.scheduling()
+        bound + SLACK + self.scheduling()
     }
 
     /// How long an entry that was removed may look held: the contract's T3.
     pub fn notice_bound(&self) -> Duration {
-        let bound = match self.backend {
-            Backend::Memory | Backend::File => self.heartbeat() + SLACK,
-            Backend::Etcd => Duration::from_millis(50) + SLACK,
+        let bound = match &self.server {
+            Some(server) => server.notice(server.heartbeat()),
+            None => self.heartbeat(),
         };
-        bound + self.scheduling()
+        bound + SLACK + self.scheduling()
     }
 
     /// What the machine has added to the time that anything takes: to be added to each bound.
@@ -173,17 +163,19 @@ impl Stage {
         self.pulse.allowance(0, u64::MAX)
     }
 
+    /// Whether the store is at the other end of a connection, and not within reach of a function call.
+    pub fn has_server(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// `fast` on stores within reach of a function call, `slow` over a network.
     pub fn rounds(&self, fast: usize, slow: usize) -> usize {
-        match self.backend {
-            Backend::Memory | Backend::File => fast,
-            Backend::Etcd => slow,
-        }
+        if self.has_server() { slow } else { fast }
     }
 
     /// The settings of the stage's clients.
     pub fn settings(&self) -> Builder {
-        Coordinator::builder().ttl(TTL).heartbeat(self.heartbeat())
+        Coordinator::builder().ttl(self.ttl_asked_for()).heartbeat(self.heartbeat())
     }
 
     /// A client.
@@ -202,7 +194,7 @@ impl Stage {
         worker.call(json!({
             "command": "connect",
             "member": member,
-            "ttl_ms": millis(TTL),
+            "ttl_ms": millis(self.ttl_asked_for()),
             "heartbeat_ms": millis(self.heartbeat()),
         }));
         worker
@@ -218,8 +210,17 @@ impl Stage {
     /// # Panics
     ///
     /// Where the store has none.
-    pub fn server(&self) -> &Etcd {
-        self.server.as_ref().expect("the check is listed for etcd only").etcd()
+    pub fn server(&self) -> &dyn Server {
+        &**self.server.as_ref().expect("the check is listed for servers only")
+    }
+
+    /// Starts the server again, if there is one, after all that it may forget is forgotten.
+    pub fn restart(&self) {
+        if let Some(server) = &self.server {
+            server.forget_history();
+            server.node(0).restart();
+            server.wait_ready();
+        }
     }
 
     /// What stands between the server and the clients that connect by it.
@@ -228,7 +229,7 @@ impl Stage {
     ///
     /// Where the store has no server.
     pub fn proxy(&self) -> &Proxy {
-        self.proxy.get_or_init(|| Proxy::start(self.server().node(0).address()))
+        self.proxy.get_or_init(|| self.server().proxy_to(0))
     }
 
     /// The store's directory.
@@ -252,16 +253,48 @@ impl Stage {
         files.map(|file| file.expect("readable").path()).collect()
     }
 
-    /// Who holds the lock and who waits, in order, as the store itself says: the keys on etcd, and the
-    /// tokens elsewhere.
+    /// Who holds the lock and who waits, as the store itself says: the entries where there is a server, and
+    /// the tokens in order elsewhere.
     pub async fn contenders(&self, lock: &Lock) -> Vec<String> {
-        match self.backend {
-            Backend::Etcd => self.keys("lock/"),
-            Backend::Memory | Backend::File => {
+        match &self.server {
+            Some(_) => self.entries("lock"),
+            None => {
                 let holders = lock.holders().await.expect("the store is in reach");
                 holders.iter().map(|contender| contender.token.to_string()).collect()
             }
         }
+    }
+
+    /// The entries of all queues of this kind; of a server.
+    pub fn entries(&self, kind: &str) -> Vec<String> {
+        self.server().entries(&self.namespace, kind)
+    }
+
+    /// The entry with this token; of a server.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn entry(&self, kind: &str, token: FencingToken) -> String {
+        let entries = self.entries(kind);
+        let has_it = |entry: &&String| self.server().token_of(entry) == token.value();
+        entries.iter().find(has_it).unwrap_or_else(|| panic!("no {token} in {entries:?}")).clone()
+    }
+
+    /// Puts what is no entry beside those of the only group there is.
+    pub fn put_strangers(&self) -> Vec<String> {
+        self.server().put_strangers(&self.namespace)
+    }
+
+    /// How many members whose id begins like this have a session at the store.
+    pub fn sessions(&self, begin: &str) -> usize {
+        let members = match self.backend {
+            // They are their coordinators.
+            Backend::Memory => Vec::new(),
+            Backend::File => self.session_files().iter().map(|file| member_of(file)).collect(),
+            _ => self.server().members(&self.namespace),
+        };
+        members.iter().filter(|member| member.starts_with(begin)).count()
     }
 
     /// Ends the session of this member at the store, as an operator or a lapse of its lease would.
@@ -273,35 +306,66 @@ impl Stage {
         let ended = match self.backend {
             Backend::Memory => panic!("a session in memory ends with its coordinator only"),
             Backend::File => {
-                let is_its = |file: &PathBuf| {
-                    let note = fs::read_to_string(file).unwrap_or_default();
-                    note.split_whitespace().nth(1) == Some(member)
-                };
-                let mut files = self.session_files().into_iter().filter(is_its);
-                files.next().is_some_and(|file| fs::remove_file(file).is_ok())
+                let files = self.session_files();
+                let file = files.iter().find(|file| member_of(file) == member);
+                file.is_some_and(|file| fs::remove_file(file).is_ok())
             }
-            Backend::Etcd => {
-                let key = format!("{}/member/{member}", self.namespace);
-                let id = self.server().administer(&["get", "--print-value-only", "--", &key]);
-                i64::from_str_radix(id.trim(), 16).is_ok_and(|id| self.server().revoke_lease(id))
+            _ => {
+                let session = self.server().session_of_member(&self.namespace, member);
+                session.is_some_and(|session| self.server().end_session(&session))
             }
         };
         assert!(ended, "no session of {member}");
     }
 
-    /// The keys of the namespace that begin with `prefix`; on etcd.
-    pub fn keys(&self, prefix: &str) -> Vec<String> {
-        self.server().keys(&format!("{}/{prefix}", self.namespace))
+    /// The same on every store: in memory by a stop of the member's client.
+    ///
+    /// # Errors
+    ///
+    /// Those of the stop.
+    ///
+    /// # Panics
+    ///
+    /// Where the member has no session.
+    pub fn lose(
+        &self,
+        coordinator: &Coordinator,
+        member: &str,
+    ) -> impl Future<Output = Result<()>> + use<> {
+        let stopping = match self.backend {
+            Backend::Memory => Some(coordinator.clone()),
+            _ => {
+                self.end_session(member);
+                None
+            }
+        };
+        async move {
+            match stopping {
+                Some(coordinator) => coordinator.stop().await,
+                None => Ok(()),
+            }
+        }
     }
 }
 
-impl Server {
-    fn etcd(&self) -> &Etcd {
-        match self {
-            Self::Shared(etcd) => etcd,
-            Self::Own(etcd) => etcd,
-        }
-    }
+/// The server that the tests of this process share.
+fn shared_server(backend: Backend) -> Arc<dyn Server> {
+    static SHARED: Mutex<BTreeMap<Backend, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = || backend.set_up(&Setup::default()).expect("a store with a server");
+    Arc::clone(shared.entry(backend).or_insert_with(start))
+}
+
+/// Whose session file it is.
+fn member_of(file: &Path) -> String {
+    let note = fs::read_to_string(file).unwrap_or_default();
+    note.split_whitespace().nth(1).unwrap_or_default().to_owned()
+}
+
+/// A URL with one more option.
+pub fn with_option(url: &str, option: &str) -> String {
+    let joint = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{joint}{option}")
 }
 
 fn millis(duration: Duration) -> u64 {

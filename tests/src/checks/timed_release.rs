@@ -13,16 +13,13 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, drop_after_polls, lock, take_turn,
     until_contenders,
 };
-use super::{Backend, SLACK, Stage};
+use super::{SLACK, Stage};
 use crate::harness::Mode;
 
 /// How late the release may be; over a network a request and its answer are added.
 fn lateness(stage: &Stage) -> Duration {
-    let bound = match stage.backend() {
-        Backend::Memory | Backend::File => Duration::from_millis(20),
-        Backend::Etcd => Duration::from_millis(20) + SLACK,
-    };
-    bound + stage.scheduling()
+    let network = if stage.has_server() { SLACK } else { Duration::ZERO };
+    Duration::from_millis(20) + network + stage.scheduling()
 }
 
 /// Longer than what a check does in between takes.

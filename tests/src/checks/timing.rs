@@ -1,6 +1,5 @@
 //! T1–T5: the moment of a loss, and what is told of it.
 
-use std::fs;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,10 +10,8 @@ use coordination::{
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::tools::{
-    MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, until_state,
-};
-use super::{Backend, Stage};
+use super::Stage;
+use super::tools::{MOMENT, NAME, PATIENCE, Probe, acquire, lock, take_turn, until_state};
 use crate::harness::Mode;
 use crate::harness::log::now_ns;
 
@@ -188,7 +185,7 @@ pub async fn t3_told_of_a_deleted_key(stage: &Stage) -> Result<()> {
     let holder = stage.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
     let keys = stage.contenders(&lock(&holder)).await;
-    let delete = async { assert!(stage.server().delete_key(&keys[0])) };
+    let delete = async { assert!(stage.server().delete_entry(&keys[0])) };
     let (delay, reason) = told_after(&guard, delete).await;
     eprintln!("T3: told {delay:?} after the key was deleted");
     assert_eq!(reason, LossReason::EntryDeleted);
@@ -200,33 +197,14 @@ pub async fn t3_told_of_a_deleted_key(stage: &Stage) -> Result<()> {
 pub async fn t3_told_of_a_revoked_session(stage: &Stage) -> Result<()> {
     let holder = stage.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
-    let (delay, reason) = match stage.backend() {
-        Backend::Etcd => {
-            let lease = lease_of(&stage.contenders(&lock(&holder)).await[0]);
-            told_after(&guard, async { assert!(stage.server().revoke_lease(lease)) }).await
-        }
-        _ => told_after(&guard, async { remove_sessions(stage) }).await,
-    };
+    let (delay, reason) = told_after(&guard, async { stage.end_session("holder") }).await;
     eprintln!("T3: told {delay:?} after the session was revoked");
     // The own key's watch, the heartbeat or the answer to it: whichever is first.
     let reasons = [LossReason::EntryDeleted, LossReason::ExpiredByServer, LossReason::Revoked];
     assert!(reasons.contains(&reason), "{reason:?}");
     assert!(delay <= stage.notice_bound(), "told after {delay:?}");
     drop(guard);
-    super::tools::take_turn(&holder).await.map(drop)
-}
-
-/// The lease that is in a contender's key: `<namespace>/lock/<name>/<lease>-<random>`.
-pub fn lease_of(key: &str) -> i64 {
-    let id = key.rsplit('/').next().and_then(|id| id.split('-').next());
-    id.and_then(|lease| i64::from_str_radix(lease, 16).ok()).expect("a key of ours")
-}
-
-/// Removes the files of all sessions.
-pub fn remove_sessions(stage: &Stage) {
-    for file in stage.session_files() {
-        fs::remove_file(file).expect("it is there");
-    }
+    take_turn(&holder).await.map(drop)
 }
 
 /// T4: a short outage suspends, and takes nothing.
@@ -301,18 +279,11 @@ pub async fn t5_every_state_in_order(stage: &Stage) -> Result<()> {
 pub async fn t5_the_reason_is_told(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let mut state = coordinator.state();
-    let expected = match stage.backend() {
-        Backend::Etcd => {
-            let waiting = acquire_in_background(&coordinator).await.expect("no panic")?;
-            let lease = lease_of(&stage.contenders(&lock(&coordinator)).await[0]);
-            waiting.release().await?;
-            assert!(stage.server().revoke_lease(lease));
-            LossReason::ExpiredByServer
-        }
-        _ => {
-            remove_sessions(stage);
-            LossReason::Revoked
-        }
+    take_turn(&coordinator).await?;
+    stage.end_session("one");
+    let expected = match stage.has_server() {
+        true => LossReason::ExpiredByServer,
+        false => LossReason::Revoked,
     };
     let lost = until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     assert_eq!(lost, State::Lost(expected));

@@ -5,7 +5,7 @@
 
 use coordination::Result;
 use coordination_tests::checks::{
-    Stage, cancellation, closing, election, group,
+    Backend, Stage, cancellation, closing, election, group,
     interruption::{FRAMES, MESSAGES, at_every_cut},
     limiter, multi_lock, once, rate_limiter, rwlock, semaphore, value,
 };
@@ -14,7 +14,7 @@ use super::PROGRAMS;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_a_lock() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     for cuts in [MESSAGES, FRAMES] {
         at_every_cut(&stage, "acquire", cuts, cancellation::interrupted_acquire).await?;
         at_every_cut(&stage, "held for a while", cuts, cancellation::interrupted_hold).await?;
@@ -25,7 +25,7 @@ async fn f14_every_cut_of_a_lock() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_a_waiter() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     for cuts in [MESSAGES, FRAMES] {
         at_every_cut(&stage, "contended", cuts, cancellation::interrupted_wait).await?;
     }
@@ -34,7 +34,7 @@ async fn f14_every_cut_of_a_waiter() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_a_downgrade() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     let waiting = rwlock::interrupted_wait_for_a_downgrade;
     for cuts in [MESSAGES, FRAMES] {
         at_every_cut(&stage, "downgrade", cuts, rwlock::interrupted_downgrade).await?;
@@ -45,7 +45,7 @@ async fn f14_every_cut_of_a_downgrade() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_groups_and_elections() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_cut(&stage, "join", MESSAGES, group::interrupted_join).await?;
     at_every_cut(&stage, "join_or_create", MESSAGES, group::interrupted_join_or_create).await?;
     at_every_cut(&stage, "leave", MESSAGES, group::interrupted_leave).await?;
@@ -57,7 +57,7 @@ async fn f14_every_cut_of_groups_and_elections() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_slots_and_values() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_cut(&stage, "permits", MESSAGES, semaphore::interrupted_acquire).await?;
     at_every_cut(&stage, "permits that are taken", MESSAGES, semaphore::interrupted_wait).await?;
     at_every_cut(&stage, "permits, released", MESSAGES, semaphore::interrupted_release).await?;
@@ -72,7 +72,7 @@ async fn f14_every_cut_of_slots_and_values() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_every_cut_of_connect_and_stop() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_cut(&stage, "connect", MESSAGES, closing::interrupted_connect).await?;
     at_every_cut(&stage, "stop", MESSAGES, closing::interrupted_stop).await?;
     closing::until_no_session(&stage).await;

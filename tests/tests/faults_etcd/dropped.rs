@@ -5,15 +5,15 @@
 
 use coordination::Result;
 use coordination_tests::checks::{
-    Stage, cancellation, closing, election, group, interruption::at_every_message, limiter,
-    multi_lock, once, rate_limiter, rwlock, semaphore, value,
+    Backend, Stage, cancellation, closing, election, group, interruption::at_every_message,
+    limiter, multi_lock, once, rate_limiter, rwlock, semaphore, value,
 };
 
 use super::PROGRAMS;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f41_locks_at_every_message() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_message(&stage, "acquire", cancellation::interrupted_acquire).await?;
     at_every_message(&stage, "try_acquire", cancellation::interrupted_try).await?;
     at_every_message(&stage, "acquire of a held lock", cancellation::interrupted_wait).await?;
@@ -27,7 +27,7 @@ async fn f41_locks_at_every_message() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f42_releases_at_every_message() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_message(&stage, "release", cancellation::interrupted_release).await?;
     at_every_message(&stage, "several locks, released", multi_lock::interrupted_release).await?;
     at_every_message(&stage, "permits, released", semaphore::interrupted_release).await?;
@@ -38,7 +38,7 @@ async fn f42_releases_at_every_message() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f41_recipes_at_every_message() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_message(&stage, "permits", semaphore::interrupted_acquire).await?;
     at_every_message(&stage, "permits that are taken", semaphore::interrupted_wait).await?;
     at_every_message(&stage, "enter", limiter::interrupted_enter).await?;
@@ -54,7 +54,7 @@ async fn f41_recipes_at_every_message() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f41_connect_and_stop_at_every_message() -> Result<()> {
-    let stage = Stage::etcd(PROGRAMS);
+    let stage = Stage::shared(Backend::Etcd, PROGRAMS);
     at_every_message(&stage, "connect", closing::interrupted_connect).await?;
     at_every_message(&stage, "stop", closing::interrupted_stop).await?;
     closing::until_no_session(&stage).await;

@@ -1,46 +1,18 @@
 //! E3: a leader that knows when it is out.
 
-use std::fs;
-use std::path::PathBuf;
-
 use coordination::{Effect, State};
 
 use super::super::Backend;
-use super::super::grants::create_revision;
-use super::super::timing::lease_of;
 use super::super::tools::{drop_after_polls, until_state};
 use super::*;
 use crate::harness::Mode;
 use crate::harness::log::now_ns;
-
-/// Ends the session of a client that was the first to connect, behind its back.
-async fn end_session(stage: &Stage, client: &Coordinator, files: &[PathBuf]) -> Result<()> {
-    match stage.backend() {
-        // There is no other way.
-        Backend::Memory => client.stop().await?,
-        Backend::File => {
-            for file in files {
-                fs::remove_file(file).expect("it is there");
-            }
-        }
-        Backend::Etcd => {
-            let first =
-                election(client).candidates().await?.first().map(|first| first.term.value());
-            let keys = stage.keys("election/");
-            let key = keys.iter().find(|key| Some(create_revision(stage, key)) == first);
-            assert!(stage.server().revoke_lease(lease_of(key.expect("somebody leads"))));
-        }
-    }
-    Ok(())
-}
 
 /// E3: a leader whose session has ended is told, and is out until it campaigns anew.
 ///
 /// Tooz: none; its weakness 6, "leadership has no loss signal", "the old leader is never told".
 pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
     let mut leader = stage.connect("leader").await?;
-    let is_file = stage.backend() == Backend::File;
-    let files = if is_file { stage.session_files() } else { Vec::new() };
     let other = stage.connect("other").await?;
     let mut state = leader.state();
     let old = Arc::new(campaign(&leader).await?);
@@ -50,7 +22,7 @@ pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
     sleep(2 * MOMENT).await;
     let listener = Arc::clone(&old);
     let listening = tokio::spawn(async move { (listener.lost().await, BootInstant::now()) });
-    end_session(stage, &leader, &files).await?;
+    stage.lose(&leader, "leader").await?;
     let ended = BootInstant::now();
     let (reason, told) = timeout(PATIENCE, listening).await.expect("it is told").expect("no panic");
     let delay = late(told, ended);

@@ -258,9 +258,7 @@ pub async fn e2_terms_rise_over_a_restart(stage: &Stage) -> Result<()> {
         assert!(Some(leadership.term()) > last);
         let waiting = campaign_in_background(&other);
         until_candidates(&election(&other), &["one", "other"]).await;
-        stage.server().compact();
-        stage.server().node(0).restart();
-        stage.server().wait_ready();
+        stage.restart();
         while told(&mut terms).await?.map(|term| term.term) < Some(leadership.term()) {}
         // The session outlives the restart, or ends and is told; in both cases there is a next leader.
         drop(leadership.resign().await);

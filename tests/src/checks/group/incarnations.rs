@@ -20,7 +20,7 @@ pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
         if round == 1 || stage.backend() == Backend::Memory {
             there.remove("one").await?;
         } else {
-            end_session(stage);
+            stage.end_session("one");
         }
         let event = next(&mut watch).await?;
         let GroupEvent::Left(member) = &event else { panic!("{event:?}") };

@@ -4,9 +4,6 @@ use std::time::Instant;
 
 use coordination::{BootInstant, LossReason};
 
-use super::super::Backend;
-use super::super::grants::create_revision;
-use super::super::timing::lease_of;
 use super::super::tools::Probe;
 use super::*;
 use crate::harness::Mode;
@@ -77,7 +74,6 @@ pub async fn w1_a_session_that_ends_lets_others_in(stage: &Stage) -> Result<()> 
 pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
     for waits_for_a_share in [true, false] {
         let holder = stage.connect("holder").await?;
-        let files = files(stage);
         let waiter = stage.connect("waiter").await?;
         let held = if waits_for_a_share { acquire(&holder).await? } else { share(&holder).await? };
         let waiting = match waits_for_a_share {
@@ -86,21 +82,10 @@ pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
         };
         until_contenders(stage, &lock(&holder), 2).await;
         let old = lock(&holder).holders().await?[1].token;
-        match stage.backend() {
-            Backend::Etcd => {
-                let keys = stage.contenders(&lock(&holder)).await;
-                let of_waiter = |key: &&String| create_revision(stage, key) == old.value();
-                let key = keys.iter().find(of_waiter).expect("it waits");
-                match waits_for_a_share {
-                    true => assert!(stage.server().delete_key(key)),
-                    false => assert!(stage.server().revoke_lease(lease_of(key))),
-                }
-            }
-            _ => {
-                for file in self::files(stage).iter().filter(|file| !files.contains(file)) {
-                    std::fs::remove_file(file).expect("it is there");
-                }
-            }
+        if stage.has_server() && waits_for_a_share {
+            assert!(stage.server().delete_entry(&stage.entry("lock", old)));
+        } else {
+            stage.end_session("waiter");
         }
         held.release().await?;
         let guard = waiting.await.expect("no panic")?;
@@ -115,10 +100,6 @@ pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
         holder.stop().await?;
     }
     Ok(())
-}
-
-fn files(stage: &Stage) -> Vec<std::path::PathBuf> {
-    if stage.backend() == Backend::File { stage.session_files() } else { Vec::new() }
 }
 
 /// W1, L1: readers and writers whose process is killed are followed within the bound.
