@@ -1,10 +1,17 @@
 //! A thousand members and a thousand watches: what a join costs, how fast it is told, and what they weigh.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use coordination_tests::harness::Worker;
+use coordination::Coordinator;
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::Site;
+use coordination_tests::harness::{Worker, log::now_ns};
 use serde_json::json;
+use tokio::task::block_in_place;
 
+const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 const GROUP: &str = "crowd";
 
 /// The machine: one test at a time, each of them keeps it busy.
@@ -23,7 +30,7 @@ fn resident(worker: &Worker) -> i64 {
 }
 
 fn connected(url: &str, member: &str) -> Worker {
-    let worker = Worker::start(env!("CARGO_BIN_EXE_worker"), url, &[]);
+    let worker = Worker::start(WORKER, url, &[]);
     worker.call(json!({ "command": "connect", "member": member }));
     worker
 }
@@ -52,122 +59,108 @@ fn a_watch_weighs_little() {
     assert!(member < 32 * 1_024 && watch < 8 * 1_024);
 }
 
-#[cfg(feature = "etcd")]
-mod etcd {
-    use std::collections::BTreeMap;
-    use std::time::{Duration, Instant};
+const PROCESSES: usize = 20;
+const EACH: usize = 50;
+const JOINS: u64 = 5;
 
-    use coordination::Coordinator;
-    use coordination_tests::harness::{Etcd, log::now_ns};
-    use tokio::task::block_in_place;
-
-    use super::*;
-
-    const PROCESSES: usize = 20;
-    const EACH: usize = 50;
-    const JOINS: u64 = 5;
-
-    /// Sends a command to all and waits for all.
-    fn all(
-        workers: &[Worker],
-        command: impl Fn(usize) -> serde_json::Value,
-    ) -> Vec<serde_json::Value> {
-        let sent: Vec<_> =
-            workers.iter().enumerate().map(|(at, worker)| worker.send(command(at))).collect();
-        let answers = workers.iter().zip(sent).map(|(worker, id)| {
-            let answer = worker.receive(id, Duration::from_secs(60)).expect("it answers");
-            answer.unwrap_or_else(|error| panic!("{error}"))
-        });
-        answers.collect()
-    }
-
-    fn since(before: &BTreeMap<String, u64>, now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-        let grown = now.into_iter().map(|(method, count)| {
-            let before = before.get(&method).copied().unwrap_or_default();
-            (method, count - before)
-        });
-        grown.filter(|(_, count)| *count > 0).collect()
-    }
-
-    #[test]
-    fn a_join_is_told_to_a_thousand_watches() {
-        let _alone = alone();
-        tokio::runtime::Runtime::new().expect("a runtime").block_on(join_among_a_thousand());
-    }
-
-    async fn join_among_a_thousand() {
-        let etcd = block_in_place(Etcd::one);
-        let url = format!("etcd://{}/scale", etcd.authority());
-        let one = Coordinator::builder().member_id("one").connect(&url).await.expect("a server");
-        let group = one.group(GROUP).expect("a name");
-        group.create().await.expect("there is none yet");
-        let begun = Instant::now();
-        let workers: Vec<_> = block_in_place(|| {
-            (0..PROCESSES).map(|at| connected(&url, &format!("process-{at}"))).collect()
-        });
-        block_in_place(|| {
-            all(
-                &workers,
-                |at| json!({ "command": "join_many", "group": GROUP, "prefix": format!("member-{at}"), "n": EACH }),
-            )
-        });
-        let total = PROCESSES * EACH;
-        println!(
-            "etcd: {total} members in {PROCESSES} processes joined after {:?}",
-            begun.elapsed()
-        );
-        assert_eq!(group.members().await.expect("it is there").len(), total);
-        block_in_place(|| {
-            all(&workers, |_| json!({ "command": "watch_many", "group": GROUP, "n": EACH }))
-        });
-        println!("etcd: {total} watches stand after {:?}", begun.elapsed());
-
-        let mut memberships = Vec::new();
-        let mut told = Duration::ZERO;
-        // What is still under way must not be counted.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let before = block_in_place(|| etcd.request_counts());
-        for number in 0..JOINS {
-            let newcomer = format!("newcomer-{number}");
-            let joining = now_ns();
-            memberships.push(group.join_as(&newcomer, &()).await.expect("it is let in"));
-            let answers = block_in_place(|| {
-                all(&workers, |_| json!({ "command": "await_member", "member": newcomer }))
-            });
-            for answer in answers {
-                assert_eq!(answer["told"], EACH);
-                let at = answer["t_ns"].as_u64().expect("a time");
-                told = told.max(Duration::from_nanos(at.saturating_sub(joining)));
-            }
-        }
-        let counted = since(&before, block_in_place(|| etcd.request_counts()));
-        let requests: u64 = counted.values().sum();
-        println!(
-            "etcd: a join reached {total} watches after {told:?} at the latest; {JOINS} joins cost {requests} requests: {counted:?}"
-        );
-        // Its own two; and a look by each process, or two where it had to look again.
-        assert!(requests <= JOINS * (2 + 2 * PROCESSES as u64) + PROCESSES as u64, "{counted:?}");
-        assert!(told < Duration::from_secs(20), "{told:?}");
-        drop(workers);
-        block_in_place(|| weigh(&url));
-    }
-
-    /// What a member weighs in its process, apart from the store.
-    fn weigh(url: &str) {
-        const MEMBERS: i64 = 300;
-        let worker = connected(url, "heavy");
-        let join = |prefix: &str, n: i64| {
-            worker.call(json!({
-                "command": "join_many", "group": GROUP, "prefix": prefix, "n": n,
-            }));
-            // Then each is watched.
-            std::thread::sleep(Duration::from_millis(500));
-            resident(&worker)
-        };
-        // What comes with the first ones, and with reading the group.
-        let before = join("early", 20);
-        let member = (join("later", MEMBERS) - before) / MEMBERS;
-        println!("etcd: {member} bytes for each of {MEMBERS} members of one process");
-        assert!(member < 128 * 1_024);
-    }
+/// Sends a command to all and waits for all.
+fn all(workers: &[Worker], command: impl Fn(usize) -> serde_json::Value) -> Vec<serde_json::Value> {
+    let sent: Vec<_> =
+        workers.iter().enumerate().map(|(at, worker)| worker.send(command(at))).collect();
+    let answers = workers.iter().zip(sent).map(|(worker, id)| {
+        let answer = worker.receive(id, Duration::from_secs(60)).expect("it answers");
+        answer.unwrap_or_else(|error| panic!("{error}"))
+    });
+    answers.collect()
 }
+
+fn since(before: &BTreeMap<String, u64>, now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let grown = now.into_iter().map(|(method, count)| {
+        let before = before.get(&method).copied().unwrap_or_default();
+        (method, count - before)
+    });
+    grown.filter(|(_, count)| *count > 0).collect()
+}
+
+fn a_join_is_told_to_a_thousand_watches(backend: Backend) {
+    let _alone = alone();
+    let site = Site::start(backend, 1, WORKER);
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(join_among_a_thousand(&site));
+}
+
+async fn join_among_a_thousand(site: &Site) {
+    let (url, store) = (&*site.url, site.name());
+    let one = Coordinator::builder().member_id("one").connect(url).await.expect("a server");
+    let group = one.group(GROUP).expect("a name");
+    group.create().await.expect("there is none yet");
+    let begun = Instant::now();
+    let workers: Vec<_> = block_in_place(|| {
+        (0..PROCESSES).map(|at| connected(url, &format!("process-{at}"))).collect()
+    });
+    block_in_place(|| {
+        all(
+            &workers,
+            |at| json!({ "command": "join_many", "group": GROUP, "prefix": format!("member-{at}"), "n": EACH }),
+        )
+    });
+    let total = PROCESSES * EACH;
+    println!(
+        "{store}: {total} members in {PROCESSES} processes joined after {:?}",
+        begun.elapsed()
+    );
+    assert_eq!(group.members().await.expect("it is there").len(), total);
+    block_in_place(|| {
+        all(&workers, |_| json!({ "command": "watch_many", "group": GROUP, "n": EACH }))
+    });
+    println!("{store}: {total} watches stand after {:?}", begun.elapsed());
+
+    let mut memberships = Vec::new();
+    let mut told = Duration::ZERO;
+    // What is still under way must not be counted.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = block_in_place(|| site.server().request_counts());
+    for number in 0..JOINS {
+        let newcomer = format!("newcomer-{number}");
+        let joining = now_ns();
+        memberships.push(group.join_as(&newcomer, &()).await.expect("it is let in"));
+        let answers = block_in_place(|| {
+            all(&workers, |_| json!({ "command": "await_member", "member": newcomer }))
+        });
+        for answer in answers {
+            assert_eq!(answer["told"], EACH);
+            let at = answer["t_ns"].as_u64().expect("a time");
+            told = told.max(Duration::from_nanos(at.saturating_sub(joining)));
+        }
+    }
+    let counted = since(&before, block_in_place(|| site.server().request_counts()));
+    let requests: u64 = counted.values().sum();
+    println!(
+        "{store}: a join reached {total} watches after {told:?} at the latest; {JOINS} joins cost {requests} requests: {counted:?}"
+    );
+    // Its own two; and a look by each process, or two where it had to look again.
+    assert!(requests <= JOINS * (2 + 2 * PROCESSES as u64) + PROCESSES as u64, "{counted:?}");
+    assert!(told < Duration::from_secs(20), "{told:?}");
+    drop(workers);
+    block_in_place(|| weigh(url, &store));
+}
+
+/// What a member weighs in its process, apart from the store.
+fn weigh(url: &str, store: &str) {
+    const MEMBERS: i64 = 300;
+    let worker = connected(url, "heavy");
+    let join = |prefix: &str, n: i64| {
+        worker.call(json!({
+            "command": "join_many", "group": GROUP, "prefix": prefix, "n": n,
+        }));
+        // Then each is watched.
+        std::thread::sleep(Duration::from_millis(500));
+        resident(&worker)
+    };
+    // What comes with the first ones, and with reading the group.
+    let before = join("early", 20);
+    let member = (join("later", MEMBERS) - before) / MEMBERS;
+    println!("{store}: {member} bytes for each of {MEMBERS} members of one process");
+    assert!(member < 128 * 1_024);
+}
+
+coordination_tests::each_store!(servers a_join_is_told_to_a_thousand_watches);

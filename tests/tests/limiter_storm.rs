@@ -4,7 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Scratch, Worker};
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::Site;
+use coordination_tests::harness::Worker;
 use serde_json::{Value, json};
 
 const PROCESSES: usize = 32;
@@ -27,10 +29,13 @@ struct Stay {
     token: u64,
 }
 
-fn storm(url: &str) {
+fn storm(backend: Backend) {
+    let _alone = alone();
+    let site = Site::start(backend, 1, env!("CARGO_BIN_EXE_worker"));
+    let url = &*site.url;
     let workers: Vec<_> = (0..PROCESSES)
         .map(|index| {
-            let worker = Worker::start(env!("CARGO_BIN_EXE_worker"), url, &[]);
+            let worker = Worker::start(&site.worker, url, &[]);
             worker.call(json!({ "command": "connect", "member": format!("process-{index}") }));
             worker
         })
@@ -107,17 +112,4 @@ fn judge(mut stays: Vec<Stay>) {
     assert!(most >= 2 && most <= SLOTS as isize, "{most} at a time");
 }
 
-#[test]
-fn file() {
-    let _alone = alone();
-    let scratch = Scratch::new("storm");
-    storm(&format!("file://{}", scratch.join("locks").display()));
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd() {
-    let _alone = alone();
-    let etcd = coordination_tests::harness::Etcd::one();
-    storm(&format!("etcd://{}/storm", etcd.authority()));
-}
+coordination_tests::each_store!(processes storm);

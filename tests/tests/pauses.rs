@@ -1,16 +1,10 @@
-//! The pause study on etcd, as far as there is time for it here; `--bin pauses` does more.
-#![cfg(feature = "etcd")]
+//! The pause study, as far as there is time for it here; `--bin pauses` does more.
 
-use std::time::Duration;
-
-use coordination_tests::checks::tools::seed;
+use coordination_tests::checks::{Backend, tools::seed};
 use coordination_tests::faults::{Site, pauses::Study};
-use coordination_tests::harness::Etcd;
 
-#[test]
-fn paused_clients_are_never_wrong() {
-    let etcd = Etcd::one();
-    let site = Site::etcd(&etcd.authority(), Duration::from_secs(2), env!("CARGO_BIN_EXE_worker"));
+fn paused_clients_are_never_wrong(backend: Backend) {
+    let site = Site::start(backend, 1, env!("CARGO_BIN_EXE_worker"));
     let seed = seed("pauses");
     let figures = Study { count: 60, processes: 20, seed }.run(&site);
     println!("pauses: {figures}");
@@ -21,3 +15,5 @@ fn paused_clients_are_never_wrong() {
         "the pauses are too short or too long: {figures}"
     );
 }
+
+coordination_tests::each_store!(servers paused_clients_are_never_wrong);

@@ -4,8 +4,10 @@
 
 use std::time::{Duration, Instant};
 
+use coordination_tests::checks::Backend;
 use coordination_tests::checks::rate_limiter::{assert_kept, command, slots_in};
-use coordination_tests::harness::{Scratch, Worker};
+use coordination_tests::faults::Site;
+use coordination_tests::harness::Worker;
 use serde_json::{Value, json};
 
 const PERMITS: u32 = 5;
@@ -21,10 +23,12 @@ fn receipts(answer: &Value) -> impl Iterator<Item = (Duration, Duration)> {
         .zip(permits.map(|permit| Duration::from_micros(permit[1].as_u64().expect("a time"))))
 }
 
-fn saturate(name: &str, url: &str) {
+fn t5_saturated(backend: Backend) {
+    let site = Site::start(backend, 1, env!("CARGO_BIN_EXE_worker"));
+    let name = site.name();
     let workers: Vec<_> = (0..PROCESSES)
         .map(|number| {
-            let worker = Worker::start(env!("CARGO_BIN_EXE_worker"), url, &[]);
+            let worker = Worker::start(&site.worker, &site.url, &[]);
             worker.call(json!({ "command": "connect", "member": format!("client-{number}") }));
             worker
         })
@@ -73,15 +77,4 @@ fn saturate(name: &str, url: &str) {
     assert!(missing <= Duration::from_millis(20) + 2 * late, "{missing:?}");
 }
 
-#[test]
-fn t5_file() {
-    let scratch = Scratch::new("rates");
-    saturate("file", &format!("file://{}", scratch.join("locks").display()));
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn t5_etcd() {
-    let etcd = coordination_tests::harness::Etcd::one();
-    saturate("etcd", &format!("etcd://{}/rates", etcd.authority()));
-}
+coordination_tests::each_store!(processes t5_saturated);

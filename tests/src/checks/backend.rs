@@ -18,7 +18,38 @@ pub enum Backend {
 /// All of them, in the order of the README's tables.
 pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd];
 
+/// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
+/// `processes` for all that processes can share. Each store has a module of its own.
+#[macro_export]
+macro_rules! each_store {
+    (processes $($test:ident)+) => {
+        $crate::each_store! { @on file File $($test)+ }
+        $crate::each_store! { servers $($test)+ }
+    };
+    (servers $($test:ident)+) => {
+        // Used, also where no such store is built in.
+        const _: &[fn($crate::checks::Backend)] = &[$($test),+];
+        #[cfg(feature = "etcd")]
+        $crate::each_store! { @on etcd Etcd $($test)+ }
+    };
+    (@on $store:ident $backend:ident $($test:ident)+) => {
+        mod $store {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test($crate::checks::Backend::$backend);
+                }
+            )+
+        }
+    };
+}
+
 impl Backend {
+    /// The store of this name, [`name`](Self::name).
+    pub fn named(name: &str) -> Option<Self> {
+        BACKENDS.iter().copied().find(|backend| backend.name() == name)
+    }
+
     /// Starts its servers; nothing where it has none.
     pub fn set_up(self, setup: &Setup) -> Option<Arc<dyn Server>> {
         Some(match self {

@@ -64,6 +64,12 @@ pub const FRAMES: &[Cut] = &[
     cut(Direction::ToClient, Unit::Frames, false),
 ];
 
+/// The cuts at each unit of the store's conversations.
+pub fn all_cuts(stage: &Stage) -> impl Iterator<Item = &'static [Cut]> + use<> {
+    let units = stage.server().units().iter();
+    units.map(|unit| if *unit == Unit::Frames { FRAMES } else { MESSAGES })
+}
+
 /// How many cuts are made at least where each unit of a conversation is cut at: one request and one answer, each
 /// after and before, by each unit.
 pub fn least_cuts(stage: &Stage) -> usize {

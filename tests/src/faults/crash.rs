@@ -10,12 +10,12 @@ use crate::harness::log::now_ns;
 const LOCK: &str = "crash";
 const LONG: Duration = Duration::from_secs(20);
 
-/// F-1: the holder dies, and the next has the lock within the bound. Answers how long it took.
+/// F-1: the holder dies, and the next has the lock within the bound.
 ///
 /// # Panics
 ///
 /// When that does not hold.
-pub fn holder_killed(site: &Site) -> Duration {
+pub fn f01_holder_killed(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     let first = holder.acquire(LOCK);
     let waiting = waiter.wait_for(LOCK);
@@ -29,7 +29,8 @@ pub fn holder_killed(site: &Site) -> Duration {
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
     waiter.release(LOCK);
     assert_eq!(waiter.holders(LOCK), [""; 0]);
-    took
+    assert_eq!(site.entries(), [""; 0]);
+    println!("F-1 {}: free after {took:?}", site.name());
 }
 
 /// F-2: the first waiter and one in the middle die; the rest are served in their order, delayed once.
@@ -37,7 +38,7 @@ pub fn holder_killed(site: &Site) -> Duration {
 /// # Panics
 ///
 /// When that does not hold.
-pub fn waiters_killed(site: &Site) -> Duration {
+pub fn f02_waiters_killed(site: &Site) {
     let holder = site.process("holder");
     holder.acquire(LOCK);
     let waiters: Vec<_> = (0..4)
@@ -68,7 +69,7 @@ pub fn waiters_killed(site: &Site) -> Duration {
         }
         waiter.release(LOCK);
     }
-    took
+    println!("F-2 {}: both served after {took:?}", site.name());
 }
 
 /// F-3 and F-5 where the guard is to stay valid: the holder is stopped for `pause`.
@@ -102,7 +103,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
 /// # Panics
 ///
 /// When that does not hold.
-pub fn holder_exits(site: &Site) -> Duration {
+pub fn f43_exit_with_a_guard(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     holder.acquire(LOCK);
     let waiting = waiter.wait_for(LOCK);
@@ -115,7 +116,7 @@ pub fn holder_exits(site: &Site) -> Duration {
     assert_eq!(status.code(), Some(3), "no panic on the way out");
     let took = since(exited_ns, waiter.granted(waiting, LONG).t_ns);
     assert!(took <= site.crash_release(), "free only {took:?} after the exit");
-    took
+    println!("F-43 {}: free {took:?} after the exit", site.name());
 }
 
 /// The time between two readings of the clock; zero when they are in the wrong order.

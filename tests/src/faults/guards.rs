@@ -22,7 +22,11 @@ const SOON: Duration = Duration::from_secs(2);
 /// # Panics
 ///
 /// When that does not hold.
-pub async fn spawned_children(site: &Site, count: usize) {
+pub fn f39_children_spawned_while_held(site: &Site) {
+    Runtime::new().expect("a runtime").block_on(spawned_children(site, 1_000));
+}
+
+async fn spawned_children(site: &Site, count: usize) {
     let ours = site.client("parent").await.lock(LOCK).expect("a good name");
     let theirs = site.client("other").await.lock(LOCK).expect("a good name");
     for round in 0..count {
@@ -62,7 +66,11 @@ fn shared_descriptors(child: u32) -> Vec<String> {
 /// # Panics
 ///
 /// When that does not hold.
-pub async fn release_after_loss(site: &Site) {
+pub fn f42_release_after_loss(site: &Site) {
+    Runtime::new().expect("a runtime").block_on(release_after_loss(site));
+}
+
+async fn release_after_loss(site: &Site) {
     let ours = site.client("ours").await.lock(LOCK).expect("a good name");
     let theirs = site.client("other").await.lock(LOCK).expect("a good name");
     for is_dropped in [false, true] {
@@ -94,7 +102,7 @@ pub async fn release_after_loss(site: &Site) {
 /// # Panics
 ///
 /// When that does not hold.
-pub fn runtime_dropped(site: &Site) {
+pub fn f43_runtime_dropped(site: &Site) {
     let other = Runtime::new().expect("a runtime");
     let theirs = other.block_on(site.client("other"));
     let theirs = theirs.lock(LOCK).expect("a good name");
@@ -121,7 +129,7 @@ pub fn runtime_dropped(site: &Site) {
 /// # Panics
 ///
 /// When that does not hold.
-pub fn tied_runtime_dropped(site: &Site) {
+pub fn f43_tied_runtime_dropped(site: &Site) {
     let (coordinator, guard) = holder(site, true);
     assert!(!guard.is_held(), "its heartbeats have ended");
     let error = pollster_block(guard.release()).expect_err("it was lost");

@@ -1,16 +1,30 @@
-//! Rows of the fault matrix (contract, part 3) that read the same on every backend.
+//! Rows of the fault matrix (contract, part 3) that read the same on several stores.
 //!
-//! A row is a plain function over a [`Site`]; `tests/faults_*.rs` give it a store and a name. What a
-//! row needs of one backend only is in that backend's test file.
+//! A row is a plain function over a [`Site`], or over a stage of the checks where it interrupts them.
+//! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `tests/faults_*` invoke it. What a row
+//! needs of one store only is there.
 
+pub mod connecting;
 pub mod crash;
+pub mod cuts;
+pub mod dropped;
 pub mod guards;
 pub mod identity;
 pub mod many;
 pub mod matrix;
+pub mod network;
+pub mod operator;
+pub mod paused;
 pub mod pauses;
 mod process;
+mod rows;
+pub mod server;
+pub mod silent;
 mod site;
+mod told;
 
 pub use process::{Grant, Lost, NotHeld, Process};
-pub use site::{HEARTBEAT, SCHEDULING, Site, deadline_after};
+pub use rows::on_stage;
+pub use silent::Apart;
+pub use site::{HEARTBEAT, LONG, SCHEDULING, Site};
+pub use told::{AT_ONCE, assert_told, assert_told_within};

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::crash::since;
-use super::{HEARTBEAT, Process, SCHEDULING, Site, deadline_after};
+use super::{HEARTBEAT, Process, SCHEDULING, Site};
 use crate::checks::tools::Chance;
 use crate::harness::{Pulse, log::now_ns, wait_until, waited, waited_between};
 
@@ -161,7 +161,7 @@ impl Lane<'_> {
 
     /// Stops the process once while it holds the lock.
     fn stop(&self, process: &Process, chance: &mut Chance) {
-        let ttl = self.site.ttl.expect("the study is for leases");
+        let ttl = self.site.lease();
         // On a busy machine it may lose its session at any moment, and has another soon.
         let acquired = || process.acquire_within(&self.lock, LONG / 6).is_ok();
         assert!(wait_until(LONG, acquired), "{} is not to be had", self.lock);
@@ -224,7 +224,7 @@ impl Lane<'_> {
         figures.stops += 1;
         let Some(granted) = granted else {
             figures.kept += 1;
-            if since(paused, resumed) > deadline_after(ttl) {
+            if since(paused, resumed) > self.site.valid_for() {
                 figures.wrong.push(format!("{}: held after {pause:?}", self.lock));
             }
             return;
@@ -252,7 +252,7 @@ impl Lane<'_> {
         }
         let stood_still = since(pausing, resumed);
         let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at);
-        if stood_still + 2 * HEARTBEAT + SCHEDULING + busy < deadline_after(ttl) {
+        if stood_still + 2 * HEARTBEAT + SCHEDULING + busy < self.site.valid_for() {
             figures.wrong.push(format!("{}: lost by a pause of {stood_still:?}", self.lock));
         }
     }

@@ -1,15 +1,21 @@
 //! Where a row takes place: a store, and what it promises about time.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use coordination::{Builder, Coordinator};
 
-use super::Process;
+use super::{Process, told};
+use crate::checks::Backend;
+use crate::harness::{Proxy, Scratch, Server, Setup};
 
 /// What tests add to a bound for scheduling and round trips (contract 2.11).
 pub const SCHEDULING: Duration = Duration::from_millis(200);
 /// The heartbeat interval of clients here, unless [`Site::heartbeat`] says otherwise.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
+/// Longer than anything that a row waits for.
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// A store to put faults to.
 #[derive(Clone, Debug)]
@@ -22,11 +28,22 @@ pub struct Site {
     pub ttl: Option<Duration>,
     /// The heartbeat interval.
     pub heartbeat: Duration,
-    /// How soon a lock is free after its holder's death.
-    crash_release: Duration,
+    server: Option<Arc<dyn Server>>,
+    /// Where its files are, if they are to go with the site.
+    _scratch: Option<Arc<Scratch>>,
 }
 
 impl Site {
+    /// A store of its own: so many servers, or a directory that is gone with the site.
+    pub fn start(backend: Backend, nodes: usize, worker: impl Into<String>) -> Self {
+        if let Some(server) = backend.set_up(&Setup::of(nodes)) {
+            return Self::on(server, worker);
+        }
+        let scratch = Scratch::new("faults");
+        let site = Self::file(&scratch.join("locks"), worker);
+        Self { _scratch: Some(Arc::new(scratch)), ..site }
+    }
+
     /// A directory.
     pub fn file(directory: &Path, worker: impl Into<String>) -> Self {
         Self {
@@ -34,24 +51,43 @@ impl Site {
             worker: worker.into(),
             ttl: None,
             heartbeat: HEARTBEAT,
-            crash_release: Duration::from_millis(50),
+            server: None,
+            _scratch: None,
         }
     }
 
-    /// The etcd at `authority`, with leases of `ttl`.
-    pub fn etcd(authority: &str, ttl: Duration, worker: impl Into<String>) -> Self {
+    /// These servers, with the lease that the checks ask for.
+    pub fn on(server: Arc<dyn Server>, worker: impl Into<String>) -> Self {
+        told::begin();
         Self {
-            url: format!("etcd://{authority}"),
+            url: server.url(&server.authority(), ""),
             worker: worker.into(),
-            ttl: Some(ttl),
+            ttl: Some(server.ttl()),
             heartbeat: HEARTBEAT,
-            crash_release: ttl + Duration::from_secs(1),
+            server: Some(server),
+            _scratch: None,
         }
     }
 
     /// The same store by another way, a proxy for instance.
     pub fn at(&self, authority: impl std::fmt::Display) -> Self {
-        Self { url: format!("etcd://{authority}"), ..self.clone() }
+        Self { url: self.server().url(&authority.to_string(), ""), ..self.clone() }
+    }
+
+    /// The same store by these proxies.
+    pub fn by(&self, proxies: &[Proxy]) -> Self {
+        let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+        self.at(addresses.join(","))
+    }
+
+    /// The same store by another way, for clients that are started in another way too.
+    pub fn away(&self, authority: impl std::fmt::Display, worker: impl Into<String>) -> Self {
+        Self { worker: worker.into(), ..self.at(authority) }
+    }
+
+    /// The same store, for clients with another lease.
+    pub fn with_ttl(&self, ttl: Duration) -> Self {
+        Self { ttl: Some(ttl), ..self.clone() }
     }
 
     /// The same store, for clients with the library's own heartbeat interval.
@@ -59,10 +95,74 @@ impl Site {
         Self { heartbeat: Duration::from_secs(1), ..self }
     }
 
+    /// The servers.
+    ///
+    /// # Panics
+    ///
+    /// Where the store has none.
+    pub fn server(&self) -> &dyn Server {
+        &**self.server.as_ref().expect("the row is for servers")
+    }
+
+    /// Whether the store has servers.
+    pub fn has_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// A proxy to each server.
+    pub fn proxies(&self) -> Vec<Proxy> {
+        (0..self.server().nodes().len()).map(|index| self.server().proxy_to(index)).collect()
+    }
+
+    /// What the store is called in what rows print: `file`, `etcd`, `etcd ×3`.
+    pub fn name(&self) -> String {
+        match &self.server {
+            None => "file".to_owned(),
+            Some(server) => match server.nodes().len() {
+                1 => server.scheme().to_owned(),
+                nodes => format!("{} ×{nodes}", server.scheme()),
+            },
+        }
+    }
+
+    /// The lease of a store that has them.
+    ///
+    /// # Panics
+    ///
+    /// Where it has none.
+    pub fn lease(&self) -> Duration {
+        self.ttl.expect("the row is for leases")
+    }
+
+    /// The entries of locks, as the store shows them; nothing where it has no server to ask.
+    pub fn entries(&self) -> Vec<String> {
+        let entries = self.server.as_ref().map(|server| server.entries("coordination", "lock"));
+        entries.unwrap_or_default()
+    }
+
+    /// The entry with this token.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn entry_of(&self, token: u64) -> String {
+        let has_it = |entry: &String| self.server().token_of(entry) == token;
+        self.entries().into_iter().find(has_it).expect("an entry has the token of its grant")
+    }
+
     /// Contract L1: how soon after a holder's death the next waiter must have the lock, scheduling
     /// included.
     pub fn crash_release(&self) -> Duration {
-        self.crash_release + SCHEDULING
+        let bound = match &self.server {
+            Some(server) => server.crash_release(self.lease()),
+            None => Duration::from_millis(50),
+        };
+        bound + SCHEDULING
+    }
+
+    /// Contract 2.3: how long at most a session may count on a heartbeat, from when that was sent.
+    pub fn valid_for(&self) -> Duration {
+        self.server().valid_for(self.lease(), self.heartbeat)
     }
 
     /// A client process, connected.
@@ -87,9 +187,4 @@ impl Site {
             None => builder,
         }
     }
-}
-
-/// Contract 2.3: how long after a heartbeat was sent a session with this lease may count on it.
-pub fn deadline_after(ttl: Duration) -> Duration {
-    ttl.mul_f64(0.995) - (ttl / 100).max(Duration::from_millis(10))
 }

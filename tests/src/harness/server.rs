@@ -102,6 +102,11 @@ pub trait Server: Debug + Send + Sync {
     /// that are wrong (with `secret` for each password), options that do not go together.
     fn refused_urls(&self) -> Vec<(String, ErrorKind)>;
 
+    /// What stands before the authority in a URL with a password.
+    fn user_information(&self, password: &str) -> String {
+        format!("user:{password}@")
+    }
+
     /// Something that leads to a node, and knows where the messages of the store's protocol begin and end.
     fn proxy_to(&self, index: usize) -> Proxy {
         Proxy::start(self.node(index).address())
@@ -192,8 +197,8 @@ pub trait Server: Debug + Send + Sync {
     /// Contract 2.11: how soon after a holder's death the next waiter has the lock.
     fn crash_release(&self, ttl: Duration) -> Duration;
 
-    /// Contract T3: how soon a client whose entry was removed is told: 50 ms where entries are watched, else
-    /// its heartbeat interval.
+    /// Contract T3: how soon a client whose entry was removed is told: 50 ms where entries are watched, and its
+    /// heartbeat interval besides where each heartbeat looks for them.
     fn notice(&self, heartbeat: Duration) -> Duration;
 
     /// Contract 2.3: how long at most a session with this lease counts on a heartbeat, from when that was sent.

@@ -6,7 +6,8 @@ mod disk;
 use std::time::Duration;
 
 use coordination_tests::{
-    faults::{Site, crash, guards, identity, matrix},
+    checks::Backend,
+    faults::{Site, crash, matrix},
     harness::Scratch,
 };
 
@@ -34,13 +35,8 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources = [
-        include_str!("main.rs"),
-        include_str!("../crowd.rs"),
-        include_str!("damage.rs"),
-        include_str!("disk.rs"),
-    ];
-    matrix::assert_complete(&sources, NOT_APPLICABLE);
+    let sources = [include_str!("main.rs"), include_str!("damage.rs"), include_str!("disk.rs")];
+    matrix::assert_complete(Backend::File, &sources, NOT_APPLICABLE);
 }
 
 /// A directory that is gone with the test, and the site in it.
@@ -50,17 +46,7 @@ fn site() -> (Scratch, Site) {
     (scratch, site)
 }
 
-#[test]
-fn f01_holder_killed() {
-    let (_scratch, site) = site();
-    println!("F-1 file: free after {:?}", crash::holder_killed(&site));
-}
-
-#[test]
-fn f02_waiters_killed() {
-    let (_scratch, site) = site();
-    println!("F-2 file: both served after {:?}", crash::waiters_killed(&site));
-}
+coordination_tests::fault_rows!(file);
 
 /// No lease runs out, however long.
 #[test]
@@ -73,46 +59,4 @@ fn f03_holder_paused_long() {
 fn f05_holder_paused_briefly() {
     let (_scratch, site) = site();
     crash::holder_paused_keeps(&site, Duration::from_millis(500));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn f39_children_spawned_while_held() {
-    let (_scratch, site) = site();
-    guards::spawned_children(&site, 1_000).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn f42_release_after_loss() {
-    let (_scratch, site) = site();
-    guards::release_after_loss(&site).await;
-}
-
-#[test]
-fn f43_exit_with_a_guard() {
-    let (_scratch, site) = site();
-    println!("F-43 file: free {:?} after the exit", crash::holder_exits(&site));
-}
-
-#[test]
-fn f43_runtime_dropped() {
-    let (_scratch, site) = site();
-    guards::runtime_dropped(&site);
-}
-
-#[test]
-fn f43_tied_runtime_dropped() {
-    let (_scratch, site) = site();
-    guards::tied_runtime_dropped(&site);
-}
-
-#[test]
-fn f46_odd_names() {
-    let (_scratch, site) = site();
-    identity::odd_names_are_distinct(&site);
-}
-
-#[test]
-fn f51_member_exists() {
-    let (_scratch, site) = site();
-    println!("F-51 file: id free {:?} after a death", identity::member_exists(&site));
 }

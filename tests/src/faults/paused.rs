@@ -1,18 +1,17 @@
-//! F-3 to F-6: the client's process, or the program in it, stands still. Many pauses at random: `pauses.rs`.
+//! F-3 to F-6 where a lease runs: the client's process, or the program in it, stands still. Many pauses at
+//! random: `pauses.rs`.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use coordination::{Fence, FencingToken};
-use coordination_tests::{
-    faults::{HEARTBEAT, Process, SCHEDULING, crash, crash::since, deadline_after},
-    harness::{Direction, Mode, Proxy, log::now_ns, wait_until},
-};
 use serde_json::json;
 
-use super::{LONG, TTL, assert_told, cluster};
+use super::crash::{holder_paused_keeps, since};
+use super::told::assert_told;
+use super::{LONG, Process, SCHEDULING, Site};
+use crate::harness::log::now_ns;
+use crate::harness::{Direction, Mode, wait_until};
 
 const LOCK: &str = "paused";
 
@@ -21,18 +20,12 @@ fn token_of(process: &Process) -> FencingToken {
     serde_json::from_value(write["token"].clone()).expect("a token")
 }
 
-#[test]
-fn f03_holder_paused_long() {
-    holder_paused_long(1);
-}
-
-#[test]
-fn f03_holder_paused_long_of_three() {
-    holder_paused_long(3);
-}
-
-fn holder_paused_long(nodes: usize) {
-    let (_etcd, site) = cluster(nodes);
+/// F-3: the holder is stopped for three leases.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f03_holder_paused_long(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     let resource = Fence::new();
     holder.acquire(LOCK);
@@ -47,14 +40,14 @@ fn holder_paused_long(nodes: usize) {
     let took = since(pausing_ns, second.t_ns);
     assert!(took <= site.crash_release(), "free only {took:?} after the pause began");
     resource.check(token_of(&waiter)).expect("the new holder's write");
-    thread::sleep((3 * TTL).saturating_sub(began.elapsed()));
+    thread::sleep((3 * site.lease()).saturating_sub(began.elapsed()));
     let resumed_ns = now_ns();
     holder.resume();
     let probe = holder.not_held(LONG);
     assert!(probe.last_true_ns < paused_ns, "held after the pause: {probe:?}");
     let told = assert_told(resumed_ns, holder.lost(LONG).t_ns);
     assert!(resource.check(token_of(&holder)).is_err(), "a stale write was applied");
-    println!("F-3 etcd ×{nodes}: granted after {took:?}, loss told {told:?} after SIGCONT");
+    println!("F-3 {}: granted after {took:?}, loss told {told:?} after SIGCONT", site.name());
     waiter.observe(LOCK);
     // The resumed client cleans up after itself, and after nobody else.
     thread::sleep(Duration::from_secs(1));
@@ -62,21 +55,19 @@ fn holder_paused_long(nodes: usize) {
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
 }
 
-/// The reply is late by the pause; the deadline counts from when the heartbeat was sent.
-#[test]
-fn f04_paused_between_heartbeat_and_reply() {
-    let (etcd, site) = cluster(1);
-    let proxy = Proxy::start(etcd.node(0).address());
+/// F-4: the reply is late by the pause; the deadline counts from when the heartbeat was sent.
+pub fn f04_paused_between_heartbeat_and_reply(site: &Site) {
+    let proxy = site.server().proxy_to(0);
     let holder = site.at(proxy.address()).process("holder");
-    let late = HEARTBEAT.mul_f64(0.7);
+    let late = site.heartbeat.mul_f64(0.7);
     // Whether the reply comes before the attempt is over is the scheduler's choice.
     let was_counted = (0..5).any(|_| {
         holder.acquire(LOCK);
         holder.observe(LOCK);
-        thread::sleep(2 * HEARTBEAT);
+        thread::sleep(2 * site.heartbeat);
         proxy.set(Direction::ToClient, Mode::Stall);
         let sent = proxy.messages();
-        assert!(wait_a_little(|| proxy.messages() > sent), "no heartbeat");
+        assert!(wait_a_little(site, || proxy.messages() > sent), "no heartbeat");
         let sent_ns = now_ns();
         holder.pause();
         proxy.set(Direction::ToClient, Mode::Pass);
@@ -86,19 +77,19 @@ fn f04_paused_between_heartbeat_and_reply() {
         holder.resume();
         let probe = holder.not_held(LONG);
         let valid = since(sent_ns, probe.last_true_ns);
-        assert!(valid < deadline_after(TTL), "held for {valid:?} after it was sent");
+        assert!(valid < site.valid_for(), "held for {valid:?} after it was sent");
         assert_told(probe.last_true_ns, holder.lost(LONG).t_ns);
         proxy.heal();
         proxy.reset_all();
-        println!("F-4 etcd: valid for {valid:?} after the heartbeat was sent");
-        valid > deadline_after(TTL) - late / 2
+        println!("F-4 {}: valid for {valid:?} after the heartbeat was sent", site.name());
+        valid > site.valid_for() - late / 2
     });
     assert!(was_counted, "no late reply was counted, so nothing was tested");
 }
 
-fn wait_a_little(mut condition: impl FnMut() -> bool) -> bool {
+fn wait_a_little(site: &Site, mut condition: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
-    while began.elapsed() < 2 * HEARTBEAT {
+    while began.elapsed() < 2 * site.heartbeat {
         if condition() {
             return true;
         }
@@ -107,27 +98,19 @@ fn wait_a_little(mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
-#[test]
-fn f05_holder_paused_briefly() {
-    let (_etcd, site) = cluster(1);
-    crash::holder_paused_keeps(&site, TTL / 2);
+/// F-5: a pause that the lease outlives.
+pub fn f05_holder_paused_briefly(site: &Site) {
+    holder_paused_keeps(site, site.lease() / 2);
 }
 
-#[test]
-fn f05_holder_paused_briefly_of_three() {
-    let (_etcd, site) = cluster(3);
-    crash::holder_paused_keeps(&site, TTL / 2);
-}
-
-#[test]
-fn f06_executor_blocked() {
-    let (_etcd, site) = cluster(1);
+/// F-6: every thread of the program's runtime is busy.
+pub fn f06_executor_blocked(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     holder.acquire(LOCK);
     holder.observe(LOCK);
     let waiting = waiter.wait_for(LOCK);
     waiter.sees_contenders(LOCK, 2);
-    let length = 3 * TTL;
+    let length = 3 * site.lease();
     let ms = length.as_millis() as u64;
     let blocking = holder.send(json!({ "command": "block_executor", "ms": ms }));
     let blocked = holder.event_named("blocked", LONG).expect("every thread is busy");

@@ -1,89 +1,22 @@
-//! F-22, F-23, F-36: what an administrator does behind the clients' backs, and what he forgot to.
+//! F-36: a server whose administrator forgot it.
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use coordination::{Effect, ErrorKind};
 use coordination_tests::{
-    faults::{HEARTBEAT, Process},
-    harness::{Etcd, log::now_ns},
+    faults::{Process, Site},
+    harness::Etcd,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{LONG, TTL, WORKER, assert_told, cluster, contenders};
+use super::WORKER;
 
-const LOCK: &str = "operator";
-
-/// The key with this token.
-pub(crate) fn entry_of(etcd: &Etcd, token: u64) -> String {
-    let is_it = |key: &String| {
-        let answer = etcd.administer(&["get", "--write-out=json", "--", key]);
-        let answer: Value = serde_json::from_str(&answer).expect("etcdctl was asked for JSON");
-        answer["kvs"][0]["create_revision"] == json!(token)
-    };
-    contenders(etcd).into_iter().find(is_it).expect("the token is the key's create revision")
-}
-
-fn lease_of(key: &str) -> i64 {
-    let entry = key.rsplit('/').next().unwrap_or_default();
-    let lease = entry.split('-').next().unwrap_or_default();
-    i64::from_str_radix(lease, 16).expect("an entry begins with its lease")
-}
-
-#[test]
-fn f22_lease_revoked() {
-    removed(1, "ExpiredByServer", |etcd, key| {
-        assert!(etcd.revoke_lease(lease_of(key)));
-    });
-}
-
-#[test]
-fn f22_lease_revoked_of_three() {
-    removed(3, "ExpiredByServer", |etcd, key| {
-        assert!(etcd.revoke_lease(lease_of(key)));
-    });
-}
-
-#[test]
-fn f23_key_deleted() {
-    removed(1, "EntryDeleted", |etcd, key| assert!(etcd.delete_key(key)));
-}
-
-#[test]
-fn f23_key_deleted_of_three() {
-    removed(3, "EntryDeleted", |etcd, key| assert!(etcd.delete_key(key)));
-}
-
-fn removed(nodes: usize, reason: &str, remove: impl Fn(&Etcd, &str)) {
-    let (etcd, site) = cluster(nodes);
-    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
-    for _ in 0..3 {
-        let first = holder.acquire(LOCK);
-        holder.observe(LOCK);
-        let waiting = waiter.wait_for(LOCK);
-        waiter.sees_contenders(LOCK, 2);
-        let key = entry_of(&etcd, first.token);
-        remove(&etcd, &key);
-        let removed_ns = now_ns();
-        let lost = holder.lost(LONG);
-        let told = assert_told(removed_ns, lost.t_ns);
-        // Whichever word came first: of the entry, or of the lease.
-        assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
-        assert!(!holder.is_held(LOCK));
-        let next = waiter.granted(waiting, Duration::from_secs(2));
-        assert!(next.token > first.token);
-        println!("F-22/23 etcd ×{nodes}: told after {told:?}: {}", lost.reason);
-        let error = holder.try_call(json!({ "command": "release", "handle": LOCK }));
-        assert_eq!(error.expect_err("it was lost")["kind"], "Lost");
-        assert_eq!(waiter.holders(LOCK), ["waiter"]);
-        waiter.release(LOCK);
-        holder.not_held(LONG);
-    }
-}
+const LOCK: &str = "space";
 
 #[test]
 fn f36_out_of_space() {
-    let etcd = Etcd::options().flag("--quota-backend-bytes=2097152").start();
-    let site = coordination_tests::faults::Site::etcd(&etcd.authority(), TTL, WORKER);
+    let etcd = Arc::new(Etcd::options().flag("--quota-backend-bytes=2097152").start());
+    let site = Site::on(etcd.clone(), WORKER);
     let (holder, other) = (site.process("holder"), site.process("other"));
     let first = holder.acquire(LOCK);
     holder.observe(LOCK);
@@ -99,14 +32,14 @@ fn f36_out_of_space() {
     let late = Process::unconnected(&site);
     let error = late.try_connect(&site, "late").expect_err("no space");
     assert_eq!(error["kind"], "Quota", "{error}");
-    thread::sleep(2 * TTL + HEARTBEAT);
+    thread::sleep(2 * site.lease() + site.heartbeat);
     holder.keeps(LOCK);
     // Deleting needs no space, and who waits has its entry.
     other.release("released");
     holder.granted(waiting, Duration::from_secs(2));
     holder.release("released");
     holder.release(LOCK);
-    assert_eq!(contenders(&etcd), [""; 0]);
+    assert_eq!(site.entries(), [""; 0]);
     free(&etcd);
     assert!(other.acquire(LOCK).token > first.token);
     late.try_connect(&site, "late").expect("there is space");
@@ -133,7 +66,7 @@ async fn refused_and_yet_carried_out() -> usize {
         // The size that etcd looks at grows when a batch is committed: let that be between a look and the deed.
         .flag("--backend-batch-limit=1")
         .start();
-    let site = coordination_tests::faults::Site::etcd(&etcd.authority(), TTL, WORKER);
+    let site = Site::on(Arc::new(etcd), WORKER);
     let client = site.client("client").await;
     // At the same time: each finds that there is room, until there is not.
     let writes: Vec<_> = (0..400)

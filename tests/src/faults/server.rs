@@ -1,23 +1,20 @@
 //! F-7 to F-10: servers that die, or stand still.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use coordination_tests::{
-    faults::{Process, SCHEDULING, Site, crash::since, deadline_after},
-    harness::{Etcd, Server, log::now_ns},
-};
 use serde_json::{Value, json};
 
-use super::{AT_ONCE, LONG, TTL, assert_told, cluster_with, contenders};
+use super::crash::since;
+use super::told::{AT_ONCE, assert_told};
+use super::{LONG, Process, SCHEDULING, Site};
+use crate::harness::log::now_ns;
+use crate::harness::{Node, wait_until};
 
 const LOCK: &str = "server";
 
 /// A lock that is held and waited for.
 struct Contended {
-    etcd: Etcd,
     site: Site,
     holder: Process,
     waiter: Process,
@@ -26,21 +23,34 @@ struct Contended {
 }
 
 impl Contended {
-    fn new(nodes: usize, ttl: Duration) -> Self {
-        let (etcd, site) = cluster_with(nodes, ttl);
+    fn new(site: &Site, leases: u32) -> Self {
+        let site = site.with_ttl(leases * site.lease());
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let token = holder.acquire(LOCK).token;
         holder.observe(LOCK);
         holder.call(json!({ "command": "state_events" }));
         let waiting = waiter.wait_for(LOCK);
         waiter.sees_contenders(LOCK, 2);
-        Self { etcd, site, holder, waiter, waiting, token }
+        Self { site, holder, waiter, waiting, token }
+    }
+
+    fn node(&self, index: usize) -> &Node {
+        self.site.server().node(index)
+    }
+
+    fn ttl(&self) -> Duration {
+        self.site.lease()
+    }
+
+    /// Nothing was lost so far, and nobody else has it.
+    fn keeps(&self) {
+        self.holder.keeps(LOCK);
+        assert!(self.waiter.poll(self.waiting).is_none(), "granted to two");
     }
 
     /// Nothing was lost, and the hand-over works as ever.
     fn kept(&self) {
-        self.holder.keeps(LOCK);
-        assert!(self.waiter.poll(self.waiting).is_none(), "granted to two");
+        self.keeps();
         self.holder.release(LOCK);
         let next = self.waiter.granted(self.waiting, LONG);
         assert!(next.token > self.token);
@@ -50,7 +60,7 @@ impl Contended {
     fn given_up(&self, silent_ns: u64) {
         let probe = self.holder.not_held(LONG);
         let valid = since(silent_ns, probe.last_true_ns);
-        assert!(valid < deadline_after(TTL), "held for {valid:?} without an answer");
+        assert!(valid < self.site.valid_for(), "held for {valid:?} without an answer");
         let told = assert_told(probe.last_true_ns, self.holder.lost(LONG).t_ns);
         println!("F-8, F-9: given up after {valid:?}, told {told:?} later");
     }
@@ -58,7 +68,7 @@ impl Contended {
     /// After an outage: the waiter is served, new sessions work, and nothing is left behind (L5).
     fn recovers(&self) {
         let ended = Instant::now();
-        let bound = 2 * TTL + Duration::from_secs(5);
+        let bound = 2 * self.ttl() + Duration::from_secs(5);
         let next = self.waiter.granted(self.waiting, bound);
         assert!(next.token > self.token);
         println!("F-8, F-9: the waiter was served {:?} after the end", ended.elapsed());
@@ -72,69 +82,62 @@ impl Contended {
     }
 }
 
-#[test]
-fn f07_server_restarted() {
-    let lock = Contended::new(1, 3 * TTL);
+/// F-7: the server is killed and started again.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f07_server_restarted(site: &Site) {
+    let lock = Contended::new(site, 3);
     for _ in 0..2 {
         let began = Instant::now();
-        lock.etcd.node(0).kill();
+        lock.node(0).kill();
         thread::sleep(Duration::from_millis(300));
-        lock.etcd.node(0).restart();
-        lock.etcd.wait_ready();
+        lock.node(0).restart();
+        site.server().wait_ready();
         let down = began.elapsed();
-        assert!(down < 3 * TTL / 2, "the server needs too long to start: {down:?}");
+        assert!(down < lock.ttl() / 2, "the server needs too long to start: {down:?}");
         // Longer than what was left of the lease.
-        thread::sleep(3 * TTL);
-        println!("F-7 etcd: kept, the server was down for {down:?}");
-        lock.holder.keeps(LOCK);
-        assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
+        thread::sleep(lock.ttl());
+        println!("F-7 {}: kept, the server was down for {down:?}", site.name());
+        lock.keeps();
     }
     lock.kept();
 }
 
-/// Each member in turn, the leader first.
-#[test]
-fn f07_member_restarted_of_three() {
-    let lock = Contended::new(3, TTL);
+/// F-7: each of three in turn, the leader first.
+pub fn f07_member_restarted(site: &Site) {
+    let lock = Contended::new(site, 1);
     for _ in 0..2 {
-        let leader = lock.etcd.wait_leader();
+        let leader = site.server().wait_leader();
         for index in [leader, (leader + 1) % 3] {
-            lock.etcd.node(index).kill();
-            thread::sleep(TTL);
+            lock.node(index).kill();
+            thread::sleep(lock.ttl());
             lock.holder.keeps(LOCK);
-            lock.etcd.node(index).restart();
-            lock.etcd.wait_ready();
-            thread::sleep(TTL / 2);
+            lock.node(index).restart();
+            site.server().wait_ready();
+            thread::sleep(lock.ttl() / 2);
             lock.holder.keeps(LOCK);
         }
     }
     lock.kept();
 }
 
-#[test]
-fn f08_server_down() {
-    server_down(1);
-}
-
-#[test]
-fn f08_servers_down_of_three() {
-    server_down(3);
-}
-
-fn server_down(nodes: usize) {
-    let lock = Contended::new(nodes, TTL);
+/// F-8: all servers are down for two leases.
+pub fn f08_server_down(site: &Site) {
+    let lock = Contended::new(site, 1);
     let third = lock.site.process("third");
     let began = Instant::now();
-    lock.etcd.nodes().iter().for_each(|node| node.kill());
+    site.server().nodes().iter().for_each(|node| node.kill());
     let killed_ns = now_ns();
     // While the session can still be saved, and when it is lost.
     unavailable(&third, Duration::from_secs(1));
     lock.given_up(killed_ns);
     unavailable(&lock.holder, Duration::from_secs(1));
     unavailable(&third, Duration::from_millis(500));
-    thread::sleep((2 * TTL + TTL / 4).saturating_sub(began.elapsed()));
-    lock.etcd.nodes().iter().for_each(|node| node.restart());
-    lock.etcd.wait_ready();
+    thread::sleep((2 * lock.ttl() + lock.ttl() / 4).saturating_sub(began.elapsed()));
+    site.server().nodes().iter().for_each(|node| node.restart());
+    site.server().wait_ready();
     lock.recovers();
 }
 
@@ -147,13 +150,13 @@ fn unavailable(process: &Process, timeout: Duration) {
     assert!(difference <= Duration::from_millis(100), "{took:?} instead of {timeout:?}");
 }
 
-#[test]
-fn f09_server_paused_long() {
-    let lock = Contended::new(1, TTL);
+/// F-9: the server stands still for three leases; nobody hangs with it.
+pub fn f09_server_paused_long(site: &Site) {
+    let lock = Contended::new(site, 1);
     let third = lock.site.process("third");
     third.acquire("held-released");
     third.acquire("held-dropped");
-    lock.etcd.node(0).pause();
+    lock.node(0).pause();
     let (paused_ns, began) = (now_ns(), Instant::now());
     // On its way to the server, which will see to it when it goes on.
     let late = third.send(json!({ "command": "acquire", "lock": "late", "timeout_ms": 500 }));
@@ -163,15 +166,15 @@ fn f09_server_paused_long() {
     assert!(took <= AT_ONCE, "drop took {took:?}");
     let release = json!({ "command": "release", "handle": "held-released" });
     let error = third.try_call(release).expect_err("nobody confirms");
-    assert!(number(&error, "ms") <= (TTL + SCHEDULING).as_millis() as u64, "{error}");
+    assert!(number(&error, "ms") <= (lock.ttl() + SCHEDULING).as_millis() as u64, "{error}");
     assert!(["Unavailable", "Lost"].contains(&error["kind"].as_str().unwrap_or("")), "{error}");
     lock.given_up(paused_ns);
     let stopped = third.try_call(json!({ "command": "stop" })).expect_err("nobody confirms");
     assert_eq!(stopped["kind"], "Unavailable", "{stopped}");
     // Contract L6: the shorter of T and 5 s.
-    assert!(number(&stopped, "ms") <= (TTL + SCHEDULING).as_millis() as u64, "{stopped}");
-    thread::sleep((3 * TTL).saturating_sub(began.elapsed()));
-    lock.etcd.node(0).resume();
+    assert!(number(&stopped, "ms") <= (lock.ttl() + SCHEDULING).as_millis() as u64, "{stopped}");
+    thread::sleep((3 * lock.ttl()).saturating_sub(began.elapsed()));
+    lock.node(0).resume();
     lock.recovers();
     // Neither what was released nor what came too late.
     for name in ["late", "held-released", "held-dropped"] {
@@ -179,15 +182,9 @@ fn f09_server_paused_long() {
         lock.waiter.release(name);
     }
     drop(lock.holder);
-    assert_eq!(left_after_a_while(&lock.etcd), [""; 0]);
-}
-
-fn left_after_a_while(etcd: &Etcd) -> Vec<String> {
     // `other`, of a process that has ended without a word, goes with its lease.
-    coordination_tests::harness::wait_until(TTL + Duration::from_secs(2), || {
-        contenders(etcd).is_empty()
-    });
-    contenders(etcd)
+    wait_until(site.crash_release() + Duration::from_secs(1), || site.entries().is_empty());
+    assert_eq!(site.entries(), [""; 0]);
 }
 
 fn error_of(answer: Option<Result<Value, Value>>) -> Value {
@@ -198,37 +195,35 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// A paused member, the leader too, is a minority.
-#[test]
-fn f09_member_paused_long_of_three() {
-    let lock = Contended::new(3, TTL);
-    let leader = lock.etcd.wait_leader();
+/// F-9: one of three that stands still, the leader too, is a minority.
+pub fn f09_member_paused_long(site: &Site) {
+    let lock = Contended::new(site, 1);
+    let leader = site.server().wait_leader();
     for index in [(leader + 1) % 3, leader] {
-        lock.etcd.node(index).pause();
-        thread::sleep(3 * TTL);
-        lock.holder.keeps(LOCK);
-        assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
+        lock.node(index).pause();
+        thread::sleep(3 * lock.ttl());
+        lock.keeps();
         if index == leader {
             break;
         }
-        lock.etcd.node(index).resume();
-        lock.etcd.wait_ready();
-        thread::sleep(TTL / 2);
+        lock.node(index).resume();
+        site.server().wait_ready();
+        thread::sleep(lock.ttl() / 2);
         lock.holder.keeps(LOCK);
     }
-    // Released while the old leader stands still. When that goes on it may end leases before their
-    // time, up to etcd 3.4.30 and 3.5.12: row F-17.
+    // Released while the old leader stands still. When that goes on it may end sessions before their time:
+    // etcd does, up to 3.4.30 and 3.5.12 (row F-17).
     lock.kept();
 }
 
-#[test]
-fn f10_server_paused_briefly() {
-    let lock = Contended::new(1, 2 * TTL);
+/// F-10: the server stands still for half a lease.
+pub fn f10_server_paused_briefly(site: &Site) {
+    let lock = Contended::new(site, 2);
     for _ in 0..3 {
-        lock.etcd.node(0).pause();
-        thread::sleep(TTL);
-        lock.etcd.node(0).resume();
-        thread::sleep(TTL);
+        lock.node(0).pause();
+        thread::sleep(site.lease());
+        lock.node(0).resume();
+        thread::sleep(site.lease());
         lock.holder.keeps(LOCK);
     }
     lock.kept();

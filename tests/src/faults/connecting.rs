@@ -1,0 +1,154 @@
+//! F-48: servers that cannot be used, for every reason; and secrets that nobody prints. Users and certificates are
+//! each store's own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{LONG, Site};
+use crate::checks::with_option;
+use crate::harness::{Direction, Mode, Worker, ports::free_address};
+
+/// Contract X1: a configuration error fails within this time.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A process that tells all it does, and keeps what it told.
+#[derive(Debug)]
+pub struct Traced {
+    worker: Worker,
+    said: Vec<String>,
+    secrets: Vec<String>,
+}
+
+impl Traced {
+    /// Starts the worker's binary; these secrets it must not tell.
+    pub fn new(worker: &str, secrets: &[&str]) -> Self {
+        let worker = Worker::start(worker, "memory://", &[("COORDINATION_WORKER_TRACE", "1")]);
+        let secrets = secrets.iter().map(|secret| (*secret).to_owned()).collect();
+        Self { worker, said: Vec::new(), secrets }
+    }
+
+    fn try_call(&mut self, command: Value) -> Result<Value, Value> {
+        let answer = self.worker.try_call(command);
+        self.said.push(format!("{answer:?}"));
+        answer
+    }
+
+    /// Connecting fails within five seconds, and says of which kind it is: one of these.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn refused(&mut self, url: &str, kinds: &[&str]) {
+        let began = Instant::now();
+        let connect = json!({ "command": "connect", "url": url, "ttl_ms": 2_000 });
+        let error = self.try_call(connect).expect_err("it should be refused");
+        let took = began.elapsed();
+        println!("F-48: {} in {took:?}: {}", error["kind"], error["message"]);
+        let kind = error["kind"].as_str().unwrap_or_default();
+        assert!(kinds.contains(&kind), "{url}: {error} instead of {kinds:?}");
+        assert!(took <= LIMIT, "{url}: {error} took {took:?}");
+    }
+
+    /// Connecting works, and what comes after it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn connects(&mut self, url: &str) {
+        let connect = json!({ "command": "connect", "url": url, "ttl_ms": 2_000 });
+        self.try_call(connect).unwrap_or_else(|error| panic!("{error}"));
+        self.try_call(json!({ "command": "acquire", "lock": "it", "timeout_ms": 2_000 }))
+            .unwrap_or_else(|error| panic!("{error}"));
+        self.try_call(json!({ "command": "stop" })).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// None of the secrets is in what the process has said, in any spelling.
+    ///
+    /// # Panics
+    ///
+    /// When one is.
+    pub fn is_discreet(&self) {
+        let log = self.worker.child().log();
+        assert!(log.contains("TRACE"), "nothing was traced");
+        let said = self.said.join("\n");
+        for secret in &self.secrets {
+            for spelling in [secret.clone(), secret.replace('@', "%40").replace('/', "%2F")] {
+                for text in [&log, &said] {
+                    let at = text.find(&spelling);
+                    assert!(at.is_none(), "a secret was told: {:?}", at.map(|at| around(text, at)));
+                }
+            }
+        }
+    }
+}
+
+fn around(text: &str, at: usize) -> &str {
+    let begin = text[..at].rfind('\n').map_or(0, |begin| begin + 1);
+    let end = text[at..].find('\n').map_or(text.len(), |end| at + end);
+    &text[begin..end]
+}
+
+/// F-48: nobody is there, or nobody can be.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f48_not_there(site: &Site) {
+    let mut client = Traced::new(&site.worker, &["canary-31"]);
+    let at = |authority: &str| {
+        let user = site.server().user_information("canary-31");
+        site.server().url(&format!("{user}{authority}"), "")
+    };
+    let (scheme, nobody) = (site.server().scheme(), free_address());
+    client.refused(&at(&nobody.to_string()), &["Refused"]);
+    client.refused(&at("host.invalid:2379"), &["Dns"]);
+    client.refused(&at(":2379"), &["Config"]);
+    client.refused(&at("127.0.0.1:99999"), &["Config"]);
+    let misspelt = with_option(&at("127.0.0.1:1"), "pasword=canary-31");
+    client.refused(&misspelt, &["Config"]);
+    let unknown = at("127.0.0.1:1").replacen(scheme, "etdc", 1);
+    client.refused(&unknown, &["Config", "Unsupported"]);
+    client.connects(&site.url);
+    client.is_discreet();
+}
+
+/// F-48: somebody is there and says nothing.
+pub fn f48_silent(site: &Site) {
+    let proxy = site.server().proxy_to(0);
+    let mut client = Traced::new(&site.worker, &["canary-32"]);
+    let user = site.server().user_information("canary-32");
+    let url = site.at(format!("{user}{}", proxy.address())).url;
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        proxy.heal();
+        proxy.set(direction, Mode::Blackhole);
+        client.refused(&url, &["Unavailable"]);
+    }
+    // Slow is not silent.
+    proxy.heal();
+    proxy.reset_all();
+    proxy.set_both(Mode::Delay(Duration::from_millis(100)));
+    client.connects(&site.at(proxy.address()).url);
+    client.is_discreet();
+}
+
+/// F-48: one of three is no majority.
+pub fn f48_no_quorum(site: &Site) {
+    site.server().node(0).kill();
+    site.server().node(1).kill();
+    let mut client = Traced::new(&site.worker, &[]);
+    client.refused(&site.url, &["Unavailable", "Refused"]);
+    client.refused(&site.at(site.server().node(2).address()).url, &["Unavailable"]);
+    client.is_discreet();
+}
+
+/// F-48: the server goes away while it is connected to: a typed kind, in time, at every step.
+pub fn f48_down_after_connect(site: &Site) {
+    let client = site.process("client");
+    site.server().node(0).kill();
+    let error = client.acquire_within("it", site.lease()).expect_err("there is no server");
+    assert_eq!(error["kind"], "Unavailable", "{error}");
+    site.server().node(0).restart();
+    site.server().wait_ready();
+    client.acquire_within("it", LONG).expect("it is back");
+}

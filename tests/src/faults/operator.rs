@@ -1,0 +1,54 @@
+//! F-22 and F-23: what an administrator does behind the clients' backs.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::told::assert_told_within;
+use super::{LONG, Site};
+use crate::harness::log::now_ns;
+
+const LOCK: &str = "operator";
+
+/// F-22: the holder's session is ended.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f22_session_ended(site: &Site) {
+    removed(site, "ExpiredByServer", |entry| {
+        let session = site.server().session_of(entry).expect("each entry has its session");
+        site.server().end_session(&session)
+    });
+}
+
+/// F-23: the holder's entry is deleted.
+pub fn f23_entry_deleted(site: &Site) {
+    removed(site, "EntryDeleted", |entry| site.server().delete_entry(entry));
+}
+
+fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
+    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+    for _ in 0..3 {
+        let first = holder.acquire(LOCK);
+        holder.observe(LOCK);
+        let waiting = waiter.wait_for(LOCK);
+        waiter.sees_contenders(LOCK, 2);
+        assert!(remove(&site.entry_of(first.token)));
+        let removed_ns = now_ns();
+        let lost = holder.lost(LONG);
+        let notice = site.server().notice(site.heartbeat);
+        let told = assert_told_within(notice, removed_ns, lost.t_ns);
+        // Whichever word came first: of the entry, or of the session.
+        assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
+        assert!(!holder.is_held(LOCK));
+        let next = waiter.granted(waiting, Duration::from_secs(2));
+        assert!(next.token > first.token);
+        println!("F-22/23 {}: told after {told:?}: {}", site.name(), lost.reason);
+        let error = holder.try_call(json!({ "command": "release", "handle": LOCK }));
+        assert_eq!(error.expect_err("it was lost")["kind"], "Lost");
+        assert_eq!(waiter.holders(LOCK), ["waiter"]);
+        waiter.release(LOCK);
+        holder.not_held(LONG);
+    }
+}

@@ -1,0 +1,102 @@
+//! F-11 and F-12 on a network that loses packets: nobody's kernel acknowledges them, and nobody is told.
+//!
+//! The holder is in a namespace of its own, the servers and the waiter in another. `network.rs` has the same
+//! rows with a proxy, which takes what it drops from the sender.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::crash::since;
+use super::told::assert_told;
+use super::{LONG, Site};
+use crate::checks::Backend;
+use crate::harness::log::now_ns;
+use crate::harness::netns::{Lines, SERVER, within};
+use crate::harness::{Direction, Setup};
+
+/// What a row in a namespace of its own is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart {
+    /// The store.
+    pub backend: Backend,
+    /// The worker's binary.
+    pub worker: &'static str,
+    /// The test's name, by which the test is started again in the namespace.
+    pub test: &'static str,
+}
+
+const LOCK: &str = "silent";
+
+/// F-11: nothing reaches the server.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f11_requests_lost_silently(apart: Apart) {
+    // The lease runs from the last heartbeat before.
+    lost_silently(apart, &[Direction::ToServer]);
+}
+
+/// F-12: nothing comes back.
+pub fn f12_replies_lost_silently(apart: Apart) {
+    lost_silently(apart, &[Direction::ToClient]);
+}
+
+/// F-11: nothing goes either way.
+pub fn f11_everything_lost_silently(apart: Apart) {
+    lost_silently(apart, &[Direction::ToServer, Direction::ToClient]);
+}
+
+fn lost_silently(apart: Apart, lost: &[Direction]) {
+    within(apart.test, |lines| {
+        let setup = Setup { also_at: Some(SERVER.to_owned()), ..Setup::default() };
+        let server = apart.backend.set_up(&setup).expect("the row is for servers");
+        let site = Site::on(server, apart.worker);
+        let port = site.server().node(0).address().port();
+        let away = site.away(format!("{SERVER}:{port}"), lines.at_client(apart.worker));
+        holder_away(&site, &away, lines, lost);
+    });
+}
+
+fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
+    // Heartbeats that reach the server renew the lease until the client gives up.
+    let renewed_for = match lost.contains(&Direction::ToServer) {
+        true => Duration::ZERO,
+        false => site.lease(),
+    };
+    let (holder, waiter) = (away.process("holder"), site.process("waiter"));
+    let first = holder.acquire(LOCK);
+    holder.observe(LOCK);
+    let waiting = waiter.wait_for(LOCK);
+    waiter.sees_contenders(LOCK, 2);
+    lines.lose(lost);
+    let silent_ns = now_ns();
+    // Whoever asks now waits for an answer that does not come, and not for longer than he said.
+    let refused = holder.acquire_within("another", site.lease() / 2).expect_err("out of reach");
+    assert_eq!(refused["kind"], json!("Unavailable"), "{refused}");
+    let probe = holder.not_held(LONG);
+    let valid = since(silent_ns, probe.last_true_ns);
+    assert!(valid < site.valid_for(), "held for {valid:?} without a reply");
+    let told = assert_told(probe.last_true_ns, holder.lost(LONG).t_ns);
+    let next = waiter.granted(waiting, LONG);
+    assert!(next.token > first.token);
+    let freed = since(silent_ns, next.t_ns);
+    assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
+    assert!(next.t_ns > probe.last_true_ns, "granted to two (contract S3)");
+    thread::sleep((3 * site.lease()).saturating_sub(since(silent_ns, now_ns())));
+    lines.heal(lost);
+    let healed_ns = now_ns();
+    waiter.release(LOCK);
+    // Contract L5: the same process, and no help.
+    let again = holder.acquire_within(LOCK, 2 * site.lease() + Duration::from_secs(5));
+    let again = again.expect("the network is back");
+    assert!(again.token > next.token);
+    let back = since(healed_ns, again.t_ns);
+    assert_eq!(site.entries().len(), 1, "the old entry is gone");
+    println!(
+        "{} {lost:?} silently: valid {valid:?}, free after {freed:?}, told {told:?} late, back after {back:?}",
+        site.name()
+    );
+}
