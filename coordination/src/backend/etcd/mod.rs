@@ -42,6 +42,7 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
+mod admission;
 mod client;
 mod config;
 mod entry;
@@ -64,6 +65,7 @@ use etcd_client::{
     ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
+use self::admission::Admissions;
 use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::entry::{blocker_of, entry_of, number, revision_of, seq_of};
@@ -82,8 +84,6 @@ use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// After so many times the longest call, one that was given up has arrived or never will.
-const DOUBT: u32 = 4;
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
@@ -91,8 +91,9 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
     sessions: Sessions,
+    admissions: Admissions,
     watches: Watches,
-    slots: Arc<Slots>,
+    slots: Slots,
     reads: Reads,
     namespace: String,
     early_expiry: Option<&'static str>,
@@ -111,7 +112,8 @@ impl Etcd {
             watches: Watches::new(Arc::clone(&connections)),
             connections,
             sessions: Sessions::default(),
-            slots: Arc::default(),
+            admissions: Admissions::default(),
+            slots: Slots::default(),
             reads: Reads::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
@@ -148,6 +150,25 @@ impl Etcd {
             async move { kv.txn(transaction).await }
         });
         done.await
+    }
+
+    /// Removes an entry's key, and ends the admission of whatever may still be on its way to put it again.
+    async fn remove_for_good(&self, key: &str, session: SessionId) -> Result<()> {
+        for _ in 0..2 {
+            let admission = self.admissions.of(session)?;
+            let remove = Txn::new()
+                .when([admission.holds()])
+                .and_then([TxnOp::delete(key, None), admission.renew()])
+                .or_else([admission.read()]);
+            let answer = self.transact("leave", remove).await?;
+            if answer.succeeded() {
+                let revision = revision_in(answer.header());
+                self.admissions.note(admission.session(), admission.key(), revision);
+                return Ok(());
+            }
+            self.admissions.learn(&admission, found(&answer, 0).first())?;
+        }
+        Err(Error::new(ErrorKind::Unavailable, "leave", "other calls were in doubt meanwhile"))
     }
 
     /// Where an entry that may block this one is looked for: the newest first.
@@ -231,7 +252,10 @@ impl Backend for Etcd {
 
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         let member_key = format!("{}/member/{}", self.namespace, key::encode(&session.member));
-        self.sessions.open(&self.connections, session, &member_key).await.map(Some)
+        let (granted, revision) =
+            self.sessions.open(&self.connections, session, &member_key).await?;
+        self.admissions.note(session.id, &member_key, revision);
+        Ok(Some(granted))
     }
 
     async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
@@ -241,6 +265,7 @@ impl Backend for Etcd {
     async fn close(&self, session: SessionId) -> Result<()> {
         self.sessions.close(&self.connections, session).await?;
         self.slots.forget(session);
+        self.admissions.forget(session);
         Ok(())
     }
 
@@ -248,34 +273,42 @@ impl Backend for Etcd {
         let key = self.keys(&entry.place.queue).entry(&self.slots.take(entry));
         let put = PutOptions::new().with_lease(lease_of(entry.session));
         let value = StoredEntry::new(entry, self.slots.since_ms(&entry.place)).to_bytes()?;
-        let (range, options) = self.before(entry);
-        let enter = Txn::new()
-            .when([Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
-            .and_then([
-                TxnOp::put(key.as_str(), value, Some(put)),
-                // An exclusive one is the newest of them itself.
-                range.get(options.with_limit(2)),
-            ])
-            // Nothing else: that keeps the request within one frame.
-            .or_else([]);
-        let answer = self
-            .connections
-            .call("enter", |client| {
+        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
+        // Again where calls of other entries were in doubt meanwhile, which has ended the admission.
+        for _ in 0..2 {
+            let admission = self.admissions.of(entry.session)?;
+            let (range, options) = self.before(entry);
+            let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
+            let enter = Txn::new()
+                .when([absent, admission.holds()])
+                .and_then([
+                    TxnOp::put(key.as_str(), value.as_slice(), Some(put.clone())),
+                    // An exclusive one is the newest of them itself.
+                    range.get(options.with_limit(2)),
+                ])
+                // Nothing else: that keeps the request within one frame.
+                .or_else([]);
+            let answer = self.connections.call("enter", |client| {
                 self.slots.count(&entry.place);
                 let enter = enter.clone();
                 async move { client.kv_client().txn(enter).await }
-            })
-            .await?;
-        if answer.succeeded() {
-            let seq = number(revision_in(answer.header()));
-            let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
-            return Ok(Position { seq, blocker });
+            });
+            let answer = answer.await?;
+            if answer.succeeded() {
+                let seq = number(revision_in(answer.header()));
+                let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
+                return Ok(Position { seq, blocker });
+            }
+            let own = TxnOp::get(key.as_str(), Some(GetOptions::new().with_keys_only()));
+            let look = Txn::new().and_then([own, admission.read()]);
+            let answer = self.transact("enter", look).await?;
+            if let Some(own) = found(&answer, 0).first() {
+                // An earlier call got through, and its answer was lost.
+                return self.position(entry, seq_of(own)).await?.ok_or_else(removed);
+            }
+            self.admissions.learn(&admission, found(&answer, 1).first())?;
         }
-        // An earlier call got through, and its answer was lost.
-        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        let own = self.get("enter", &key, GetOptions::new().with_keys_only()).await?;
-        let seq = own.kvs().first().map(seq_of).ok_or_else(removed)?;
-        self.position(entry, seq).await?.ok_or_else(removed)
+        Err(removed())
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -316,28 +349,13 @@ impl Backend for Etcd {
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        // The key of another's entry may be used again at any moment: delete this one only.
-        let only = if self.slots.is_ours(entry) { None } else { seq };
-        let deleting = self.connections.call("leave", |client| {
-            self.slots.count(entry);
-            delete(client, key.clone(), only)
-        });
-        deleting.await?;
-        if !self.slots.is_in_doubt(entry) {
-            self.slots.free(entry);
-            return Ok(());
+        if let Some(session) = self.slots.in_doubt(entry, seq) {
+            self.remove_for_good(&key, session).await?;
+        } else {
+            // Its key may be used again at any moment: this entry only.
+            self.connections.call("leave", |client| delete(client, key.clone(), seq)).await?;
         }
-        // A call that was given up may still reach the server, and put the entry once more: look
-        // after it again before the key is used again.
-        let (connections, slots) = (Arc::clone(&self.connections), Arc::clone(&self.slots));
-        let (entry, doubt) = (entry.clone(), DOUBT * self.patience);
-        tokio::spawn(async move {
-            tokio::time::sleep(doubt).await;
-            let again = connections.call("leave", |client| delete(client, key.clone(), None));
-            if again.await.is_ok() {
-                slots.free(&entry);
-            }
-        });
+        self.slots.free(entry);
         Ok(())
     }
 

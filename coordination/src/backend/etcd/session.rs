@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use etcd_client::{
     Compare, CompareOp, Error as EtcdError, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper,
-    PutOptions, Txn, TxnOp, TxnOpResponse,
+    PutOptions, Txn, TxnOp,
 };
 use tokio::sync::Mutex;
 
 use super::client::Connections;
 use super::error::{is_lease_exists, is_lease_missing};
+use super::{found, revision_in};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
@@ -33,13 +34,14 @@ pub(super) fn lease_of(session: SessionId) -> i64 {
 }
 
 impl Sessions {
-    /// Grants a lease of the session's id and puts the member's key under it.
+    /// Grants a lease of the session's id and puts the member's key under it; answers the lease, and the
+    /// revision in which the key was put.
     pub(super) async fn open(
         &self,
         connections: &Connections,
         session: &NewSession,
         member_key: &str,
-    ) -> Result<Duration> {
+    ) -> Result<(Duration, i64)> {
         let granted = grant(connections, session).await?;
         let lease = lease_of(session.id);
         let put = PutOptions::new().with_lease(lease);
@@ -60,19 +62,18 @@ impl Sessions {
                 return Err(error);
             }
         };
-        let holder = answer.op_responses().into_iter().find_map(|response| match response {
-            TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::lease),
-            _ => None,
-        });
-        match holder {
+        if answer.succeeded() {
+            return Ok((granted, revision_in(answer.header())));
+        }
+        match found(&answer, 0).first() {
             // A repeated call finds its own key.
-            Some(other) if !answer.succeeded() && other != lease => {
+            Some(own) if own.lease() == lease => Ok((granted, own.mod_revision())),
+            _ => {
                 self.close(connections, session.id).await?;
                 let message =
                     format!("another live session has the member id {:?}", session.member);
                 Err(Error::new(ErrorKind::MemberExists, "open", message))
             }
-            _ => Ok(granted),
         }
     }
 

@@ -4,10 +4,9 @@
 //! in its index until the next compaction, and a read of the queue's prefix walks over them. So
 //! the entries of a session in a queue use few keys again and again, `<lease>`, `<lease>-1`, …: a new
 //! one only while all others are in use. Those of shared entries begin with an `r`, see
-//! [`keys`](super::keys). A key belongs to one entry until it is known to be deleted, and to nobody for
-//! a while if a call about it had to be repeated: so a delete needs no condition, and one that comes
-//! late finds nothing. An update has a condition, the revision of the one before it: so none that
-//! comes late does anything.
+//! [`keys`](super::keys). A key belongs to one entry until it is known to be deleted. Every call about it has a
+//! condition, so that none that comes late does anything: a delete the entry's revision, an update that of the
+//! one before it, and a put the session's [admission](super::admission).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -32,8 +31,8 @@ struct State {
 struct Slot {
     session: SessionId,
     number: usize,
-    /// How often a call that puts or deletes it was sent: once for each, if all goes well.
-    calls: u32,
+    /// How often a call that puts it was sent: once, if all goes well.
+    puts: u32,
     /// The mode it was entered with, which its key tells.
     mode: Mode,
     since_ms: u64,
@@ -57,7 +56,7 @@ impl Slots {
         let slot = Slot {
             session: entry.session,
             number,
-            calls: 0,
+            puts: 0,
             mode: entry.mode,
             since_ms: unix_micros() / 1000,
             updated: None,
@@ -73,11 +72,6 @@ impl Slots {
             .by_entry
             .get(&entry.id)
             .map_or_else(|| entry.id.as_str().to_owned(), |slot| slot.name())
-    }
-
-    /// Whether the entry is one that was put here.
-    pub(super) fn is_ours(&self, entry: &EntryRef) -> bool {
-        self.state().by_entry.contains_key(&entry.id)
     }
 
     /// The mode that the entry was entered with; `None`: it is not one that was put here.
@@ -104,16 +98,19 @@ impl Slots {
         }
     }
 
-    /// A call that puts or deletes the entry is being sent.
+    /// A call that puts the entry is being sent.
     pub(super) fn count(&self, entry: &EntryRef) {
         if let Some(slot) = self.state().by_entry.get_mut(&entry.id) {
-            slot.calls += 1;
+            slot.puts += 1;
         }
     }
 
-    /// Whether a call had to be repeated, so that its first try may still be on its way.
-    pub(super) fn is_in_doubt(&self, entry: &EntryRef) -> bool {
-        self.state().by_entry.get(&entry.id).is_some_and(|slot| slot.calls > 2)
+    /// The session of an entry which a call may still put that was given up: one without an answer, which would
+    /// have told its number, or one that was repeated. `None`: there is no such call.
+    pub(super) fn in_doubt(&self, entry: &EntryRef, seq: Option<u64>) -> Option<SessionId> {
+        let state = self.state();
+        let slot = state.by_entry.get(&entry.id)?;
+        (seq.is_none() || slot.puts > 1).then_some(slot.session)
     }
 
     /// The entry is known to be gone: its key may be used again.
@@ -170,10 +167,11 @@ mod tests {
         assert_eq!(slots.take(&second), format!("{session}-1"));
         assert_eq!(slots.take(&first), session.to_string(), "a repeated call");
         slots.count(&first.place);
+        assert_eq!(slots.in_doubt(&first.place, Some(7)), None, "put and answered");
+        assert_eq!(slots.in_doubt(&first.place, None), Some(session), "put, and not answered");
         slots.count(&first.place);
-        assert!(!slots.is_in_doubt(&first.place), "put and deleted");
-        slots.count(&first.place);
-        assert!(slots.is_in_doubt(&first.place) && !slots.is_in_doubt(&second.place));
+        assert_eq!(slots.in_doubt(&first.place, Some(7)), Some(session), "put twice");
+        assert_eq!(slots.in_doubt(&second.place, Some(8)), None);
         slots.free(&first.place);
         slots.free(&first.place);
         assert_eq!(slots.take(&third), session.to_string());
@@ -196,7 +194,7 @@ mod tests {
         let listed =
             EntryRef { id: EntryId::from_store("6c2f"), ..entry(SessionId::random()).place };
         assert_eq!(Slots::default().name(&listed), "6c2f");
-        assert!(!Slots::default().is_ours(&listed));
+        assert_eq!(Slots::default().in_doubt(&listed, None), None);
     }
 
     #[test]
