@@ -24,7 +24,7 @@ fn survives(store: Store, seconds: u64) -> Summary {
 
 #[test]
 fn file() {
-    let summary = survives(Store::File, 40);
+    let summary = survives(Store::FILE, 40);
     assert!(summary.grants >= 2_000, "too little happened");
     assert!(summary.faults() >= 12 && summary.faults.len() >= 8, "too little was broken");
 }
@@ -33,7 +33,7 @@ fn file() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
-    let summary = survives(Store::Etcd3, 90);
+    let summary = survives(Store::ETCD3, 90);
     assert!(summary.grants >= 2_000, "too little happened");
     assert!(summary.faults() >= 30 && summary.faults.len() >= 12, "too little was broken");
 }

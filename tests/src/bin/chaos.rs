@@ -1,4 +1,4 @@
-//! Chaos for as long as somebody wants: `chaos --store file|etcd|etcd3 --seconds N [--seed N] [--clients N]
+//! Chaos for as long as somebody wants: `chaos --store STORE --seconds N [--seed N] [--clients N]
 //! [--keep DIRECTORY]`. With `client` it is one of the clients.
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
@@ -6,7 +6,7 @@ use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 use coordination_tests::chaos::{Chaos, Store, client, run::default_keep};
 
 const USAGE: &str = "\
-chaos --store file|etcd|etcd3 --seconds N [--seed N] [--clients N] [--keep DIRECTORY]
+chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]
 
   --store    what the clients contend by; file mounts a tmpfs, which takes root
   --seconds  for how long; two minutes and more are made of rounds of one, each with the next seed
@@ -57,13 +57,15 @@ fn parse(arguments: &[String]) -> Result<Chaos, String> {
             _ => return Err(format!("unknown: {name}")),
         }
     }
-    let store = store.ok_or("--store is file, etcd or etcd3")?;
+    let store = store.ok_or_else(|| format!("--store is one of {}", names()))?;
     let length = length.ok_or("--seconds is missing")?;
     if clients < 4 {
         return Err("--clients is 4 at least".to_owned());
     }
-    if cfg!(not(feature = "etcd")) && store != Store::File {
-        return Err("this build has no etcd: --features etcd".to_owned());
-    }
     Ok(Chaos { store, length, seed, clients, keep, program })
+}
+
+/// The stores of this build.
+fn names() -> String {
+    Store::ALL.iter().map(|store| store.name()).collect::<Vec<_>>().join(", ")
 }

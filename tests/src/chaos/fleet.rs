@@ -237,9 +237,9 @@ impl Fleet {
     /// On `file` one that is stopped within a `flock` holds up all others, which is documented: so all count as
     /// stopped, and what they had to do meanwhile is not late.
     pub(super) fn pause(&self, seats: &[usize], length: Duration) {
-        let affected: Vec<usize> = match self.common.store {
-            Store::File => (0..self.len()).collect(),
-            Store::Etcd | Store::Etcd3 => seats.to_vec(),
+        let affected: Vec<usize> = match self.common.store.has_server() {
+            false => (0..self.len()).collect(),
+            true => seats.to_vec(),
         };
         self.held_up(&affected, || {
             seats.iter().for_each(|seat| self.present(*seat).worker.pause());

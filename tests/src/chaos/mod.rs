@@ -14,7 +14,7 @@
 //! Two groups of clients work side by side, each on names of its own. What an operator does to the store by
 //! hand may cost timed exclusion until it is noticed (the matrix says `FENCE`): that happens to the *spoiled*
 //! group only. Its exclusion is not judged while it happens, and nobody's while a leader or all servers are
-//! paused, as that breaks what timed exclusion rests on (`Cost::Untimed`). All else is, tokens above all.
+//! paused, where that breaks what timed exclusion rests on (`Cost::Untimed`). All else is, tokens above all.
 
 mod carried;
 pub mod client;
@@ -37,53 +37,73 @@ pub use run::{Chaos, Outcome};
 
 use std::time::Duration;
 
+use crate::checks::Backend;
+
 /// A store under chaos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// A directory.
-    File,
-    /// One etcd server.
-    Etcd,
-    /// Three of them.
-    Etcd3,
+pub struct Store {
+    /// Which.
+    pub backend: Backend,
+    /// How many servers.
+    pub nodes: usize,
 }
 
 impl Store {
+    /// A directory.
+    pub const FILE: Self = Self { backend: Backend::File, nodes: 0 };
+    /// One etcd server.
+    pub const ETCD: Self = Self { backend: Backend::Etcd, nodes: 1 };
+    /// Three of them.
+    pub const ETCD3: Self = Self { backend: Backend::Etcd, nodes: 3 };
+
+    /// Those of this build.
+    pub const ALL: &[Self] = &[
+        Self::FILE,
+        #[cfg(feature = "etcd")]
+        Self::ETCD,
+        #[cfg(feature = "etcd")]
+        Self::ETCD3,
+    ];
+
+    /// The lease, where there is one.
+    const TTL: Duration = Duration::from_secs(2);
+
     /// By the name that the command line has for it.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::File, Self::Etcd, Self::Etcd3].into_iter().find(|store| store.name() == name)
+        Self::ALL.iter().copied().find(|store| store.name() == name)
     }
 
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Etcd => "etcd",
-            Self::Etcd3 => "etcd3",
+    /// Its name on the command line: `file`, `etcd`, `etcd3`…
+    pub fn name(self) -> String {
+        let name = format!("{:?}", self.backend).to_lowercase();
+        if self.nodes > 1 { format!("{name}{}", self.nodes) } else { name }
+    }
+
+    /// What cargo needs to build it.
+    fn feature(self) -> String {
+        match self.has_server() {
+            true => format!(" --features {}", format!("{:?}", self.backend).to_lowercase()),
+            false => String::new(),
         }
+    }
+
+    fn has_server(self) -> bool {
+        self.nodes > 0
     }
 
     /// The lease, where there is one.
     fn ttl(self) -> Option<Duration> {
-        (self != Self::File).then_some(Duration::from_secs(2))
+        self.has_server().then_some(Self::TTL)
     }
 
     fn heartbeat(self) -> Duration {
-        match self {
-            Self::File => Duration::from_millis(100),
-            Self::Etcd | Self::Etcd3 => Duration::from_millis(300),
-        }
+        Duration::from_millis(if self.has_server() { 300 } else { 100 })
     }
 
     /// How long one attempt at a call may take (contract L4: a try asks once).
     fn attempt(self) -> Duration {
         let heartbeat = self.heartbeat();
         self.ttl().map_or(heartbeat, |ttl| heartbeat.min(ttl / 6))
-    }
-
-    /// L1: how soon what a dead process had is free.
-    fn crash_release(self) -> Duration {
-        self.ttl().map_or(Duration::from_millis(50), |ttl| ttl + Duration::from_secs(1))
     }
 
     /// L5: how soon everything works again when nothing is broken any more.

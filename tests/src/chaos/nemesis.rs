@@ -8,6 +8,7 @@ use std::{ops::Range, time::Duration};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::Store;
+use crate::checks::Backend;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +75,8 @@ pub enum Fault {
     Compaction,
     /// The server's quota is used up.
     NoSpace,
-    /// An operator revokes a lease.
-    LeaseRevoked,
+    /// An operator ends a session.
+    SessionEnded,
     /// An operator deletes an entry.
     EntryDeleted,
     /// The disk is full.
@@ -120,7 +121,7 @@ struct Row {
     fault: Fault,
     name: &'static str,
     lane: Lane,
-    stores: &'static [Store],
+    stores: Stores,
     millis: Range<u64>,
     cost: Cost,
 }
@@ -132,23 +133,41 @@ enum Cost {
     Keep,
     /// Sessions.
     Lose,
-    /// Timed exclusion too, for all: the server breaks assumption A2.
+    /// Timed exclusion too, for all, on etcd before 3.4.31 and 3.5.13: it breaks assumption A2.
     Untimed,
     /// Timed exclusion of the spoiled group, until it is noticed.
     Spoil,
 }
 
-const ALL: &[Store] = &[Store::File, Store::Etcd, Store::Etcd3];
-const FILE: &[Store] = &[Store::File];
-const ETCD: &[Store] = &[Store::Etcd, Store::Etcd3];
-const ONE: &[Store] = &[Store::Etcd];
-const THREE: &[Store] = &[Store::Etcd3];
+/// On which stores a kind happens.
+#[derive(Clone, Copy, Debug)]
+enum Stores {
+    All,
+    /// With a server, or several.
+    Servers,
+    /// With one only.
+    One,
+    Several,
+    Only(Backend),
+}
+
+impl Stores {
+    fn have(self, store: Store) -> bool {
+        match self {
+            Self::All => true,
+            Self::Servers => store.nodes > 0,
+            Self::One => store.nodes == 1,
+            Self::Several => store.nodes > 1,
+            Self::Only(backend) => store.backend == backend,
+        }
+    }
+}
 
 const fn row(
     fault: Fault,
     name: &'static str,
     lane: Lane,
-    stores: &'static [Store],
+    stores: Stores,
     millis: Range<u64>,
     cost: Cost,
 ) -> Row {
@@ -159,40 +178,43 @@ const fn row(
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};
+    use Stores::{All, Only, One, Servers, Several};
+    const ETCD: Stores = Only(Backend::Etcd);
+    const FILE: Stores = Only(Backend::File);
     &[
-        row(F::ClientKilled, "client killed", Clients, ALL, 100..1_000, Keep),
-        row(F::ClientsKilled, "two clients killed", Clients, ALL, 100..1_000, Keep),
-        row(F::ClientPausedBriefly, "client paused briefly", Clients, ALL, 100..800, Keep),
-        row(F::ClientPaused, "client paused", Clients, ALL, 2_000..5_000, Lose),
-        row(F::ClientsPaused, "two clients paused", Clients, ALL, 1_500..3_000, Lose),
-        row(F::Delay, "delay", Between, ETCD, 500..1_500, Keep),
-        row(F::LongDelay, "delay longer than an attempt", Between, ETCD, 1_000..3_000, Lose),
-        row(F::Dribble, "bytes one by one", Between, ETCD, 500..1_500, Keep),
-        row(F::Reset, "connections reset", Between, ETCD, 200..1_000, Keep),
-        row(F::Closed, "connections closed", Between, ETCD, 200..1_000, Keep),
-        row(F::HalfClosed, "connections half-closed", Between, ETCD, 100..600, Keep),
-        row(F::Stall, "network stalls", Between, ETCD, 200..800, Keep),
-        row(F::LostToServer, "black hole to the server", Between, ETCD, 500..4_000, Lose),
-        row(F::LostToClient, "black hole to the client", Between, ETCD, 500..4_000, Lose),
-        row(F::LostBothWays, "black hole both ways", Between, ETCD, 500..4_000, Lose),
-        row(F::Refused, "connections refused", Between, ETCD, 300..3_000, Lose),
-        row(F::Cut, "cut at a message", Between, ETCD, 500..1_500, Keep),
-        row(F::ServerPausedBriefly, "server paused briefly", Lane::Store, ONE, 100..800, Keep),
-        row(F::ServerPaused, "server paused", Lane::Store, ONE, 1_500..4_000, Lose),
-        row(F::ServerRestarted, "server restarted", Lane::Store, ONE, 50..300, Lose),
-        row(F::ServerDown, "server down", Lane::Store, ONE, 2_000..4_000, Lose),
-        row(F::MemberKilled, "member killed", Lane::Store, THREE, 500..2_500, Keep),
-        row(F::LeaderKilled, "leader killed", Lane::Store, THREE, 500..2_500, Keep),
-        row(F::MemberPaused, "member paused", Lane::Store, THREE, 300..3_000, Keep),
-        row(F::LeaderPaused, "leader paused", Lane::Store, THREE, 300..3_500, Untimed),
-        row(F::AllPaused, "all members paused", Lane::Store, THREE, 1_000..3_000, Untimed),
-        row(F::MemberIsolated, "member isolated", Lane::Store, THREE, 500..3_000, Keep),
-        row(F::LeaderIsolated, "leader isolated", Lane::Store, THREE, 500..3_000, Keep),
-        row(F::MajorityLost, "majority lost", Lane::Store, THREE, 1_000..3_000, Lose),
+        row(F::ClientKilled, "client killed", Clients, All, 100..1_000, Keep),
+        row(F::ClientsKilled, "two clients killed", Clients, All, 100..1_000, Keep),
+        row(F::ClientPausedBriefly, "client paused briefly", Clients, All, 100..800, Keep),
+        row(F::ClientPaused, "client paused", Clients, All, 2_000..5_000, Lose),
+        row(F::ClientsPaused, "two clients paused", Clients, All, 1_500..3_000, Lose),
+        row(F::Delay, "delay", Between, Servers, 500..1_500, Keep),
+        row(F::LongDelay, "delay longer than an attempt", Between, Servers, 1_000..3_000, Lose),
+        row(F::Dribble, "bytes one by one", Between, Servers, 500..1_500, Keep),
+        row(F::Reset, "connections reset", Between, Servers, 200..1_000, Keep),
+        row(F::Closed, "connections closed", Between, Servers, 200..1_000, Keep),
+        row(F::HalfClosed, "connections half-closed", Between, Servers, 100..600, Keep),
+        row(F::Stall, "network stalls", Between, Servers, 200..800, Keep),
+        row(F::LostToServer, "black hole to the server", Between, Servers, 500..4_000, Lose),
+        row(F::LostToClient, "black hole to the client", Between, Servers, 500..4_000, Lose),
+        row(F::LostBothWays, "black hole both ways", Between, Servers, 500..4_000, Lose),
+        row(F::Refused, "connections refused", Between, Servers, 300..3_000, Lose),
+        row(F::Cut, "cut at a message", Between, Servers, 500..1_500, Keep),
+        row(F::ServerPausedBriefly, "server paused briefly", Lane::Store, One, 100..800, Keep),
+        row(F::ServerPaused, "server paused", Lane::Store, One, 1_500..4_000, Lose),
+        row(F::ServerRestarted, "server restarted", Lane::Store, One, 50..300, Lose),
+        row(F::ServerDown, "server down", Lane::Store, One, 2_000..4_000, Lose),
+        row(F::MemberKilled, "member killed", Lane::Store, Several, 500..2_500, Keep),
+        row(F::LeaderKilled, "leader killed", Lane::Store, Several, 500..2_500, Keep),
+        row(F::MemberPaused, "member paused", Lane::Store, Several, 300..3_000, Keep),
+        row(F::LeaderPaused, "leader paused", Lane::Store, Several, 300..3_500, Untimed),
+        row(F::AllPaused, "all members paused", Lane::Store, Several, 1_000..3_000, Untimed),
+        row(F::MemberIsolated, "member isolated", Lane::Store, Several, 500..3_000, Keep),
+        row(F::LeaderIsolated, "leader isolated", Lane::Store, Several, 500..3_000, Keep),
+        row(F::MajorityLost, "majority lost", Lane::Store, Several, 1_000..3_000, Lose),
         row(F::Compaction, "compaction and defragmentation", Lane::Store, ETCD, 500..1_500, Keep),
         row(F::NoSpace, "no space", Lane::Store, ETCD, 300..1_500, Keep),
-        row(F::LeaseRevoked, "lease revoked", Lane::Store, ETCD, 300..1_000, Spoil),
-        row(F::EntryDeleted, "entry deleted", Lane::Store, ETCD, 300..1_000, Spoil),
+        row(F::SessionEnded, "session ended by an operator", Lane::Store, Servers, 300..1_000, Spoil),
+        row(F::EntryDeleted, "entry deleted", Lane::Store, Servers, 300..1_000, Spoil),
         row(F::DiskFull, "disk full", Between, FILE, 100..1_000, Keep),
         row(F::FileHeld, "queue file held by another program", Clients, FILE, 50..500, Keep),
         row(F::Starved, "no processor", Clients, FILE, 100..700, Keep),
@@ -204,7 +226,7 @@ const ROWS: &[Row] = {
         row(F::QueueReplaced, "queue file replaced by a copy", Lane::Store, FILE, 300..600, Spoil),
         row(F::QueuesRenamed, "queues renamed", Lane::Store, FILE, 300..600, Spoil),
         row(F::DirectoryRenamed, "directory renamed", Lane::Store, FILE, 300..600, Spoil),
-        row(F::LockBroken, "lock broken", Between, ALL, 300..600, Spoil),
+        row(F::LockBroken, "lock broken", Between, All, 300..600, Spoil),
     ]
 };
 
@@ -226,8 +248,12 @@ pub(super) fn names() -> Vec<String> {
 }
 
 /// The numbers of the kinds that cost timed exclusion, of all or of the spoiled group.
-pub(super) fn untimed(spoiled: bool) -> Vec<u32> {
-    let costs = |row: &&Row| row.cost == Cost::Untimed || spoiled && row.cost == Cost::Spoil;
+pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
+    let costs = |row: &&Row| match row.cost {
+        Cost::Keep | Cost::Lose => false,
+        Cost::Untimed => store.backend == Backend::Etcd,
+        Cost::Spoil => spoiled,
+    };
     ROWS.iter().filter(costs).map(|row| row.fault.kind()).collect()
 }
 
@@ -264,7 +290,7 @@ impl Schedule {
     /// About as long as `budget`.
     pub(super) fn new(seed: u64, store: Store, budget: Duration) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut rows: Vec<&Row> = ROWS.iter().filter(|row| row.stores.contains(&store)).collect();
+        let mut rows: Vec<&Row> = ROWS.iter().filter(|row| row.stores.have(store)).collect();
         rows.shuffle(&mut rng);
         let mut left = budget.mul_f64(0.65);
         let mut alone = Vec::new();
@@ -317,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_seed_makes_one_schedule() {
-        for store in [Store::File, Store::Etcd, Store::Etcd3] {
+        for store in Store::ALL.iter().copied() {
             assert_eq!(Schedule::new(7, store, BUDGET), Schedule::new(7, store, BUDGET));
             assert_ne!(Schedule::new(7, store, BUDGET), Schedule::new(8, store, BUDGET));
         }
@@ -325,7 +351,7 @@ mod tests {
 
     #[test]
     fn ninety_seconds_have_enough_faults_whatever_the_seed() {
-        for store in [Store::File, Store::Etcd, Store::Etcd3] {
+        for store in Store::ALL.iter().copied() {
             for seed in 0..200 {
                 let schedule = Schedule::new(seed, store, BUDGET);
                 let steps = schedule.alone.iter().chain(schedule.mixed.iter().flatten());

@@ -161,6 +161,7 @@ impl fmt::Display for Summary {
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) store: Store,
+    pub(super) crash_release: Duration,
     pub(super) wait_bound: Duration,
     pub(super) summary: Summary,
     carried: Carried,
@@ -170,9 +171,9 @@ pub(super) struct Judge {
 const STARVED: Duration = Duration::from_millis(300);
 
 impl Judge {
-    pub(super) fn new(store: Store, wait_bound: Duration) -> Self {
+    pub(super) fn new(store: Store, crash_release: Duration, wait_bound: Duration) -> Self {
         let (summary, carried) = (Summary::default(), Carried::default());
-        Self { store, wait_bound, summary, carried }
+        Self { store, crash_release, wait_bound, summary, carried }
     }
 
     /// Begins a round's history with what the last one left.
@@ -221,12 +222,12 @@ impl Judge {
         let rules = Rules::new(objects(group));
         Rules {
             faults: nemesis::names(),
-            untimed: nemesis::untimed(group == Group::Spoiled),
+            untimed: nemesis::untimed(self.store, group == Group::Spoiled),
             wait_bound: nanos(self.wait_bound) + scheduling,
             timeout_slack: rules.timeout_slack + nanos(SLACK) + scheduling,
             lost_slack: rules.lost_slack + scheduling,
             losses_told: true,
-            entry_bound: nanos(self.store.crash_release() + SLACK) + scheduling,
+            entry_bound: nanos(self.crash_release + SLACK) + scheduling,
             ..rules
         }
     }
@@ -320,7 +321,7 @@ mod tests {
     fn a_loss_is_false_where_no_fault_explains_it() {
         let count = |fault, mixed| {
             let history = history(fault);
-            Losses::new(&history, Store::Etcd).unexplained(&history, mixed).len()
+            Losses::new(&history, Store::ETCD).unexplained(&history, mixed).len()
         };
         assert_eq!(count(Fault::ClientPaused, u64::MAX), 1);
         assert_eq!(count(Fault::Delay, u64::MAX), 2);

@@ -121,8 +121,9 @@ impl Chaos {
         let parts = [(stage.scratch.path(), "run"), (stage.site.data(), "store")];
         let copies = parts.map(|(from, name)| site::keep(from, &directory.join(name)).err());
         let again = format!(
-            "cargo run -p coordination-tests --features etcd --bin chaos -- --store {} --seconds {} \
-             --seed {seed} --clients {}",
+            "cargo run -p coordination-tests{} --bin chaos -- --store {} --seconds {} --seed {seed} \
+             --clients {}",
+            self.store.feature(),
             self.store.name(),
             length.as_secs(),
             self.clients,
@@ -184,7 +185,7 @@ impl Stage {
         };
         let fleet = Fleet::start(common, &seats.collect::<Vec<_>>(), Arc::clone(&book));
         Self {
-            judge: Judge::new(chaos.store, wait_bound(chaos)),
+            judge: Judge::new(chaos.store, site.crash_release(), wait_bound(chaos)),
             sampler: Sampler::start(fleet.survivors()),
             delays: Delays::start(fleet.roster()),
             fleet,
@@ -228,7 +229,7 @@ impl Stage {
         failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
         failures.extend(self.fleet.ended());
         let goes_on = failures.is_empty();
-        self.own.remains(&self.book, self.judge.store.crash_release() + SLACK + scheduling);
+        self.own.remains(&self.book, self.judge.crash_release + SLACK + scheduling);
         self.resource.record_to(None);
         self.judge.summary.tally = self.resource.tally();
         failures.extend(self.judge.judge(&path, mixed, self.withheld()));
@@ -245,7 +246,7 @@ impl Stage {
         let mut failures = self.fleet.stop();
         failures.extend(self.own.stop());
         let mut left = Vec::new();
-        let bound = self.judge.store.crash_release() + SLACK + 4 * self.withheld();
+        let bound = self.judge.crash_release + SLACK + 4 * self.withheld();
         wait_until(bound, || {
             left = self.site.sessions();
             left.is_empty()
@@ -258,7 +259,7 @@ impl Stage {
 
 /// Of a round, for all but faults.
 fn aside(store: Store) -> Duration {
-    LIVENESS + store.recovery().div_f64(if store == Store::File { 2.0 } else { 1.0 })
+    LIVENESS + store.recovery().div_f64(if store.has_server() { 1.0 } else { 2.0 })
 }
 
 /// L5 and L2: until everything works again, and until those before have had their turn.

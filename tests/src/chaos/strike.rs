@@ -34,8 +34,8 @@ pub(super) struct Nemesis<'a> {
 /// From the end of a server's fault until what it delayed has come out.
 const AFTERMATH: Duration = Duration::from_millis(1_000);
 
-/// A watch tells of a deleted entry long before.
-const NOTICED: Duration = Duration::from_millis(200);
+/// A watch tells of a deleted entry long before, and a heartbeat at the latest.
+const NOTICED: Duration = Duration::from_millis(500);
 
 /// How long to look for somebody who is about to write.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -70,11 +70,12 @@ impl Nemesis<'_> {
             return;
         }
         match self.site {
-            Site::Etcd(servers) => {
+            Site::Servers(servers) => {
                 if !strike_network(servers, step, &mut rng)
                     && !strike_servers(servers, step, &mut rng)
+                    && !operate(servers, self.fleet, step, &mut rng)
                 {
-                    operate(servers, self.fleet, step, &mut rng);
+                    servers.own.strike(step.fault, step.length);
                 }
             }
             Site::File(directory) => self.strike_files(directory, step, &mut rng),
@@ -272,19 +273,19 @@ fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
 
 /// Whether it was one of these.
 fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
-    let etcd = &servers.etcd;
-    let kill = |nodes: &[usize]| nodes.iter().for_each(|node| etcd.node(*node).kill());
+    let server = servers.server();
+    let kill = |nodes: &[usize]| nodes.iter().for_each(|node| server.node(*node).kill());
     match step.fault {
         Fault::ServerPausedBriefly | Fault::ServerPaused | Fault::AllPaused => {
-            etcd.nodes().iter().for_each(|node| node.pause());
+            server.nodes().iter().for_each(|node| node.pause());
         }
         Fault::ServerRestarted | Fault::ServerDown => kill(&[0]),
         Fault::MemberKilled => kill(&[servers.pick(false, rng)]),
         Fault::LeaderKilled => kill(&[servers.pick(true, rng)]),
-        Fault::MemberPaused => etcd.node(servers.pick(false, rng)).pause(),
-        Fault::LeaderPaused => etcd.node(servers.pick(true, rng)).pause(),
-        Fault::MemberIsolated => etcd.isolate(servers.pick(false, rng)),
-        Fault::LeaderIsolated => etcd.isolate(servers.pick(true, rng)),
+        Fault::MemberPaused => server.node(servers.pick(false, rng)).pause(),
+        Fault::LeaderPaused => server.node(servers.pick(true, rng)).pause(),
+        Fault::MemberIsolated => server.isolate(servers.pick(false, rng)),
+        Fault::LeaderIsolated => server.isolate(servers.pick(true, rng)),
         Fault::MajorityLost => {
             let first = rng.random_range(0..3);
             kill(&[first, (first + 1) % 3]);
@@ -292,7 +293,7 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
         _ => return false,
     }
     thread::sleep(step.length);
-    etcd.rejoin();
+    server.rejoin();
     servers.revive();
     if matches!(step.fault, Fault::LeaderPaused | Fault::AllPaused) {
         // A leader that wakes may end leases that another has renewed.
@@ -301,34 +302,21 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     true
 }
 
-/// What an operator does.
-fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) {
-    let until = Instant::now() + step.length;
+/// Whether it was one of these: what an operator can do to any store.
+fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) -> bool {
     match step.fault {
-        Fault::Compaction => {
-            while Instant::now() < until {
-                servers.compact();
-                thread::sleep(Duration::from_millis(100));
-            }
-            servers.defragment();
-        }
-        Fault::NoSpace => {
-            if !servers.fill() {
-                println!("the quota was not reached: this time \"no space\" was none");
-            }
-            thread::sleep(step.length);
-            servers.free();
-        }
-        Fault::LeaseRevoked => {
-            servers.revoke(Group::Spoiled, rng);
+        Fault::SessionEnded => {
+            servers.end_session(Group::Spoiled, rng);
             fleet.runs_for(step.length);
         }
         Fault::EntryDeleted => {
+            let until = Instant::now() + step.length;
             while Instant::now() < until {
-                servers.delete(Group::Spoiled, rng);
+                servers.delete_entry(Group::Spoiled, rng);
             }
             fleet.runs_for(NOTICED);
         }
-        other => unreachable!("{other:?} does not happen on etcd"),
+        _ => return false,
     }
+    true
 }

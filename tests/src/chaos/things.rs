@@ -136,11 +136,9 @@ pub(super) struct Pace {
 }
 
 pub(super) fn pace(store: Store) -> Pace {
-    match store {
-        Store::File => Pace { hold: 6_000, longest: Duration::from_millis(400), rest: 12_000 },
-        Store::Etcd | Store::Etcd3 => {
-            Pace { hold: 20_000, longest: Duration::from_millis(1_200), rest: 20_000 }
-        }
+    match store.has_server() {
+        false => Pace { hold: 6_000, longest: Duration::from_millis(400), rest: 12_000 },
+        true => Pace { hold: 20_000, longest: Duration::from_millis(1_200), rest: 20_000 },
     }
 }
 

@@ -1,0 +1,147 @@
+//! etcd: its history is forgotten, and its quota used up.
+
+use std::{
+    path::Path,
+    process::Output,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::super::nemesis::Fault;
+use super::servers::{Own, READY};
+use crate::harness::{Etcd, Server, wait_until};
+
+/// Room for what a round writes, and small enough to be filled up in a moment.
+const QUOTA: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(super) struct Operator(Etcd);
+
+impl Own for Operator {
+    fn server(&self) -> &dyn Server {
+        &self.0
+    }
+
+    fn data(&self) -> &Path {
+        self.0.directory()
+    }
+
+    fn strike(&self, fault: Fault, length: Duration) {
+        match fault {
+            Fault::Compaction => {
+                let until = Instant::now() + length;
+                while Instant::now() < until {
+                    self.compact();
+                    thread::sleep(Duration::from_millis(100));
+                }
+                // Rewrites the files of the nodes, one after the other.
+                self.ask(&["defrag"]);
+            }
+            Fault::NoSpace => {
+                if !self.fill() {
+                    println!("the quota was not reached: this time \"no space\" was none");
+                }
+                thread::sleep(length);
+                wait_until(READY, || self.make_room());
+            }
+            other => unreachable!("{other:?} does not happen on etcd"),
+        }
+    }
+
+    fn mend(&self) -> bool {
+        self.make_room()
+    }
+
+    fn is_well(&self) -> bool {
+        self.0.nodes().iter().all(|node| node.is_running() && node.is_healthy())
+    }
+
+    fn sessions(&self) -> Vec<String> {
+        self.0.lease_ids().iter().map(|lease| format!("lease {lease:x}")).collect()
+    }
+}
+
+impl Operator {
+    pub(super) fn start(nodes: usize) -> Self {
+        let quota = format!("--quota-backend-bytes={QUOTA}");
+        Self(Etcd::options().nodes(nodes).peers_by_proxy().flag(quota).start())
+    }
+
+    /// `etcdctl`, which may fail when the servers are broken.
+    fn ask(&self, arguments: &[&str]) -> Output {
+        self.0.etcdctl(&[&["--command-timeout=1s", "--dial-timeout=1s"], arguments].concat())
+    }
+
+    fn lines(&self, arguments: &[&str]) -> Vec<String> {
+        let answer = self.ask(arguments).stdout;
+        let answer = String::from_utf8_lossy(&answer);
+        answer.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Forgets all history.
+    fn compact(&self) {
+        if let Some(revision) = self.revision() {
+            self.ask(&["compact", &revision]);
+        }
+    }
+
+    /// The store's own clock.
+    fn revision(&self) -> Option<String> {
+        let read = self.lines(&["get", "--write-out=fields", "chaos"]).join("\n");
+        let revision = read.split("\"Revision\" : ").nth(1)?.lines().next()?;
+        Some(revision.to_owned())
+    }
+
+    /// Uses up the quota; answers whether that worked.
+    fn fill(&self) -> bool {
+        // Almost as much as a request may have.
+        let value = vec![b'x'; 1_400 << 10];
+        let until = Instant::now() + Duration::from_secs(10);
+        for index in 0.. {
+            let put = self.0.put_large(&format!("chaos-filler/{index}"), &value);
+            if String::from_utf8_lossy(&put.stderr).contains("space exceeded") {
+                return true;
+            }
+            if !put.status.success() || Instant::now() > until {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Makes room, and says that there is: a node whose file stays large would raise the alarm again.
+    fn make_room(&self) -> bool {
+        let patient = |arguments: &[&str]| {
+            self.0.etcdctl(&[&["--command-timeout=10s"], arguments].concat()).status.success()
+        };
+        self.ask(&["del", "--prefix", "chaos-filler/"]);
+        if let Some(revision) = self.revision() {
+            // Fails when it was done before.
+            patient(&["compact", "--physical", &revision]);
+        }
+        patient(&["defrag"])
+            && self.sizes().iter().all(|size| *size < QUOTA / 2)
+            && patient(&["alarm", "disarm"])
+            && self.has_no_alarm()
+    }
+
+    /// Whether the servers say so: one that does not answer may have any.
+    fn has_no_alarm(&self) -> bool {
+        let listed = self.ask(&["alarm", "list"]);
+        listed.status.success() && listed.stdout.trim_ascii().is_empty()
+    }
+
+    /// How large the nodes' files are, in bytes.
+    fn sizes(&self) -> Vec<u64> {
+        let status = self.lines(&["endpoint", "status", "--write-out=json"]).join("");
+        let status: Value = serde_json::from_str(&status).unwrap_or_default();
+        let nodes = status.as_array().into_iter().flatten();
+        let sizes = nodes.map(|node| node["Status"]["dbSize"].as_u64().unwrap_or(QUOTA));
+        let mut sizes: Vec<_> = sizes.collect();
+        // One that does not answer may have any size.
+        sizes.resize(self.0.nodes().len(), QUOTA);
+        sizes
+    }
+}

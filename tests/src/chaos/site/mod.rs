@@ -1,0 +1,97 @@
+//! The store, how clients reach it, and what an operator can do to it by hand.
+
+mod directory;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod servers;
+
+use std::{path::Path, process::Command, time::Duration};
+
+use super::{Store, things::Group};
+
+pub(super) use directory::Directory;
+pub(super) use servers::Servers;
+
+/// Where a run takes place.
+#[derive(Debug)]
+pub(super) enum Site {
+    Servers(Box<Servers>),
+    File(Directory),
+}
+
+impl Site {
+    pub(super) fn new(store: Store, seats: usize) -> Self {
+        match Servers::start(store, seats) {
+            Some(servers) => Self::Servers(Box::new(servers)),
+            None => Self::File(Directory::start()),
+        }
+    }
+
+    /// The group's URL for the client in this seat.
+    pub(super) fn url(&self, seat: usize, group: Group) -> String {
+        match self {
+            Self::Servers(servers) => servers.url(seat, group),
+            Self::File(directory) => directory.url(group),
+        }
+    }
+
+    /// The group's URL for the driver, whom no fault strikes.
+    pub(super) fn own_url(&self, group: Group) -> String {
+        match self {
+            Self::Servers(servers) => servers.own_url(group),
+            Self::File(directory) => directory.url(group),
+        }
+    }
+
+    /// L1: how soon what a dead process had is free.
+    pub(super) fn crash_release(&self) -> Duration {
+        match self {
+            Self::Servers(servers) => servers.crash_release(),
+            Self::File(_) => Duration::from_millis(50),
+        }
+    }
+
+    /// Undoes whatever a fault may have left.
+    ///
+    /// # Errors
+    ///
+    /// It does not become well.
+    pub(super) fn heal(&self) -> Result<(), String> {
+        match self {
+            Self::Servers(servers) => servers.heal(),
+            Self::File(_) => Ok(()),
+        }
+    }
+
+    /// What clients that have stopped left of their sessions.
+    pub(super) fn sessions(&self) -> Vec<String> {
+        match self {
+            Self::Servers(servers) => servers.sessions(),
+            Self::File(directory) => directory.sessions(),
+        }
+    }
+
+    /// Where the store's data and logs are.
+    pub(super) fn data(&self) -> &Path {
+        match self {
+            Self::Servers(servers) => servers.own.data(),
+            Self::File(directory) => directory.disk.path(),
+        }
+    }
+}
+
+/// Makes of `to`, which is not there, a copy for whoever looks into a failure.
+///
+/// # Errors
+///
+/// Why there is none, or only a part.
+pub(super) fn keep(from: &Path, to: &Path) -> Result<(), String> {
+    // A hundred megabytes of zeros otherwise: etcd takes room for its log in advance.
+    let copied = Command::new("cp").args(["-r", "--sparse=always"]).arg(from).arg(to).output();
+    let error = match copied {
+        Ok(copied) if copied.status.success() => return Ok(()),
+        Ok(copied) => String::from_utf8_lossy(&copied.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("{} is not all there: {error}", to.display()))
+}

@@ -1,0 +1,131 @@
+//! Servers of a store, with a proxy to each node for each client.
+
+use std::{fmt::Debug, path::Path, time::Duration};
+
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
+
+use super::super::{Store, nemesis::Fault, things::Group};
+use crate::{
+    checks::Backend,
+    harness::{Proxy, Server, wait_until},
+};
+
+/// How long servers may take to be well again.
+pub(super) const READY: Duration = Duration::from_secs(20);
+
+/// Kinds of entries that an operator may delete.
+const KINDS: [&str; 4] = ["lock", "semaphore", "limiter", "election"];
+
+/// What is a store's own under chaos: the rest is the same for every [`Server`].
+pub(in super::super) trait Own: Debug + Send + Sync {
+    fn server(&self) -> &dyn Server;
+
+    /// Where its data and logs are.
+    fn data(&self) -> &Path;
+
+    /// Brings about a fault that no other store knows, for so long.
+    fn strike(&self, fault: Fault, length: Duration);
+
+    /// Undoes what such a fault may have left; whether all is well by then.
+    fn mend(&self) -> bool;
+
+    /// Whether all nodes serve.
+    fn is_well(&self) -> bool;
+
+    /// What clients that have stopped left of their sessions.
+    fn sessions(&self) -> Vec<String>;
+}
+
+#[derive(Debug)]
+pub(in super::super) struct Servers {
+    // Before the servers they lead to.
+    pub(in super::super) links: Vec<Vec<Proxy>>,
+    pub(in super::super) own: Box<dyn Own>,
+}
+
+impl Servers {
+    /// None where the store has no server.
+    pub(super) fn start(store: Store, seats: usize) -> Option<Self> {
+        let own: Box<dyn Own> = match store.backend {
+            #[cfg(feature = "etcd")]
+            Backend::Etcd => Box::new(super::etcd::Operator::start(store.nodes)),
+            _ => return None,
+        };
+        let link = |_| {
+            let nodes = 0..own.server().nodes().len();
+            nodes.map(|index| own.server().proxy_to(index)).collect()
+        };
+        Some(Self { links: (0..seats).map(link).collect(), own })
+    }
+
+    pub(in super::super) fn server(&self) -> &dyn Server {
+        self.own.server()
+    }
+
+    pub(super) fn url(&self, seat: usize, group: Group) -> String {
+        let links = self.links[seat].iter().map(|link| link.address().to_string());
+        self.server().url(&links.collect::<Vec<_>>().join(","), group.name())
+    }
+
+    pub(super) fn own_url(&self, group: Group) -> String {
+        self.server().url(&self.server().authority(), group.name())
+    }
+
+    pub(super) fn crash_release(&self) -> Duration {
+        self.server().crash_release(Store::TTL)
+    }
+
+    pub(super) fn sessions(&self) -> Vec<String> {
+        self.own.sessions()
+    }
+
+    /// Ends the session of somebody in the group.
+    pub(in super::super) fn end_session(&self, group: Group, rng: &mut StdRng) {
+        let members = self.server().members(group.name());
+        let member = members.choose(rng);
+        let session =
+            member.and_then(|member| self.server().session_of_member(group.name(), member));
+        if let Some(session) = session {
+            self.server().end_session(&session);
+        }
+    }
+
+    /// Deletes an entry of the group.
+    pub(in super::super) fn delete_entry(&self, group: Group, rng: &mut StdRng) {
+        let kind = KINDS.choose(rng).expect("some");
+        if let Some(entry) = self.server().entries(group.name(), kind).choose(rng) {
+            self.server().delete_entry(entry);
+        }
+    }
+
+    /// A node that leads, or one that does not.
+    pub(in super::super) fn pick(&self, leads: bool, rng: &mut StdRng) -> usize {
+        let count = self.server().nodes().len();
+        match self.server().leader_index() {
+            Some(leader) if leads => leader,
+            Some(leader) => (leader + rng.random_range(1..count)) % count,
+            None => rng.random_range(0..count),
+        }
+    }
+
+    /// Starts what does not run, and waits until all answer.
+    pub(in super::super) fn revive(&self) {
+        for node in self.server().nodes() {
+            node.resume();
+            if !node.is_running() {
+                node.restart();
+            }
+        }
+        wait_until(READY, || self.own.is_well());
+    }
+
+    pub(super) fn heal(&self) -> Result<(), String> {
+        self.links.iter().flatten().for_each(Proxy::heal);
+        self.server().rejoin();
+        self.revive();
+        match wait_until(READY, || self.own.mend() && self.own.is_well()) {
+            true => Ok(()),
+            false => Err("the servers are not well again".to_owned()),
+        }
+    }
+}
