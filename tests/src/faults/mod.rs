@@ -10,6 +10,7 @@ pub mod cuts;
 pub mod dropped;
 pub mod guards;
 pub mod identity;
+pub mod late;
 pub mod many;
 pub mod matrix;
 pub mod network;

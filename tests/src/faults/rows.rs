@@ -24,6 +24,7 @@ macro_rules! fault_rows {
             site server f08_server_down [servers cluster];
             site server f09_server_paused_long [servers];
             site server f09_member_paused_long [cluster];
+            site late f09_given_up_calls_come_late [servers cluster];
             site server f10_server_paused_briefly [servers];
             site network f11_requests_swallowed [servers cluster];
             apart silent f11_requests_lost_silently [servers];

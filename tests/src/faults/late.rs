@@ -1,0 +1,62 @@
+//! F-9: calls that were given up while a server stood still arrive when it goes on.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::Coordinator;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::{LONG, Site};
+use crate::harness::wait_until;
+
+const CLIENTS: usize = 8;
+
+/// Nothing that was given up has an effect: all entries are removed, and none comes back while its session lives.
+///
+/// # Panics
+///
+/// When that does not hold.
+pub fn f09_given_up_calls_come_late(site: &Site) {
+    let runtime = Runtime::new().expect("a runtime");
+    let names: Vec<_> = (0..CLIENTS).map(|index| format!("late-{index}")).collect();
+    let clients: Vec<_> = names.iter().map(|name| runtime.block_on(site.client(name))).collect();
+    let ttl = site.lease();
+    for round in 1..=3 {
+        // One of several may stand still for as long as it likes; their only one not for a lease.
+        let (node, pause) = match site.server().nodes().len() {
+            1 => (0, ttl / 2),
+            _ => (site.server().wait_leader(), 2 * ttl),
+        };
+        site.server().node(node).pause();
+        let until = Instant::now() + pause;
+        let turns: JoinSet<()> = clients
+            .iter()
+            .zip(&names)
+            .map(|(client, name)| take_turns(client.clone(), name.clone(), until))
+            .fold(JoinSet::new(), |mut turns, turn| {
+                turns.spawn_on(turn, runtime.handle());
+                turns
+            });
+        thread::sleep(until - Instant::now());
+        site.server().node(node).resume();
+        runtime.block_on(turns.join_all());
+        site.server().wait_ready();
+        // What comes late has come.
+        thread::sleep(Duration::from_millis(500));
+        let gone = wait_until(LONG, || site.entries().is_empty());
+        assert!(gone, "round {round}: {:?}", site.entries());
+    }
+}
+
+/// A client that takes its own lock all the time, with little patience.
+async fn take_turns(client: Coordinator, name: String, until: Instant) {
+    let lock = client.lock(&name).expect("a good name");
+    while Instant::now() < until {
+        let patience = Duration::from_millis(rand::random_range(1..500));
+        if let Ok(guard) = lock.acquire(Some(patience)).await {
+            // What is not confirmed goes on in the background.
+            drop(guard.release().await);
+        }
+    }
+}
