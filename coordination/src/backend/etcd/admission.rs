@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
+use super::client::Connections;
 use super::session::lease_of;
+use super::{found, revision_in};
 use crate::backend::SessionId;
-use crate::error::{Error, LossReason, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 
 /// Those of the sessions that are open.
 #[derive(Default)]
@@ -41,6 +43,33 @@ impl Admissions {
         self.all().get(&session).cloned().ok_or_else(over)
     }
 
+    /// Removes an entry's key, and ends the admission of whatever may still be on its way to put it again.
+    pub(super) async fn remove(
+        &self,
+        connections: &Connections,
+        session: SessionId,
+        key: &str,
+    ) -> Result<()> {
+        for _ in 0..2 {
+            let admission = self.of(session)?;
+            let remove = Txn::new()
+                .when([admission.holds()])
+                .and_then([TxnOp::delete(key, None), admission.renew()])
+                .or_else([admission.read()]);
+            let removed = connections.call("leave", |client| {
+                let remove = remove.clone();
+                async move { client.kv_client().txn(remove).await }
+            });
+            let answer = removed.await?;
+            if answer.succeeded() {
+                self.note(session, &admission.key, revision_in(answer.header()));
+                return Ok(());
+            }
+            self.learn(&admission, found(&answer, 0).first())?;
+        }
+        Err(Error::new(ErrorKind::Unavailable, "leave", "other calls were in doubt meanwhile"))
+    }
+
     /// What was read of the member's key.
     pub(super) fn learn(&self, admission: &Admission, found: Option<&KeyValue>) -> Result<()> {
         let own = found.filter(|kv| kv.lease() == lease_of(admission.session)).ok_or_else(over)?;
@@ -63,7 +92,7 @@ impl Admission {
     }
 
     /// Ends it; the next one has the revision in which this is done.
-    pub(super) fn renew(&self) -> TxnOp {
+    fn renew(&self) -> TxnOp {
         let put = PutOptions::new().with_lease(lease_of(self.session));
         TxnOp::put(&*self.key, self.session.to_string(), Some(put))
     }
@@ -71,14 +100,6 @@ impl Admission {
     /// For [`Admissions::learn`].
     pub(super) fn read(&self) -> TxnOp {
         TxnOp::get(&*self.key, Some(GetOptions::new().with_keys_only()))
-    }
-
-    pub(super) fn key(&self) -> &str {
-        &self.key
-    }
-
-    pub(super) fn session(&self) -> SessionId {
-        self.session
     }
 }
 

@@ -91,9 +91,9 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
     sessions: Sessions,
-    admissions: Admissions,
+    admissions: Arc<Admissions>,
     watches: Watches,
-    slots: Slots,
+    slots: Arc<Slots>,
     reads: Reads,
     namespace: String,
     early_expiry: Option<&'static str>,
@@ -112,8 +112,8 @@ impl Etcd {
             watches: Watches::new(Arc::clone(&connections)),
             connections,
             sessions: Sessions::default(),
-            admissions: Admissions::default(),
-            slots: Slots::default(),
+            admissions: Arc::default(),
+            slots: Arc::default(),
             reads: Reads::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
@@ -152,23 +152,22 @@ impl Etcd {
         done.await
     }
 
-    /// Removes an entry's key, and ends the admission of whatever may still be on its way to put it again.
-    async fn remove_for_good(&self, key: &str, session: SessionId) -> Result<()> {
-        for _ in 0..2 {
-            let admission = self.admissions.of(session)?;
-            let remove = Txn::new()
-                .when([admission.holds()])
-                .and_then([TxnOp::delete(key, None), admission.renew()])
-                .or_else([admission.read()]);
-            let answer = self.transact("leave", remove).await?;
-            if answer.succeeded() {
-                let revision = revision_in(answer.header());
-                self.admissions.note(admission.session(), admission.key(), revision);
-                return Ok(());
+    /// Keeps an entry's key from being used again until its admission has ended.
+    fn remove_later(&self, entry: EntryRef, session: SessionId, key: String) {
+        let (connections, slots) = (Arc::clone(&self.connections), Arc::clone(&self.slots));
+        let (admissions, pause) = (Arc::downgrade(&self.admissions), self.patience);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(pause).await;
+                // Gone with the coordinator.
+                let Some(admissions) = admissions.upgrade() else { return };
+                match admissions.remove(&connections, session, &key).await {
+                    Ok(()) => return slots.free(&entry),
+                    Err(error) if error.loss_reason().is_some() => return,
+                    Err(_) => {}
+                }
             }
-            self.admissions.learn(&admission, found(&answer, 0).first())?;
-        }
-        Err(Error::new(ErrorKind::Unavailable, "leave", "other calls were in doubt meanwhile"))
+        });
     }
 
     /// Where an entry that may block this one is looked for: the newest first.
@@ -349,13 +348,22 @@ impl Backend for Etcd {
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        if let Some(session) = self.slots.in_doubt(entry, seq) {
-            self.remove_for_good(&key, session).await?;
-        } else {
+        let Some(session) = self.slots.in_doubt(entry, seq) else {
             // Its key may be used again at any moment: this entry only.
             self.connections.call("leave", |client| delete(client, key.clone(), seq)).await?;
+            self.slots.free(entry);
+            return Ok(());
+        };
+        match self.admissions.remove(&self.connections, session, &key).await {
+            Ok(()) => self.slots.free(entry),
+            Err(error) if error.kind() == ErrorKind::Quota => {
+                // A delete needs no room. The rest follows when there is some; until then calls that put
+                // something are refused, whenever they come.
+                self.connections.call("leave", |client| delete(client, key.clone(), None)).await?;
+                self.remove_later(entry.clone(), session, key);
+            }
+            Err(error) => return Err(error),
         }
-        self.slots.free(entry);
         Ok(())
     }
 
