@@ -16,7 +16,7 @@ use crate::random;
 use crate::url::Url;
 
 const DEFAULT_NAMESPACE: &str = "coordination";
-const DEFAULT_TTL: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(1);
 const DEFAULT_INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 const DEFAULT_MAX_BACKOFF: Duration = Duration::from_secs(60);

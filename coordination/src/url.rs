@@ -22,6 +22,9 @@ const HARMLESS: &[&str] = &[
     "durable",
     "network_filesystem",
     "server_name",
+    "sentinel",
+    "quarantine",
+    "db",
 ];
 
 /// Longer than any scheme or option of ours; a secret pasted in its place is often longer.

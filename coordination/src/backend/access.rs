@@ -64,6 +64,7 @@ pub(super) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
 }
 
 /// User and password, which go together.
+#[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has a password without a user"))]
 pub(super) fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
     match (url.user.clone(), password(url)?) {
         (Some(user), Some(password)) => Ok(Some((user, password))),

@@ -41,6 +41,8 @@ pub(crate) mod etcd;
 pub(crate) mod file;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 pub(crate) mod registry;
 #[cfg(feature = "_network")]
 mod stored;
@@ -286,6 +288,7 @@ impl Write {
 pub(crate) enum LossDetection {
     /// By [`Backend::gone`] on its own entry: at once.
     #[cfg(any(feature = "_network", feature = "simulation"))]
+    #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis tells with the heartbeat"))]
     Watch,
     /// By the answer to each heartbeat.
     Heartbeat,

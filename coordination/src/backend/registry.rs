@@ -10,6 +10,8 @@ use super::etcd;
 use super::file;
 #[cfg(feature = "memory")]
 use super::memory;
+#[cfg(feature = "redis")]
+use super::redis;
 use crate::config::{COMMON_OPTIONS, Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "simulation")]
@@ -17,10 +19,11 @@ use crate::simulation;
 use crate::url::Url;
 
 /// Every scheme there is: its aliases, and the cargo feature that brings it.
-const SCHEMES: [(&str, &[&str], bool); 3] = [
+const SCHEMES: [(&str, &[&str], bool); 4] = [
     ("memory", &["memory"], cfg!(feature = "memory")),
     ("file", &["file"], cfg!(feature = "file")),
     ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
+    ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
 ];
 
 /// A store that a URL names, with everything checked that can be without asking it.
@@ -38,6 +41,8 @@ enum Kind {
     File(file::Config),
     #[cfg(feature = "etcd")]
     Etcd(etcd::Config),
+    #[cfg(feature = "redis")]
+    Redis(redis::Config),
 }
 
 impl Target {
@@ -73,6 +78,8 @@ impl Target {
             Kind::File(config) => Ok(Arc::new(file::FileStore::open(&config, settings)?)),
             #[cfg(feature = "etcd")]
             Kind::Etcd(config) => Ok(Arc::new(etcd::Etcd::connect(config, settings).await?)),
+            #[cfg(feature = "redis")]
+            Kind::Redis(config) => Ok(Arc::new(redis::Redis::connect(config, settings).await?)),
         }
     }
 }
@@ -115,6 +122,11 @@ fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
         "etcd" => {
             let settings = Settings::resolve(config, url, etcd::Config::namespace(url))?;
             (Kind::Etcd(etcd::Config::parse(url)?), settings, etcd::OPTIONS)
+        }
+        #[cfg(feature = "redis")]
+        "redis" => {
+            let settings = Settings::resolve(config, url, None)?;
+            (Kind::Redis(redis::Config::parse(url)?), settings, redis::OPTIONS)
         }
         feature => {
             let message = format!(

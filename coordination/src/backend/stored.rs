@@ -62,6 +62,7 @@ impl StoredEntry {
         })
     }
 
+    #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has it apart from the text"))]
     pub(super) fn mode(&self) -> Mode {
         if self.shared { Mode::Shared } else { Mode::Exclusive }
     }

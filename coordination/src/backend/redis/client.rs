@@ -1,0 +1,422 @@
+//! The connection: one for all, replaced when it fails or falls silent.
+//!
+//! The client crate's own manager of connections never replaces one that has gone silent. So a connection is
+//! used until a call fails on it or takes longer than a heartbeat may; then the next place gets a fresh one.
+//! Each has a number: the server refuses what comes on a connection older than the newest one it has heard
+//! of, so that a call that was given up can do no harm, however late it arrives.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
+use tokio::sync::{Semaphore, watch};
+
+use super::config::{Config, Place};
+use super::error::Failure;
+use super::link::{Link, connect_timeout, probe};
+use super::script::{Answer, Call, Script};
+use super::server::Server;
+use super::watch::{Following, Hub};
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::retry::DecorrelatedJitter;
+
+/// While a session can still be saved, a connection is tried at least this often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
+/// be given up, the connection with it, and all would come again, for ever.
+const IN_FLIGHT: usize = 64;
+
+/// The places, and the connection in use.
+pub(super) struct Connections {
+    link: Link,
+    current: Mutex<Current>,
+    /// Rises whenever a connection is given up; the number of the connection in use.
+    epoch: watch::Sender<u64>,
+    /// A call that takes longer than this has found a silent connection.
+    patience: Duration,
+    in_flight: Semaphore,
+    /// Held by the one who makes a connection; the others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+    /// Held while what is listened to changes.
+    subscribing: tokio::sync::Mutex<()>,
+    /// Between connections once all places have failed, while a session can still be saved.
+    hurry: DecorrelatedJitter,
+    /// The same, when it is too late for that: nothing was heard for as long as the lease.
+    calm: DecorrelatedJitter,
+    lease: Duration,
+    /// The key of the namespace's clock.
+    clock: String,
+    hub: Arc<Hub>,
+}
+
+struct Current {
+    connection: Option<Arc<Connection>>,
+    index: usize,
+    /// When the last answer came on this connection.
+    heard: Option<Instant>,
+    /// Connections given up since an answer came.
+    failures: usize,
+    /// When an answer came on any connection.
+    last_heard: Instant,
+    hurry: DecorrelatedJitter,
+    calm: DecorrelatedJitter,
+    /// No new connection before this.
+    pause_until: Option<Instant>,
+}
+
+/// A connection in use.
+pub(super) struct Connection {
+    pub(super) epoch: u64,
+    pub(super) server: Server,
+    redis: MultiplexedConnection,
+    clock: String,
+}
+
+/// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
+struct Attempt<'a> {
+    connections: &'a Connections,
+    epoch: u64,
+    started: Instant,
+    /// Whether the connection failed; `None`: not known, the call was dropped.
+    failed: Option<bool>,
+}
+
+impl Connections {
+    pub(super) fn new(
+        mut config: Config,
+        settings: &Settings,
+        patience: Duration,
+        clock: String,
+        hub: Arc<Hub>,
+    ) -> Self {
+        if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
+            // Contract R4: a thousand clients must not all come to the same one.
+            rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::random::rng());
+        }
+        let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
+        let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        let longest = settings.max_backoff.min(settings.ttl);
+        let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        Self {
+            link: Link::new(config),
+            current: Mutex::new(Current {
+                connection: None,
+                index: 0,
+                heard: None,
+                failures: 0,
+                last_heard: Instant::now(),
+                hurry,
+                calm,
+                pause_until: None,
+            }),
+            epoch: watch::Sender::new(1),
+            patience,
+            in_flight: Semaphore::new(IN_FLIGHT),
+            connecting: tokio::sync::Mutex::new(()),
+            subscribing: tokio::sync::Mutex::new(()),
+            hurry,
+            calm,
+            lease: settings.ttl,
+            clock,
+            hub,
+        }
+    }
+
+    /// The connection in use, made if there is none.
+    ///
+    /// One caller makes it for all, and not before the pause is over that follows when all places
+    /// have failed: a server that is down, or coming up, is not stormed (contract R4).
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        if let Some(found) = self.connected() {
+            return Ok(found);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(found) = self.connected() {
+            return Ok(found);
+        }
+        let (index, epoch, pause_until) = {
+            let current = self.current();
+            (current.index, *self.epoch.borrow(), current.pause_until)
+        };
+        if let Some(moment) = pause_until {
+            tokio::time::sleep_until(moment.into()).await;
+        }
+        let limit = connect_timeout(self.patience);
+        let connected = tokio::time::timeout(limit, self.connect(index, epoch)).await;
+        let connected = connected.unwrap_or_else(|_| {
+            let message = format!("no answer within {limit:?}");
+            Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
+        });
+        let connection = match connected {
+            Ok(connection) => Arc::new(connection),
+            Err(failure) => {
+                self.give_up(epoch);
+                return Err(failure);
+            }
+        };
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.connection = Some(Arc::clone(&connection));
+        }
+        Ok(connection)
+    }
+
+    async fn connect(self: &Arc<Self>, index: usize, epoch: u64) -> Result<Connection, Failure> {
+        let redis = self.link.connect(index, self.pushes(epoch)).await?;
+        match self.greeted(redis, epoch).await {
+            // A cluster, and another node has our keys.
+            Err(Failure { moved_to: Some(place), .. }) => {
+                let redis = self.link.follow(index, &place, self.pushes(epoch)).await?;
+                self.greeted(redis, epoch).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// What the connection tells by itself: messages, and its end.
+    fn pushes(
+        self: &Arc<Self>,
+        epoch: u64,
+    ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
+        let connections: Weak<Self> = Arc::downgrade(self);
+        let hub = Arc::clone(&self.hub);
+        move |push| {
+            match push.kind {
+                PushKind::Message => {
+                    if let (Some(channel), Some(all)) =
+                        (hub.told(&push.data), connections.upgrade())
+                    {
+                        tokio::spawn(async move { all.unsubscribe(&channel).await });
+                    }
+                }
+                PushKind::Disconnection => {
+                    connections.upgrade().into_iter().for_each(|all| all.give_up(epoch));
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    /// Looks who is there, subscribes, and makes ourselves known.
+    async fn greeted(
+        &self,
+        redis: MultiplexedConnection,
+        epoch: u64,
+    ) -> Result<Connection, Failure> {
+        let channels = self.hub.channels();
+        let mut listening = redis.clone();
+        let subscribing = async {
+            listening.subscribe(&channels).await.map_err(|error| Failure::of("connect", &error))
+        };
+        let (server, ()) = tokio::try_join!(probe(&redis), subscribing)?;
+        self.hub.subscribed(&channels, epoch);
+        let connection = Connection { epoch, server, redis, clock: self.clock.clone() };
+        connection.greet().await?;
+        Ok(connection)
+    }
+
+    fn connected(&self) -> Option<Arc<Connection>> {
+        self.current().connection.clone()
+    }
+
+    /// The first call of all: who is there?
+    pub(super) async fn greet(self: &Arc<Self>) -> Result<Server> {
+        let mut left = self.link.places();
+        loop {
+            left -= 1;
+            match self.connection().await {
+                Ok(connection) => return Ok(connection.server.clone()),
+                Err(failure) if left == 0 => {
+                    return Err(self.advised(failure.error).at(&self.link.shown()));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// With advice where the other side does not speak as we do.
+    fn advised(&self, error: Error) -> Error {
+        let is_noise = error.to_string().contains("Could not parse");
+        let is_tls = error.kind() == ErrorKind::Tls;
+        if !self.link.is_secure() && (is_noise || is_tls) {
+            let message = "the server wants TLS, or is none of Redis: try rediss://";
+            return Error::new(ErrorKind::Tls, "connect", message).with_source(error);
+        }
+        error
+    }
+
+    /// Told of every connection that is given up; its value is the number of the one in use.
+    pub(super) fn epochs(&self) -> watch::Receiver<u64> {
+        self.epoch.subscribe()
+    }
+
+    /// Gives up a connection, unless that was done already.
+    fn give_up(&self, epoch: u64) {
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.connection = None;
+            current.heard = None;
+            current.failures += 1;
+            if current.failures >= self.link.places() {
+                let is_too_late = current.last_heard.elapsed() > self.lease;
+                let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
+                let pause = delays.next_delay();
+                current.pause_until = Some(Instant::now() + pause);
+            }
+            current.index = (current.index + 1) % self.link.places();
+            self.epoch.send_modify(|epoch| *epoch += 1);
+        }
+    }
+
+    /// An answer came, if only of an error.
+    fn heard(&self, epoch: u64) {
+        let mut current = self.current();
+        if *self.epoch.borrow() == epoch {
+            current.last_heard = Instant::now();
+            current.heard = Some(current.last_heard);
+            if current.failures > 0 {
+                current.failures = 0;
+                (current.hurry, current.calm) = (self.hurry, self.calm);
+                current.pause_until = None;
+            }
+        }
+    }
+
+    /// Whether nothing came for too long a time, while a call of this start was waiting.
+    fn is_silent(&self, started: Instant) -> bool {
+        let is_long_ago = |at: Instant| at.elapsed() >= self.patience;
+        is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
+    }
+
+    /// Makes a call on the connection in use.
+    pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Answer> {
+        // Never closed, so it is got in any case.
+        let _permit = self.in_flight.acquire().await;
+        self.urgent_call(call).await
+    }
+
+    /// [`call`](Self::call) that waits for no other, for heartbeats.
+    pub(super) async fn urgent_call(self: &Arc<Self>, call: &Call) -> Result<Answer> {
+        let connection = match self.connection().await {
+            Ok(connection) => connection,
+            Err(failure) => return Err(for_call(failure.error, call.operation)),
+        };
+        self.judged(connection.epoch, connection.run(call)).await
+    }
+
+    /// Listens to what happens in a queue, from now on at the latest.
+    pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<Following> {
+        let _one_at_a_time = self.subscribing.lock().await;
+        let connection = self.connection().await.map_err(|failure| failure.error)?;
+        let (following, channel) = self.hub.follow(queue, connection.epoch);
+        if let Some(channel) = channel {
+            let mut redis = connection.redis.clone();
+            let subscribing = async {
+                redis.subscribe(&channel).await.map_err(|error| Failure::of("watch", &error))
+            };
+            self.judged(connection.epoch, subscribing).await?;
+            self.hub.subscribed(&[channel], connection.epoch);
+        }
+        Ok(following)
+    }
+
+    /// Wants to hear no more of a channel, unless somebody has begun to listen to it again.
+    async fn unsubscribe(&self, channel: &str) {
+        let _one_at_a_time = self.subscribing.lock().await;
+        if let Some(connection) = self.connected()
+            && !self.hub.channels().iter().any(|wanted| wanted == channel)
+        {
+            // One message too many harms nobody.
+            let _ = connection.redis.clone().unsubscribe(channel).await;
+        }
+    }
+
+    async fn judged<T>(
+        &self,
+        epoch: u64,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T> {
+        let mut attempt =
+            Attempt { connections: self, epoch, started: Instant::now(), failed: None };
+        let outcome = work.await;
+        attempt.failed = Some(matches!(&outcome, Err(failure) if failure.is_broken));
+        outcome.map_err(|failure| failure.error)
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let connections = self.connections;
+        match self.failed {
+            Some(true) => connections.give_up(self.epoch),
+            Some(false) => connections.heard(self.epoch),
+            // A caller who lost interest early says nothing about the connection. One whose time ran
+            // out does, unless others got answers meanwhile: then it is slow, and not silent.
+            None if connections.is_silent(self.started) => connections.give_up(self.epoch),
+            None => {}
+        }
+    }
+}
+
+impl Connection {
+    /// Runs a script. What a server does not know of us since it started is told first.
+    async fn run(&self, call: &Call) -> Result<Answer, Failure> {
+        let mut answer = self.evaluate(call).await?;
+        if answer.status == "stranger" {
+            self.greet().await?;
+            answer = self.evaluate(call).await?;
+        }
+        checked(call.operation, answer).map_err(Failure::harmless)
+    }
+
+    /// Tells the server's clock of which process it is.
+    async fn greet(&self) -> Result<(), Failure> {
+        let up = u64::try_from(self.server.uptime().as_micros()).unwrap_or(u64::MAX);
+        self.evaluate(&Call::new("connect", Script::Greet).with_number(up)).await.map(drop)
+    }
+
+    async fn evaluate(&self, call: &Call) -> Result<Answer, Failure> {
+        let send = async |in_full: bool| {
+            let command = call.command(&self.clock, &self.server, self.epoch, in_full);
+            command.query_async::<Value>(&mut self.redis.clone()).await
+        };
+        let answer = match send(false).await {
+            Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
+                send(true).await
+            }
+            answer => answer,
+        };
+        let answer = answer.map_err(|error| Failure::of(call.operation, &error))?;
+        Answer::read(answer).map_err(Failure::harmless)
+    }
+}
+
+/// The answers that mean the same in all scripts.
+fn checked(operation: &'static str, mut answer: Answer) -> Result<Answer> {
+    let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
+    match answer.status.as_str() {
+        "lost" => Err(Error::lost(operation, LossReason::ExpiredByServer)),
+        "stale" => unavailable("the connection was given up"),
+        "stranger" => unavailable("the server lost its data just now"),
+        "removed" => unavailable("the entry was removed again"),
+        "quarantine" => {
+            let left = Duration::from_micros(answer.natural()?);
+            unavailable(&format!(
+                "the server was started lately and may have forgotten who holds what: nothing is granted for {left:?}"
+            ))
+        }
+        _ => Ok(answer),
+    }
+}
+
+/// A call that was not made, as there is no connection, has changed nothing.
+fn for_call(error: Error, operation: &'static str) -> Error {
+    Error::new(error.kind(), operation, error.to_string())
+}

@@ -1,0 +1,171 @@
+//! URL → typed configuration.
+
+use std::time::Duration;
+
+use crate::backend::access::{self, Tls};
+use crate::duration;
+use crate::error::{Error, Result};
+use crate::url::{Host, Secret, Url};
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+/// The longest lease there is: a server that is up for longer has nothing left of before.
+const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The options beyond the common ones.
+pub(crate) const OPTIONS: &[&str] =
+    &["sentinel", "quarantine", "db", "ca", "cert", "key", "server_name", "password_file"];
+
+/// What the URL says.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(super) place: Place,
+    pub(super) database: i64,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Secret>,
+    /// Present for the TLS scheme.
+    pub(super) tls: Option<Tls>,
+    pub(super) quarantine: Quarantine,
+}
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// One of these.
+    Hosts(Vec<Host>),
+    /// Where these Sentinels say that the master of this name is.
+    Sentinels(Vec<Host>, String),
+    /// A socket of this host.
+    Socket(String),
+}
+
+/// How long a server that does not keep grants over a restart is to be up before it gives any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quarantine {
+    /// For the longest lease that is known, or by default.
+    Lease,
+    For(Duration),
+}
+
+impl Config {
+    pub(crate) fn parse(url: &mut Url) -> Result<Self> {
+        let secure = url.scheme == "rediss";
+        let tls = access::tls(url, secure, "rediss")?;
+        let password = access::password(url)?;
+        if url.user.is_some() && password.is_none() {
+            return Err(Error::config("the URL has a user and no password"));
+        }
+        let (place, database) = match url.scheme.as_str() {
+            "redis+unix" | "unix" => socket(url)?,
+            _ => hosts(url)?,
+        };
+        let quarantine = quarantine(url.take_option("quarantine").as_deref())?;
+        Ok(Self { place, database, user: url.user.clone(), password, tls, quarantine })
+    }
+}
+
+fn socket(url: &mut Url) -> Result<(Place, i64)> {
+    if !url.hosts.is_empty() || url.path.len() < 2 {
+        return Err(Error::config(
+            "the path of a socket follows three slashes, as in redis+unix:///run/redis.sock",
+        ));
+    }
+    let database = url.take_option("db").unwrap_or_default();
+    Ok((Place::Socket(url.path.clone()), number(&database)?))
+}
+
+fn hosts(url: &mut Url) -> Result<(Place, i64)> {
+    if url.hosts.is_empty() {
+        return Err(Error::config("a redis URL names a host, as in redis://127.0.0.1:6379"));
+    }
+    let path = url.path.trim_matches('/').to_owned();
+    let database = match (path.as_str(), url.take_option("db")) {
+        (_, None) => path,
+        ("", Some(option)) => option,
+        _ => return Err(Error::config("give the database by the path or by `db`, not both")),
+    };
+    let sentinel = url.take_option("sentinel");
+    let with_port = |default: u16| {
+        let hosts = url.hosts.iter().cloned();
+        hosts.map(|host| Host { port: host.port.or(Some(default)), ..host }).collect()
+    };
+    let place = match sentinel {
+        Some(name) if name.is_empty() => {
+            return Err(Error::config("option `sentinel` is the name of the master"));
+        }
+        Some(name) => Place::Sentinels(with_port(DEFAULT_SENTINEL_PORT), name),
+        None => Place::Hosts(with_port(DEFAULT_PORT)),
+    };
+    Ok((place, number(&database)?))
+}
+
+fn number(database: &str) -> Result<i64> {
+    const MESSAGE: &str =
+        "the path of a redis URL is the number of a database, from 0; the namespace is an option";
+    match database {
+        "" => Ok(0),
+        _ => database
+            .parse()
+            .ok()
+            .filter(|number| *number >= 0)
+            .ok_or_else(|| Error::config(MESSAGE)),
+    }
+}
+
+fn quarantine(option: Option<&str>) -> Result<Quarantine> {
+    let length = match option {
+        None => return Ok(Quarantine::Lease),
+        Some("off") => return Ok(Quarantine::For(Duration::ZERO)),
+        Some(text) => duration::parse(text)
+            .map_err(|problem| Error::config(format!("option `quarantine`: {problem}")))?,
+    };
+    if length > LONGEST_QUARANTINE {
+        return Err(Error::config(format!(
+            "`quarantine` is {length:?}; it may be `off`, or at most {LONGEST_QUARANTINE:?}"
+        )));
+    }
+    Ok(Quarantine::For(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Config> {
+        Config::parse(&mut Url::parse(url)?)
+    }
+
+    #[test]
+    fn urls_name_hosts_sentinels_and_sockets() {
+        let config = parse("redis://:pw@h/3?quarantine=off").expect("a host");
+        assert!(matches!(&config.place, Place::Hosts(hosts) if hosts[0].to_string() == "h:6379"));
+        assert_eq!((config.database, config.user), (3, None));
+        assert_eq!(config.quarantine, Quarantine::For(Duration::ZERO));
+        let config = parse("redis://a,b:1?sentinel=m&db=2").expect("two sentinels");
+        assert!(matches!(&config.place, Place::Sentinels(hosts, name)
+            if name == "m" && hosts[0].to_string() == "a:26379" && hosts[1].port == Some(1)));
+        assert_eq!((config.database, config.quarantine), (2, Quarantine::Lease));
+        let config = parse("redis+unix:///run/redis.sock?db=1").expect("a socket");
+        assert!(matches!(&config.place, Place::Socket(path) if path == "/run/redis.sock"));
+        assert_eq!(config.database, 1);
+    }
+
+    #[test]
+    fn wrong_urls_are_refused() {
+        for url in [
+            "redis://",
+            "redis://h/x",
+            "redis://h/-1",
+            "redis://h/1?db=2",
+            "redis://h?sentinel=",
+            "redis://h?quarantine=soon",
+            "redis://h?quarantine=25h",
+            "redis://h?ca=/dev/null",
+            "redis://user@h",
+            "redis+unix://h/x",
+            "unix://",
+        ] {
+            assert!(parse(url).is_err(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What Redis and its client say → our errors, case by case.
+
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
+
+use crate::error::{Effect, Error, ErrorKind};
+
+/// An error, and whether it asks for a new connection.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    pub(super) is_broken: bool,
+    /// Where a cluster says that the keys are.
+    pub(super) moved_to: Option<String>,
+}
+
+impl Failure {
+    /// One that says nothing against the connection.
+    pub(super) fn harmless(error: Error) -> Self {
+        Self { error, is_broken: false, moved_to: None }
+    }
+
+    pub(super) fn broken(error: Error) -> Self {
+        Self { error, is_broken: true, moved_to: None }
+    }
+
+    pub(super) fn of(operation: &'static str, error: &RedisError) -> Self {
+        let moved_to = error.redirect_node().map(|(address, _)| address.to_owned());
+        Self { error: from_redis(operation, error), is_broken: is_broken(error), moved_to }
+    }
+}
+
+/// Whether a new connection may do better, perhaps to another server.
+fn is_broken(error: &RedisError) -> bool {
+    match error.kind() {
+        RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
+        RedisKind::Server(kind) => matches!(
+            kind,
+            ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::MasterDown
+        ),
+        _ => error.code() == Some("NOAUTH"),
+    }
+}
+
+fn from_redis(operation: &'static str, error: &RedisError) -> Error {
+    let said = error.to_string();
+    let kind = match error.kind() {
+        RedisKind::Server(_) | RedisKind::Extension => {
+            let (code, text) = said_by_server(error);
+            return Error::new(server_kind(&code, &text), operation, format!("{code} {text}"))
+                .with_effect(server_effect(&code, &text));
+        }
+        RedisKind::AuthenticationFailed => ErrorKind::Auth,
+        RedisKind::InvalidClientConfig | RedisKind::Client | RedisKind::EmptySentinelList => {
+            ErrorKind::Config
+        }
+        RedisKind::RESP3NotSupported => ErrorKind::Unsupported,
+        RedisKind::Io => io_kind(error, &said),
+        // What came is not Redis' protocol: the first byte of a TLS alert is not, for one.
+        RedisKind::Parse => ErrorKind::Unavailable,
+        RedisKind::UnexpectedReturnType => ErrorKind::Corrupt,
+        RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
+        _ => ErrorKind::Unavailable,
+    };
+    let effect = if kind == ErrorKind::Unavailable { Effect::Unknown } else { Effect::None };
+    Error::new(kind, operation, said).with_effect(effect)
+}
+
+/// Code and text. Before Redis 7 an error within a script is told as part of another.
+fn said_by_server(error: &RedisError) -> (String, String) {
+    let code = error.code().unwrap_or("ERR");
+    let text = error.detail().unwrap_or_default();
+    if code == "ERR"
+        && text.contains("@user_script")
+        && let Some((_, inner)) = text.rsplit_once(": -")
+        && let Some((inner_code, rest)) = inner.split_once(' ')
+    {
+        return (inner_code.to_owned(), rest.to_owned());
+    }
+    (code.to_owned(), text.to_owned())
+}
+
+fn server_kind(code: &str, text: &str) -> ErrorKind {
+    let speaks_of = |part: &str| text.contains(part);
+    match code {
+        "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
+        "NOPERM" | "DENIED" => ErrorKind::Permission,
+        // Full memory, or a disk that cannot be written.
+        "OOM" | "MISCONF" => ErrorKind::Quota,
+        "WRONGTYPE" => ErrorKind::Corrupt,
+        "NOPROTO" | "CROSSSLOT" => ErrorKind::Unsupported,
+        "LOADING" | "BUSY" | "UNKILLABLE" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN"
+        | "TRYAGAIN" | "MOVED" | "ASK" | "NOREPLICAS" | "NOSCRIPT" => ErrorKind::Unavailable,
+        _ if speaks_of("AUTH") || speaks_of("invalid password") => ErrorKind::Auth,
+        _ if speaks_of("user executing the script") || speaks_of("ACL failure") => {
+            ErrorKind::Permission
+        }
+        _ if speaks_of("DB index") => ErrorKind::Config,
+        _ if speaks_of("max number of clients") => ErrorKind::Unavailable,
+        _ => ErrorKind::Unsupported,
+    }
+}
+
+/// A script that was stopped half-way has done the half before.
+fn server_effect(code: &str, text: &str) -> Effect {
+    let is_within = text.contains("script: ") || text.contains("user_script");
+    match code {
+        // Refused before the first write.
+        "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "MASTERDOWN" | "CLUSTERDOWN" => {
+            Effect::None
+        }
+        _ if is_within => Effect::Unknown,
+        _ => Effect::None,
+    }
+}
+
+fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
+    const TLS: [&str; 6] = [
+        "certificate",
+        "received fatal alert",
+        "received corrupt message",
+        "handshake",
+        "PEM",
+        "TLS",
+    ];
+    if error.is_connection_refusal() {
+        ErrorKind::Refused
+    } else if said.contains("failed to lookup address") || said.contains("dns error") {
+        ErrorKind::Dns
+    } else if TLS.iter().any(|sign| said.contains(sign)) {
+        ErrorKind::Tls
+    } else {
+        ErrorKind::Unavailable
+    }
+}

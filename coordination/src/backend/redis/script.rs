@@ -1,0 +1,191 @@
+//! The scripts, and calls of them.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Value};
+
+use super::server::{Keeps, Server};
+use crate::backend::SessionId;
+use crate::error::{Error, ErrorKind, Result};
+
+const PRELUDE: &str = include_str!("scripts/prelude.lua");
+
+/// One step each: nothing comes between what a script does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Script {
+    Greet,
+    Open,
+    Renew,
+    Close,
+    Enter,
+    Update,
+    Leave,
+    Position,
+    Look,
+    Read,
+    Write,
+    Names,
+}
+
+/// In the order of [`Script`].
+static TEXTS: LazyLock<[Text; 12]> = LazyLock::new(|| {
+    [
+        include_str!("scripts/greet.lua"),
+        include_str!("scripts/open.lua"),
+        include_str!("scripts/renew.lua"),
+        include_str!("scripts/close.lua"),
+        include_str!("scripts/enter.lua"),
+        include_str!("scripts/update.lua"),
+        include_str!("scripts/leave.lua"),
+        include_str!("scripts/position.lua"),
+        include_str!("scripts/look.lua"),
+        include_str!("scripts/read.lua"),
+        include_str!("scripts/write.lua"),
+        include_str!("scripts/names.lua"),
+    ]
+    .map(Text::new)
+});
+
+struct Text {
+    code: String,
+    hash: String,
+}
+
+impl Text {
+    fn new(body: &str) -> Self {
+        let code = format!("{PRELUDE}\n{body}");
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+}
+
+/// A script and what it is told; may be sent more than once.
+pub(super) struct Call {
+    pub(super) operation: &'static str,
+    script: Script,
+    session: Option<SessionId>,
+    arguments: Vec<Vec<u8>>,
+    quarantine: Option<i64>,
+}
+
+impl Call {
+    pub(super) fn new(operation: &'static str, script: Script) -> Self {
+        Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
+    }
+
+    /// A call of this session: on a connection that was given up it comes to nothing.
+    pub(super) fn of(mut self, session: SessionId) -> Self {
+        self.session = Some(session);
+        self
+    }
+
+    pub(super) fn with(mut self, argument: impl Into<Vec<u8>>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(super) fn with_number(self, number: u64) -> Self {
+        self.with(number.to_string())
+    }
+
+    /// To be refused while the server is up for less than this, unless it keeps all that it answered.
+    pub(super) fn quarantined(mut self, micros: i64) -> Self {
+        self.quarantine = Some(micros);
+        self
+    }
+
+    /// The command, by the script's hash or with its text.
+    pub(super) fn command(&self, clock: &str, server: &Server, epoch: u64, in_full: bool) -> Cmd {
+        let text = TEXTS.get(self.script as usize);
+        let mut command = Cmd::new();
+        match (text, in_full) {
+            (Some(text), true) => command.arg("EVAL").arg(&text.code),
+            (Some(text), false) => command.arg("EVALSHA").arg(&text.hash),
+            (None, _) => command.arg("PING"),
+        };
+        command.arg(1).arg(clock).arg(&server.run_id);
+        if let Some(session) = self.session {
+            command.arg(session.to_string()).arg(epoch);
+        }
+        for argument in &self.arguments {
+            command.arg(argument);
+        }
+        if let Some(micros) = self.quarantine {
+            command.arg(if server.keeps == Keeps::All { 0 } else { micros });
+        }
+        command
+    }
+}
+
+/// What a script answers: how it went, and what else it says.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: String,
+    rest: std::vec::IntoIter<Value>,
+}
+
+impl Answer {
+    pub(super) fn read(value: Value) -> Result<Self> {
+        let Value::Array(words) = value else { return Err(corrupt()) };
+        let mut rest = words.into_iter();
+        let status = rest.next().and_then(text_of).ok_or_else(corrupt)?;
+        Ok(Self { status, rest })
+    }
+
+    pub(super) fn is_ok(&self) -> bool {
+        self.status == "ok"
+    }
+
+    /// The next word, which has to be there.
+    pub(super) fn text(&mut self) -> Result<String> {
+        self.optional_text()?.ok_or_else(corrupt)
+    }
+
+    /// The next word; `None`: there is none.
+    pub(super) fn optional_text(&mut self) -> Result<Option<String>> {
+        match self.rest.next() {
+            None | Some(Value::Nil) => Ok(None),
+            Some(value) => text_of(value).map(Some).ok_or_else(corrupt),
+        }
+    }
+
+    /// The next word as bytes.
+    pub(super) fn bytes(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.rest.next() {
+            None | Some(Value::Nil) => Ok(None),
+            Some(Value::BulkString(bytes)) => Ok(Some(bytes)),
+            Some(_) => Err(corrupt()),
+        }
+    }
+
+    /// The next number.
+    pub(super) fn number(&mut self) -> Result<i64> {
+        match self.rest.next() {
+            Some(Value::Int(number)) => Ok(number),
+            Some(value) => text_of(value).and_then(|text| text.parse().ok()).ok_or_else(corrupt),
+            None => Err(corrupt()),
+        }
+    }
+
+    /// The next number, which is none below zero.
+    pub(super) fn natural(&mut self) -> Result<u64> {
+        u64::try_from(self.number()?).map_err(|_| corrupt())
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.rest.as_slice().is_empty()
+    }
+}
+
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        Value::Okay => Some("OK".to_owned()),
+        _ => None,
+    }
+}
+
+pub(super) fn corrupt() -> Error {
+    Error::new(ErrorKind::Corrupt, "read", "the server's answer is not what our scripts answer")
+}

@@ -1,0 +1,23 @@
+-- server, session, generation, queue, id, mode, text, how long a server must have been up (negative: or the
+-- longest lease)
+if not tick() then return { 'stranger' } end
+local session, generation, queue, id, mode, text, quarantine = unpack(ARGV, 2, 8)
+local field = field_of(queue, id)
+local refused, there = admit(session, generation, field)
+if refused then return { refused } end
+if there then
+  local seq = place_of(queue, id)
+  if not seq then
+    remove(queue, id)
+    return { 'removed' }
+  end
+  return standing(queue, mode, seq)
+end
+local length = tonumber(quarantine)
+if length < 0 then length = math.max(-length, longest) end
+if now < started + length then return { 'quarantine', started + length - now } end
+local seq = number()
+redis.call('ZADD', base .. mode .. ':' .. queue, digits(seq), id)
+redis.call('HSET', base .. 'session:' .. session, field, text)
+publish(queue, 'entered')
+return standing(queue, mode, seq)

@@ -1,0 +1,12 @@
+-- server, session (empty: another's entry), generation, queue, id, number (empty: not known)
+local session, generation, queue, id, seq = unpack(ARGV, 2, 6)
+if session ~= '' then
+  local key = base .. 'session:' .. session
+  local newest = tonumber(redis.call('HGET', key, 'generation'))
+  if newest and tonumber(generation) < newest then return { 'stale' } end
+  if newest and tonumber(generation) > newest then
+    redis.call('HSET', key, 'generation', generation)
+  end
+end
+remove(queue, id, tonumber(seq))
+return { 'ok' }

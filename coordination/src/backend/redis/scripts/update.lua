@@ -1,0 +1,19 @@
+-- server, session, generation, queue, id, mode, text, number
+if not tick() then return { 'stranger' } end
+local session, generation, queue, id, mode, text, seq = unpack(ARGV, 2, 8)
+local field = field_of(queue, id)
+local refused, there = admit(session, generation, field)
+if refused then return { refused } end
+local its, was = place_of(queue, id)
+if not there or its ~= tonumber(seq) then return { 'gone' } end
+if was == 'shared' and mode == 'exclusive' then return { 'exclusive' } end
+redis.call('HSET', base .. 'session:' .. session, field, text)
+if was == mode then
+  publish(queue, 'updated')
+  return { 'ok' }
+end
+redis.call('ZREM', base .. 'exclusive:' .. queue, id)
+redis.call('ZADD', base .. 'shared:' .. queue, digits(its), id)
+publish(queue, 'shared ' .. digits(its))
+pass(queue, its, true, false)
+return { 'ok' }

@@ -1,0 +1,91 @@
+//! Queues' values: all of a kind in one hash, owned by no session, written by compare-and-set.
+//!
+//! What is kept is the version, a blank, and the text.
+
+use super::script::{Answer, Call, Script, corrupt};
+use super::{Redis, queue_path};
+use crate::backend::stored::{StoredValue, check_name, name_in};
+use crate::backend::{Value, Write};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{self, QueueKey};
+
+/// A value as it is kept.
+pub(super) struct Kept {
+    pub(super) version: u64,
+    pub(super) stored: StoredValue,
+}
+
+impl Kept {
+    pub(super) fn read(text: &[u8]) -> Result<Self> {
+        let (version, text) = parts(text).ok_or_else(corrupt)?;
+        Ok(Self { version, stored: StoredValue::read(text)? })
+    }
+
+    pub(super) fn into_value(self) -> Value {
+        Value { version: self.version, data: self.stored.data.into() }
+    }
+}
+
+/// Version and text.
+pub(super) fn parts(kept: &[u8]) -> Option<(u64, &[u8])> {
+    let blank = kept.iter().position(|byte| *byte == b' ')?;
+    let (version, text) = kept.split_at_checked(blank)?;
+    Some((str::from_utf8(version).ok()?.parse().ok()?, text.get(1..)?))
+}
+
+/// The value that the answer has next, which may be another name's with the same hash.
+pub(super) fn value_of(queue: &QueueKey, answer: &mut Answer) -> Result<Option<Kept>> {
+    let Some(kept) = answer.bytes()? else { return Ok(None) };
+    check_name(queue, parts(&kept).map_or(&[], |(_, text)| text))?;
+    Kept::read(&kept).map(Some)
+}
+
+impl Redis {
+    pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+        let queue = &write.queue;
+        let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
+        // Under a session, so that a call that was given up is known by its connection when it comes.
+        let session = self.sessions.current().ok_or_else(none)?;
+        let text = match &write.data {
+            Some(data) => StoredValue::new(queue, write.id, data).to_bytes()?,
+            None => Vec::new(),
+        };
+        let call = Call::new("write", Script::Write)
+            .of(session)
+            .with(queue_path(queue))
+            .with(queue.kind())
+            .with(queue.encoded())
+            .with(write.expected.map(|version| version.to_string()).unwrap_or_default())
+            .with(text)
+            .with(if write.if_empty { "1" } else { "" });
+        let answer = self.connections.call(&call).await;
+        let mut answer = answer.map_err(|error| match error.kind() {
+            // A value belongs to no session: the next one may write it.
+            ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
+            _ => error,
+        })?;
+        if answer.is_ok() {
+            return answer.natural().map(Some);
+        }
+        let kept = value_of(queue, &mut answer)?;
+        // An earlier call got through, and its answer was lost.
+        Ok(kept.filter(|kept| kept.stored.id == write.id).map(|kept| kept.version))
+    }
+
+    /// The names of the queues of this kind that have a value, in order.
+    pub(super) async fn names_of_values(&self, kind: &str) -> Result<Vec<String>> {
+        let call = Call::new("list", Script::Names).with(kind);
+        let mut answer = self.connections.call(&call).await?;
+        let mut names = Vec::new();
+        while !answer.is_at_end() {
+            let name = answer.text()?;
+            let kept = answer.bytes()?.unwrap_or_default();
+            names.extend(match key::is_hashed(&name) {
+                true => parts(&kept).and_then(|(_, text)| name_in(text)),
+                false => key::unescape(&name),
+            });
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
