@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Etcd, Server, Setup};
+use crate::harness::{Etcd, Redis, Server, Setup};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,10 +13,12 @@ pub enum Backend {
     File,
     /// `etcd://`
     Etcd,
+    /// `redis://`
+    Redis,
 }
 
 /// All of them, in the order of the README's tables.
-pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd];
+pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis];
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.
@@ -55,6 +57,7 @@ impl Backend {
         Some(match self {
             Self::Memory | Self::File => return None,
             Self::Etcd => Arc::new(Etcd::set_up(setup)),
+            Self::Redis => Arc::new(Redis::set_up(setup)),
         })
     }
 

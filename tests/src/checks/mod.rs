@@ -390,6 +390,7 @@ macro_rules! conformance {
     (memory) => { $crate::conformance! { @list [memory Memory] } };
     (file) => { $crate::conformance! { @list [file File] } };
     (etcd) => { $crate::conformance! { @list [server Etcd] } };
+    (redis) => { $crate::conformance! { @list [server Redis] } };
 }
 
 /// Each check: its module, its name, and the groups of stores on which it runs.

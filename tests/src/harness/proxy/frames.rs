@@ -1,18 +1,21 @@
 //! What a stream of bytes is made of, in whatever protocol.
 
-use super::{Direction, Unit, http2::Http2};
+use super::{Direction, Unit, http2::Http2, resp::Resp};
 
 /// What client and server speak: each has a file beside this one, which finds its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
+    /// Redis' protocol, version 2 or 3.
+    Resp,
 }
 
 impl Protocol {
     pub(super) fn parser(self, direction: Direction) -> Box<dyn Parser> {
         match self {
             Self::Http2 => Box::new(Http2::new(direction)),
+            Self::Resp => Box::new(Resp::new(direction)),
         }
     }
 }

@@ -13,6 +13,7 @@ mod frames;
 mod http2;
 mod lane;
 mod member;
+mod resp;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,0 +1,94 @@
+//! Redis' protocol, as much as an administrator needs.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A paused server accepts connections but never answers.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing.
+    Nil,
+    /// A status, or text.
+    Text(String),
+    /// A number.
+    Number(i64),
+    /// Several.
+    List(Vec<Reply>),
+    /// A refusal.
+    Error(String),
+}
+
+impl Reply {
+    /// The texts in it, lists within lists included.
+    pub fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Text(text) => vec![text.clone()],
+            Self::Number(number) => vec![number.to_string()],
+            Self::List(replies) => replies.iter().flat_map(Self::texts).collect(),
+            Self::Nil | Self::Error(_) => Vec::new(),
+        }
+    }
+
+    /// The first text in it.
+    pub fn text(&self) -> Option<String> {
+        self.texts().into_iter().next()
+    }
+}
+
+/// Sends one command on a connection of its own, after logging in where that is asked for.
+pub fn ask(
+    address: SocketAddr,
+    login: Option<(&str, &str)>,
+    command: &[&str],
+) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut answers = BufReader::new(stream.try_clone()?);
+    if let Some((user, password)) = login {
+        stream.write_all(&encode(&["AUTH", user, password]))?;
+        read(&mut answers)?;
+    }
+    stream.write_all(&encode(command))?;
+    read(&mut answers)
+}
+
+fn encode(command: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len());
+    for word in command {
+        bytes += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    bytes.into_bytes()
+}
+
+fn read(from: &mut impl BufRead) -> io::Result<Reply> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let line = line.trim_end();
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(|| io::Error::other("no reply"))?;
+    let count = || rest.parse::<i64>().map_err(io::Error::other);
+    Ok(match kind {
+        "+" => Reply::Text(rest.to_owned()),
+        "-" => Reply::Error(rest.to_owned()),
+        ":" => Reply::Number(count()?),
+        "$" => match usize::try_from(count()?) {
+            Err(_) => Reply::Nil,
+            Ok(length) => {
+                let mut bytes = vec![0; length + 2];
+                from.read_exact(&mut bytes)?;
+                bytes.truncate(length);
+                Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+            }
+        },
+        "*" => match usize::try_from(count()?) {
+            Err(_) => Reply::Nil,
+            Ok(length) => Reply::List((0..length).map(|_| read(from)).collect::<Result<_, _>>()?),
+        },
+        _ => return Err(io::Error::other(format!("no reply: {line}"))),
+    })
+}

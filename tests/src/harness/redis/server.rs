@@ -1,0 +1,190 @@
+//! Redis as checks and fault rows see it.
+//!
+//! An entry is named `<namespace> <queue> <id>`, a session `<namespace> <id>`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Protocol, Proxy, Server, Setup, wait_until};
+use super::{READY, Redis, Reply};
+
+/// What clients of the library ask; whatever a script does is counted beside it.
+const REQUESTS: [&str; 5] = ["evalsha", "subscribe", "unsubscribe", "hello", "config|get"];
+
+/// The live entries of a kind: queue and id of each, by number.
+const ENTRIES: &str = "
+local base, found = '{' .. ARGV[1] .. '}:', {}
+local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
+local now = time[1] * 1000000 + time[2] + offset
+for _, mode in ipairs({ 'exclusive', 'shared' }) do
+  local begin = base .. mode .. ':'
+  for _, key in ipairs(redis.call('KEYS', begin .. ARGV[2] .. '/*')) do
+    local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for at = 1, #all, 2 do
+      local session = base .. 'session:' .. string.sub(all[at], 1, 16)
+      if tonumber(redis.call('HGET', session, 'expires') or 0) > now then
+        found[#found + 1] = { string.sub(key, #begin + 1), all[at], tonumber(all[at + 1]) }
+      end
+    end
+  end
+end
+table.sort(found, function(one, other) return one[3] < other[3] end)
+return found";
+
+/// The members with a live session.
+const MEMBERS: &str = "
+local base, found = '{' .. ARGV[1] .. '}:', {}
+local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
+local now = time[1] * 1000000 + time[2] + offset
+local begin = base .. 'member:'
+for _, key in ipairs(redis.call('KEYS', begin .. '*')) do
+  local session = base .. 'session:' .. redis.call('GET', key)
+  if tonumber(redis.call('HGET', session, 'expires') or 0) > now then
+    found[#found + 1] = string.sub(key, #begin + 1)
+  end
+end
+return found";
+
+impl Server for Redis {
+    fn set_up(setup: &Setup) -> Self {
+        assert!(!setup.peers_by_proxy, "a Redis server has no peers");
+        let options = Self::options().nodes(setup.nodes);
+        match &setup.also_at {
+            Some(address) => options.also_at(address).start(),
+            None => options.start(),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        "redis"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        self.nodes.iter().collect()
+    }
+
+    fn wait_ready(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let is_ready = || {
+                !node.is_running()
+                    || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Text(text)) if text == "PONG")
+                    // It wants a password: so it serves.
+                    || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Error(text)) if text.starts_with("NOAUTH"))
+            };
+            assert!(wait_until(READY, is_ready), "not ready: {}", node.log());
+        }
+    }
+
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for index in 0..self.nodes.len() {
+            let Ok(info) = self.try_ask(index, &["INFO", "commandstats"]) else { continue };
+            for line in info.text().unwrap_or_default().lines() {
+                if let Some((command, calls)) = count_in(line) {
+                    *counts.entry(command).or_default() += calls;
+                }
+            }
+        }
+        counts
+    }
+
+    fn url(&self, authority: &str, namespace: &str) -> String {
+        match namespace {
+            "" => format!("redis://{authority}"),
+            _ => format!("redis://{authority}/?namespace={namespace}"),
+        }
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let authority = self.authority();
+        vec![
+            (format!("redis://user:secret@{authority}"), ErrorKind::Auth),
+            (format!("redis://user@{authority}"), ErrorKind::Config),
+            (format!("redis://{authority}/99"), ErrorKind::Config),
+            (format!("redis://{authority}/namespace"), ErrorKind::Config),
+        ]
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::speaking(Protocol::Resp, self.nodes[index].address())
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        let Reply::List(found) = self.ask(&["EVAL", ENTRIES, "0", namespace, kind]) else {
+            return Vec::new();
+        };
+        let name = |entry: &Reply| {
+            let words = entry.texts();
+            format!("{namespace} {} {}", words[0], words[1])
+        };
+        found.iter().map(name).collect()
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        let score = |key: &String| self.ask(&["ZSCORE", key, id_of(entry)]).text()?.parse().ok();
+        keys_of(entry).iter().find_map(score).unwrap_or_default()
+    }
+
+    fn session_of(&self, entry: &str) -> Option<String> {
+        let (namespace, _) = entry.split_once(' ')?;
+        Some(format!("{namespace} {}", id_of(entry).get(..16)?))
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        self.ask(&["EVAL", MEMBERS, "0", namespace]).texts()
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        let id = self.ask(&["GET", &format!("{{{namespace}}}:member:{member}")]).text()?;
+        Some(format!("{namespace} {id}"))
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        let remove = |key: &String| self.ask(&["ZREM", key, id_of(entry)]) == Reply::Number(1);
+        keys_of(entry).iter().any(remove)
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        let Some((namespace, id)) = session.split_once(' ') else { return false };
+        let key = format!("{{{namespace}}}:session:{id}");
+        if self.ask(&["EXISTS", &key]) != Reply::Number(1) {
+            return false;
+        }
+        self.ask(&["HSET", &key, "expires", "1"]);
+        self.ask(&["ZADD", &format!("{{{namespace}}}:sessions"), "1", id]);
+        true
+    }
+
+    /// What is no entry of a live session is removed by whoever meets it.
+    fn put_strangers(&self, _namespace: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+
+    fn notice(&self, heartbeat: Duration) -> Duration {
+        heartbeat
+    }
+}
+
+/// Where the entry stands, if it does.
+fn keys_of(entry: &str) -> [String; 2] {
+    let mut words = entry.split(' ');
+    let (namespace, queue) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    ["exclusive", "shared"].map(|mode| format!("{{{namespace}}}:{mode}:{queue}"))
+}
+
+fn id_of(entry: &str) -> &str {
+    entry.rsplit(' ').next().unwrap_or_default()
+}
+
+/// Reads `cmdstat_evalsha:calls=3,usec=…`.
+fn count_in(line: &str) -> Option<(String, u64)> {
+    let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+    let calls = rest.split(',').next()?.parse().ok()?;
+    REQUESTS.contains(&command).then(|| (command.to_owned(), calls))
+}

@@ -1,0 +1,4 @@
+//! `redis://` keeps the contract.
+#![cfg(feature = "redis")]
+
+coordination_tests::conformance!(redis);
