@@ -230,7 +230,8 @@ impl Connections {
             match self.connection().await {
                 Ok(connection) => return Ok(connection.server.clone()),
                 Err(failure) if left == 0 => {
-                    return Err(self.advised(failure.error).at(&self.link.shown()));
+                    let error = self.advised(failure.error).await;
+                    return Err(error.at(&self.link.shown()));
                 }
                 Err(_) => {}
             }
@@ -238,14 +239,15 @@ impl Connections {
     }
 
     /// With advice where the other side does not speak as we do.
-    fn advised(&self, error: Error) -> Error {
-        let is_noise = error.to_string().contains("Could not parse");
-        let is_tls = error.kind() == ErrorKind::Tls;
-        if !self.link.is_secure() && (is_noise || is_tls) {
-            let message = "the server wants TLS, or is none of Redis: try rediss://";
-            return Error::new(ErrorKind::Tls, "connect", message).with_source(error);
-        }
-        error
+    async fn advised(&self, error: Error) -> Error {
+        let advice = match (error.kind(), self.link.is_secure()) {
+            (ErrorKind::Tls, false) => "the server wants TLS, or is no Redis: try rediss://",
+            (ErrorKind::Unavailable, true) if self.link.speaks_plainly(0).await => {
+                "the server has no TLS: use redis://"
+            }
+            _ => return error,
+        };
+        Error::new(ErrorKind::Tls, "connect", advice).with_source(error)
     }
 
     /// Told of every connection that is given up; its value is the number of the one in use.

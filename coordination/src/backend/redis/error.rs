@@ -58,7 +58,8 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         }
         RedisKind::RESP3NotSupported => ErrorKind::Unsupported,
         RedisKind::Io => io_kind(error, &said),
-        // What came is not Redis' protocol: the first byte of a TLS alert is not, for one.
+        // What came is not Redis' protocol, as an alert of TLS is not.
+        RedisKind::Parse if operation == "connect" => ErrorKind::Tls,
         RedisKind::Parse => ErrorKind::Unavailable,
         RedisKind::UnexpectedReturnType => ErrorKind::Corrupt,
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,

@@ -18,6 +18,9 @@ use super::server::Server;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
+/// How long a server may take to answer that should not.
+const PLAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How connections are made.
 pub(super) struct Link {
     config: Config,
@@ -83,6 +86,23 @@ impl Link {
                 let master = self.master(host_at(hosts, nth)?, name).await?;
                 self.connect_to(&master, config).await
             }
+        }
+    }
+
+    /// Whether the `nth` place answers without TLS. Such a server keeps silent when it is spoken to by TLS.
+    pub(super) async fn speaks_plainly(&self, nth: usize) -> bool {
+        let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.config.place else {
+            return false;
+        };
+        let Ok(host) = host_at(hosts, nth) else { return false };
+        let address = ConnectionAddr::Tcp(host.name.clone(), host.port.unwrap_or_default());
+        let Ok(info) = address.into_connection_info() else { return false };
+        let Ok(client) = Client::open(info.set_redis_settings(anonymous())) else { return false };
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PLAIN_TIMEOUT));
+        match client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(_) => true,
+            // A refusal is an answer.
+            Err(error) => !error.is_io_error(),
         }
     }
 

@@ -1,4 +1,5 @@
 -- server, session (empty: another's entry), generation, queue, id, number (empty: not known)
+if not tick() then return { 'stranger' } end
 local session, generation, queue, id, seq = unpack(ARGV, 2, 6)
 if session ~= '' then
   local key = base .. 'session:' .. session

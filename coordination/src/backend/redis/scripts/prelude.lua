@@ -13,6 +13,7 @@
 
 local base = string.sub(KEYS[1], 1, -6)
 local now, last, started, longest, epoch
+local finish
 
 -- A number as text: Lua's own conversion keeps 14 digits.
 local function digits(number)
@@ -76,11 +77,12 @@ end
 
 -- Tells a waiter that what blocked him does so no more, and whether his turn has come by that.
 local function tell(queue, gone, waiter, seq, mode)
-  local channel = redis.call('HGET', session_of(waiter), 'channel')
-  if not channel then return end
+  local found = redis.call('HMGET', session_of(waiter), 'channel', 'expires')
+  if not found[1] then return end
+  if tonumber(found[2]) <= now then return finish(string.sub(waiter, 1, 16)) end
   local turn = before(queue, mode, tonumber(seq)) and 'blocked' or 'free'
   local words = { queue, digits(gone), mode, seq, turn }
-  redis.call('PUBLISH', base .. 'client:' .. channel, table.concat(words, ' '))
+  redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
 end
 
 -- An entry has gone, or has become shared: tells those whom it alone kept waiting.
@@ -123,7 +125,7 @@ local function remove(queue, id, only)
 end
 
 -- Ends a session and all that it owns.
-local function finish(id)
+function finish(id)
   local key = base .. 'session:' .. id
   local all = redis.call('HGETALL', key)
   redis.call('DEL', key)
