@@ -13,6 +13,8 @@ mod contention;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "_network")]
 mod server;
 
@@ -39,6 +41,10 @@ fn main() -> Outcome {
     if wanted("etcd") {
         runtime.block_on(server::all::<etcd::Etcd>())?;
     }
+    #[cfg(feature = "redis")]
+    if wanted("redis") {
+        runtime.block_on(server::all::<redis::Redis>())?;
+    }
     Ok(())
 }
 
@@ -48,6 +54,8 @@ async fn contend(store: &str, contender: &str) -> Outcome {
     match store {
         #[cfg(feature = "etcd")]
         "etcd" => contention::contend::<etcd::Etcd>(contender).await,
+        #[cfg(feature = "redis")]
+        "redis" => contention::contend::<redis::Redis>(contender).await,
         _ => Err(format!("no store of this build: {store}").into()),
     }
 }
