@@ -33,6 +33,8 @@ macro_rules! each_store {
         const _: &[fn($crate::checks::Backend)] = &[$($test),+];
         #[cfg(feature = "etcd")]
         $crate::each_store! { @on etcd Etcd $($test)+ }
+        #[cfg(feature = "redis")]
+        $crate::each_store! { @on redis Redis $($test)+ }
     };
     (@on $store:ident $backend:ident $($test:ident)+) => {
         mod $store {

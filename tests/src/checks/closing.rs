@@ -41,6 +41,9 @@ pub async fn interrupted_connect(scene: &Scene<'_>) -> Result<()> {
     if let Some(visitor) = scene.interrupt(visitor(scene.stage).connect(&url)).await? {
         take_turn(&visitor).await?;
         visitor.stop().await?;
+    } else if scene.stage.has_server() {
+        // It may be on its way in (contract C2), and has the member id until it is out again.
+        sleep(2 * MOMENT).await;
     }
     take_turn(&scene.other).await.map(drop)
 }

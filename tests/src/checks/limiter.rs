@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::interruption::{Scene, at_every_poll};
-use super::tools::PATIENCE;
+use super::tools::{MOMENT, PATIENCE};
 use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
 
@@ -103,6 +103,8 @@ pub async fn lm1_other_numbers_are_an_error(stage: &Stage) -> Result<()> {
     assert!(held.is_held());
     let waiting = in_background(&limiter(&other, 1, 1));
     until_inside(&mine, 1, 1).await;
+    // It has seen which numbers are stored.
+    sleep(MOMENT).await;
     mine.resize(2).await?;
     let Admission::Working(second) = admitted(waiting).await? else { panic!("there is room") };
     assert_eq!((held.slot(), second.slot()), (1, 2));

@@ -143,6 +143,8 @@ pub async fn p1_resized(stage: &Stage) -> Result<()> {
     let first = mine.acquire(None).await?;
     let waiting = in_background(&semaphore(&other, 1), 1);
     until_entries(&mine, 2).await;
+    // It has seen that one is the number that there are.
+    sleep(MOMENT).await;
     mine.resize(2).await?;
     let second = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
     assert_eq!((first.slot(), second.slot()), (0, 1));

@@ -113,6 +113,7 @@ macro_rules! fault_rows {
     // The stores.
     (file) => { $crate::fault_rows! { @list [file File] } };
     (etcd) => { $crate::fault_rows! { @servers_and_three Etcd } };
+    (redis) => { $crate::fault_rows! { @servers Redis } };
 }
 
 /// Each row: its name, and which stores it is for.

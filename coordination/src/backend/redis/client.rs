@@ -5,7 +5,7 @@
 //! Each has a number: the server refuses what comes on a connection older than the newest one it has heard
 //! of, so that a call that was given up can do no harm, however late it arrives.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -22,6 +22,8 @@ use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
 
+/// How long the first connection may take.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 /// While a session can still be saved, a connection is tried at least this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
@@ -37,8 +39,8 @@ pub(super) struct Connections {
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
     in_flight: Semaphore,
-    /// Held by the one who makes a connection; the others wait for it.
-    connecting: tokio::sync::Mutex<()>,
+    /// What becomes of the connection that is being made, if one is.
+    making: Mutex<Option<watch::Receiver<Made>>>,
     /// Held while what is listened to changes.
     subscribing: tokio::sync::Mutex<()>,
     /// Between connections once all places have failed, while a session can still be saved.
@@ -58,13 +60,17 @@ struct Current {
     heard: Option<Instant>,
     /// Connections given up since an answer came.
     failures: usize,
-    /// When an answer came on any connection.
-    last_heard: Instant,
+    /// When an answer came on any connection; `None`: never.
+    heard_at_all: Option<Instant>,
+    begun: Instant,
     hurry: DecorrelatedJitter,
     calm: DecorrelatedJitter,
     /// No new connection before this.
     pause_until: Option<Instant>,
 }
+
+/// What came of making a connection; `None`: nothing yet.
+type Made = Option<Result<Arc<Connection>, Failure>>;
 
 /// A connection in use.
 pub(super) struct Connection {
@@ -106,7 +112,8 @@ impl Connections {
                 index: 0,
                 heard: None,
                 failures: 0,
-                last_heard: Instant::now(),
+                heard_at_all: None,
+                begun: Instant::now(),
                 hurry,
                 calm,
                 pause_until: None,
@@ -114,7 +121,7 @@ impl Connections {
             epoch: watch::Sender::new(1),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
-            connecting: tokio::sync::Mutex::new(()),
+            making: Mutex::default(),
             subscribing: tokio::sync::Mutex::new(()),
             hurry,
             calm,
@@ -126,24 +133,44 @@ impl Connections {
 
     /// The connection in use, made if there is none.
     ///
-    /// One caller makes it for all, and not before the pause is over that follows when all places
-    /// have failed: a server that is down, or coming up, is not stormed (contract R4).
+    /// One task makes it for all, whoever of them gives up meanwhile, and not before the pause is over that
+    /// follows when all places have failed: a server that is down, or coming up, is not stormed (contract R4).
     pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         if let Some(found) = self.connected() {
             return Ok(found);
         }
-        let _one_at_a_time = self.connecting.lock().await;
+        let mut made = self.making().get_or_insert_with(|| self.start_making()).clone();
+        let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
+        // Without an answer the runtime is going away.
+        let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
+        made.unwrap_or_else(|| Err(Failure::harmless(gone())))
+    }
+
+    fn start_making(self: &Arc<Self>) -> watch::Receiver<Made> {
+        let (sender, made) = watch::channel(None);
+        let connections = Arc::clone(self);
+        tokio::spawn(async move {
+            let outcome = connections.make().await;
+            connections.making().take();
+            sender.send_replace(Some(outcome));
+        });
+        made
+    }
+
+    async fn make(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         if let Some(found) = self.connected() {
             return Ok(found);
         }
-        let (index, epoch, pause_until) = {
+        let (index, epoch, pause_until, is_first) = {
             let current = self.current();
-            (current.index, *self.epoch.borrow(), current.pause_until)
+            let is_first = current.heard_at_all.is_none();
+            (current.index, *self.epoch.borrow(), current.pause_until, is_first)
         };
         if let Some(moment) = pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
-        let limit = connect_timeout(self.patience);
+        // At first there is nothing yet that could be lost by patience.
+        let limit = if is_first { FIRST_TIMEOUT } else { connect_timeout(self.patience) };
         let connected = tokio::time::timeout(limit, self.connect(index, epoch)).await;
         let connected = connected.unwrap_or_else(|_| {
             let message = format!("no answer within {limit:?}");
@@ -218,6 +245,10 @@ impl Connections {
         Ok(connection)
     }
 
+    fn making(&self) -> MutexGuard<'_, Option<watch::Receiver<Made>>> {
+        self.making.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn connected(&self) -> Option<Arc<Connection>> {
         self.current().connection.clone()
     }
@@ -263,7 +294,8 @@ impl Connections {
             current.heard = None;
             current.failures += 1;
             if current.failures >= self.link.places() {
-                let is_too_late = current.last_heard.elapsed() > self.lease;
+                let heard = current.heard_at_all.unwrap_or(current.begun);
+                let is_too_late = heard.elapsed() > self.lease;
                 let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
                 let pause = delays.next_delay();
                 current.pause_until = Some(Instant::now() + pause);
@@ -277,8 +309,8 @@ impl Connections {
     fn heard(&self, epoch: u64) {
         let mut current = self.current();
         if *self.epoch.borrow() == epoch {
-            current.last_heard = Instant::now();
-            current.heard = Some(current.last_heard);
+            current.heard = Some(Instant::now());
+            current.heard_at_all = current.heard;
             if current.failures > 0 {
                 current.failures = 0;
                 (current.hurry, current.calm) = (self.hurry, self.calm);
@@ -348,7 +380,7 @@ impl Connections {
         outcome.map_err(|failure| failure.error)
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+    fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

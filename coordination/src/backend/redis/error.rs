@@ -5,7 +5,7 @@ use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 use crate::error::{Effect, Error, ErrorKind};
 
 /// An error, and whether it asks for a new connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
     pub(super) is_broken: bool,

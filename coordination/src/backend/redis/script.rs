@@ -30,20 +30,20 @@ pub(super) enum Script {
 /// In the order of [`Script`].
 static TEXTS: LazyLock<[Text; 12]> = LazyLock::new(|| {
     [
-        include_str!("scripts/greet.lua"),
-        include_str!("scripts/open.lua"),
-        include_str!("scripts/renew.lua"),
-        include_str!("scripts/close.lua"),
-        include_str!("scripts/enter.lua"),
-        include_str!("scripts/update.lua"),
-        include_str!("scripts/leave.lua"),
-        include_str!("scripts/position.lua"),
-        include_str!("scripts/look.lua"),
-        include_str!("scripts/read.lua"),
-        include_str!("scripts/write.lua"),
-        include_str!("scripts/names.lua"),
+        ("", include_str!("scripts/greet.lua")),
+        ("", include_str!("scripts/open.lua")),
+        ("", include_str!("scripts/renew.lua")),
+        ("", include_str!("scripts/close.lua")),
+        (include_str!("scripts/enter_fast.lua"), include_str!("scripts/enter.lua")),
+        ("", include_str!("scripts/update.lua")),
+        (include_str!("scripts/leave_fast.lua"), include_str!("scripts/leave.lua")),
+        ("", include_str!("scripts/position.lua")),
+        ("", include_str!("scripts/look.lua")),
+        ("", include_str!("scripts/read.lua")),
+        ("", include_str!("scripts/write.lua")),
+        ("", include_str!("scripts/names.lua")),
     ]
-    .map(Text::new)
+    .map(|(fast, body)| Text::new(fast, body))
 });
 
 struct Text {
@@ -52,8 +52,9 @@ struct Text {
 }
 
 impl Text {
-    fn new(body: &str) -> Self {
-        let code = format!("{PRELUDE}\n{body}");
+    /// `fast` answers most calls before the functions of the prelude are made, which takes the longest.
+    fn new(fast: &str, body: &str) -> Self {
+        let code = format!("{fast}\n{PRELUDE}\n{body}");
         let hash = redis::Script::new(&code).get_hash().to_owned();
         Self { code, hash }
     }

@@ -167,7 +167,7 @@ impl Server for Redis {
     }
 
     fn notice(&self, heartbeat: Duration) -> Duration {
-        heartbeat
+        heartbeat + Duration::from_millis(50)
     }
 }
 

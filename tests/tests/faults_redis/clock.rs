@@ -1,0 +1,215 @@
+//! F-28, F-29: clocks are set, the server's and the client's.
+//!
+//! A shim that is compiled here and loaded before the C library adds to the time what a file says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use coordination_tests::faults::{SCHEDULING, Site};
+use coordination_tests::harness::{Redis, Scratch};
+
+use super::{LONG, site};
+
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+
+static long long offset(void) {
+    long long milliseconds = 0;
+    FILE *file = fopen(getenv("CLOCK_OFFSET"), "r");
+    if (file) {
+        if (fscanf(file, "%lld", &milliseconds) != 1) milliseconds = 0;
+        fclose(file);
+    }
+    return milliseconds;
+}
+
+static void add(long long *seconds, long *rest, long unit) {
+    long long milliseconds = offset();
+    *seconds += milliseconds / 1000;
+    *rest += (milliseconds % 1000) * (unit / 1000);
+    while (*rest < 0) { *rest += unit; *seconds -= 1; }
+    while (*rest >= unit) { *rest -= unit; *seconds += 1; }
+}
+
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int outcome = real(id, now);
+    if (outcome == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
+        long long seconds = now->tv_sec;
+        add(&seconds, &now->tv_nsec, 1000000000);
+        now->tv_sec = seconds;
+    }
+    return outcome;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    static int (*real)(struct timeval *, void *);
+    if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
+    int outcome = real(now, zone);
+    if (outcome == 0) {
+        long long seconds = now->tv_sec;
+        add(&seconds, &now->tv_usec, 1000000);
+        now->tv_sec = seconds;
+    }
+    return outcome;
+}
+
+time_t time(time_t *into) {
+    struct timeval now;
+    gettimeofday(&now, NULL);
+    if (into) *into = now.tv_sec;
+    return now.tv_sec;
+}
+"#;
+
+/// A clock that can be set.
+struct Clock {
+    library: PathBuf,
+    offset: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let scratch = Scratch::new("clock");
+        let (source, library) = (scratch.join("shim.c"), scratch.join("shim.so"));
+        fs::write(&source, SHIM).expect("the scratch directory is writable");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([library.as_path(), source.as_path(), Path::new("-ldl")])
+            .status()
+            .expect("a C compiler is installed");
+        assert!(compiled.success(), "the shim does not compile");
+        let clock = Self { library, offset: scratch.join("offset"), _scratch: scratch };
+        clock.set(0);
+        clock
+    }
+
+    /// So many milliseconds ahead.
+    fn set(&self, milliseconds: i64) {
+        let new = self.offset.with_extension("new");
+        fs::write(&new, milliseconds.to_string()).expect("the scratch directory is writable");
+        fs::rename(new, &self.offset).expect("the scratch directory is writable");
+    }
+
+    /// A server whose clock it is.
+    fn site(&self) -> (Arc<Redis>, Site) {
+        let options = Redis::options();
+        let options = options.environment("LD_PRELOAD", &self.library);
+        let (redis, site) = site(options.environment("CLOCK_OFFSET", &self.offset), "");
+        let seconds = || redis.ask(&["TIME"]).text().and_then(|text| text.parse::<i64>().ok());
+        let before = seconds().expect("a number");
+        self.set(100_000);
+        let after = seconds().expect("a number");
+        self.set(0);
+        assert!((99..=102).contains(&(after - before)), "the shim does nothing");
+        (redis, site)
+    }
+}
+
+/// Set forward, it ends leases early: holders learn that with their next heartbeat.
+#[test]
+fn f28_server_clock_set_forward() {
+    let clock = Clock::new();
+    let (_redis, site) = clock.site();
+    let (holder, other) = (site.process("holder"), site.process("other"));
+    let old = holder.acquire("x");
+    holder.observe("x");
+    let set = Instant::now();
+    clock.set(160_000);
+    let lost = holder.lost(LONG);
+    let took = set.elapsed();
+    println!("F-28 redis, +60 s: told after {took:?}: {}", lost.reason);
+    assert!(took <= site.heartbeat + SCHEDULING, "{took:?}");
+    assert!(other.acquire("x").token > old.token);
+}
+
+/// Set back by an hour, it goes on for us from where it was: nothing is lost, tokens rise, and whoever dies is
+/// followed within the lease.
+#[test]
+fn f28_server_clock_set_back() {
+    let clock = Clock::new();
+    let (_redis, site) = clock.site();
+    let (holder, other) = (site.process("holder"), site.process("other"));
+    let first = holder.acquire("x");
+    holder.observe("x");
+    clock.set(-3_600_000);
+    sleep(3 * site.heartbeat);
+    holder.keeps("x");
+    holder.release("x");
+    let second = other.acquire("x");
+    assert!(second.token > first.token, "{} after {}", second.token, first.token);
+    let waiting = holder.wait_for("x");
+    holder.sees_contenders("x", 2);
+    let killed = Instant::now();
+    other.kill();
+    let third = holder.granted(waiting, LONG);
+    let took = killed.elapsed();
+    println!("F-28 redis, −1 h: followed after {took:?}");
+    assert!(took <= site.crash_release(), "{took:?}");
+    assert!(third.token > second.token);
+}
+
+/// Stepping each second, a little forward and back.
+#[test]
+fn f28_server_clock_steps() {
+    let clock = Clock::new();
+    let (_redis, site) = clock.site();
+    let (holder, other) = (site.process("holder"), site.process("other"));
+    holder.acquire("x");
+    holder.observe("x");
+    let mut last = 0;
+    for step in [400, -700, 900, -1_000, 500, 0, 800, -300] {
+        clock.set(step);
+        sleep(Duration::from_millis(1_000));
+        let token = other.acquire("y").token;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        other.release("y");
+    }
+    holder.keeps("x");
+}
+
+/// The client's wall clock is of no interest.
+#[test]
+fn f29_client_clock_set() {
+    let clock = Clock::new();
+    let (_redis, site) = site(Redis::options(), "");
+    let script = clock.library.with_file_name("worker.sh");
+    let text = format!(
+        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec {} \"$@\"\n",
+        clock.library.display(),
+        clock.offset.display(),
+        site.worker
+    );
+    fs::write(&script, text).expect("the scratch directory is writable");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).expect("ours");
+    let mut set = site.clone();
+    set.worker = script.display().to_string();
+    let (holder, other) = (set.process("holder"), site.process("other"));
+    let mut last = holder.acquire("x").token;
+    holder.observe("x");
+    for hours in [1, -1] {
+        clock.set(hours * 3_600_000);
+        sleep(3 * site.heartbeat);
+        holder.keeps("x");
+    }
+    holder.release("x");
+    for process in [&other, &holder] {
+        let token = process.acquire("x").token;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        process.release("x");
+    }
+}
