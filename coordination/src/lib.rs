@@ -44,6 +44,7 @@
 //! | `file:///dir` | a directory on a local file system | processes of one host | `file` |
 //! | `etcd://h1:2379,h2:2379/namespace` | etcd 3.4 or newer | processes of many hosts | `etcd` |
 //! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
+//! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //!
 //! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`. A user and a password go
 //! before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are written
@@ -73,6 +74,8 @@
 //! | `etcds` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
 //! | `etcds` | `server_name` | the host | what the server's certificate says |
 //! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |
+//! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
+//! | `rediss` | `ca`, `cert`, `key`, `server_name` | as of `etcds` | as of `etcds` |
 //!
 //! # Features
 //!
