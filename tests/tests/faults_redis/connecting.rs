@@ -58,13 +58,13 @@ fn f48_users() {
     redis.ask(&rights);
     client.refused(&format!("redis://ours:canary-34@{at}"), &["Auth"]);
     client.refused(&format!("redis://nobody:canary-34@{at}"), &["Auth"]);
-    client.refused(&format!("redis://:canary-34@{at}"), &["Auth"]);
     client.connects(&format!("redis://ours:right-canary-1@{at}"));
     // The user's rights end at the namespace.
     client
         .refused(&format!("redis://ours:right-canary-1@{at}?namespace=elsewhere"), &["Permission"]);
     redis.ask(&["ACL", "SETUSER", "default", "on", "resetpass", ">right-canary-2"]);
     client.refused(&format!("redis://{at}"), &["Auth"]);
+    client.refused(&format!("redis://:canary-34@{at}"), &["Auth"]);
     client.connects(&format!("redis://:right-canary-2@{at}"));
     client.is_discreet();
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::{Process, Site};
+use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{
     Launch, Redis, Scratch, Server, ports::free_address, wait_until,
 };
@@ -33,11 +34,10 @@ fn f25_failover_to_a_lagging_replica() {
     let site = site.at(format!("{},{}", addresses[0], addresses[1]));
     let (holder, other) = (site.process("holder"), site.process("other"));
     // It hears no more from here on.
-    redis.node(1).pause();
+    redis.try_ask(1, &["REPLICAOF", "127.0.0.1", "1"]).expect("it answers");
     let old = holder.acquire("x");
     holder.observe("x");
     redis.node(0).kill();
-    redis.node(1).resume();
     redis.try_ask(1, &["REPLICAOF", "NO", "ONE"]).expect("it answers");
     let promoted = Instant::now();
     // Its entry is gone, its session may be there still.
@@ -68,7 +68,12 @@ fn f25_sentinels() {
     let holder = by.process("holder");
     let first = holder.acquire("x");
     holder.release("x");
-    ask(&["SENTINEL", "FAILOVER", "mymaster"]).expect("it answers");
+    // Not before it trusts the replica.
+    let begins = || {
+        let begun = ask(&["SENTINEL", "FAILOVER", "mymaster"]);
+        begun.is_ok_and(|reply| reply == Reply::Text("OK".to_owned()))
+    };
+    assert!(wait_until(LONG, begins), "the Sentinel does not begin");
     let moved = Instant::now();
     let is_master = || {
         let info = redis.try_ask(1, &["INFO", "replication"]).ok().and_then(|info| info.text());

@@ -5,6 +5,7 @@
 //! Each has a number: the server refuses what comes on a connection older than the newest one it has heard
 //! of, so that a call that was given up can do no harm, however late it arrives.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use crate::retry::DecorrelatedJitter;
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 /// While a session can still be saved, a connection is tried at least this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 /// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
 /// be given up, the connection with it, and all would come again, for ever.
 const IN_FLIGHT: usize = 64;
@@ -67,6 +69,8 @@ struct Current {
     calm: DecorrelatedJitter,
     /// No new connection before this.
     pause_until: Option<Instant>,
+    /// The server that was greeted last.
+    run_id: Option<String>,
 }
 
 /// What came of making a connection; `None`: nothing yet.
@@ -78,6 +82,8 @@ pub(super) struct Connection {
     pub(super) server: Server,
     redis: MultiplexedConnection,
     clock: String,
+    /// The scripts that were sent in full, a bit each.
+    sent: AtomicU16,
 }
 
 /// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
@@ -117,6 +123,7 @@ impl Connections {
                 hurry,
                 calm,
                 pause_until: None,
+                run_id: None,
             }),
             epoch: watch::Sender::new(1),
             patience,
@@ -240,8 +247,14 @@ impl Connections {
         };
         let (server, ()) = tokio::try_join!(probe(&redis), subscribing)?;
         self.hub.subscribed(&channels, epoch);
-        let connection = Connection { epoch, server, redis, clock: self.clock.clone() };
-        connection.greet().await?;
+        let clock = self.clock.clone();
+        let connection = Connection { epoch, server, redis, clock, sent: AtomicU16::new(0) };
+        let run_id = &connection.server.run_id;
+        // Otherwise its clock knows it, or says that it does not.
+        if self.current().run_id.as_ref() != Some(run_id) {
+            connection.greet().await?;
+            self.current().run_id = Some(run_id.clone());
+        }
         Ok(connection)
     }
 
@@ -272,9 +285,13 @@ impl Connections {
     /// With advice where the other side does not speak as we do.
     async fn advised(&self, error: Error) -> Error {
         let advice = match (error.kind(), self.link.is_secure()) {
-            (ErrorKind::Tls, false) => "the server wants TLS, or is no Redis: try rediss://",
-            (ErrorKind::Unavailable, true) if self.link.speaks_plainly(0).await => {
-                "the server has no TLS: use redis://"
+            (ErrorKind::Tls, false) => WANTS_TLS,
+            (ErrorKind::Unavailable, is_secure) if self.link.speaks_otherwise().await => {
+                if is_secure {
+                    "the server has no TLS: use redis://"
+                } else {
+                    WANTS_TLS
+                }
             }
             _ => return error,
         };
@@ -421,7 +438,9 @@ impl Connection {
             let command = call.command(&self.clock, &self.server, self.epoch, in_full);
             command.query_async::<Value>(&mut self.redis.clone()).await
         };
-        let answer = match send(false).await {
+        // That a server does not know a script costs a round trip: so it is told at first.
+        let is_first = self.sent.fetch_or(call.bit(), Ordering::Relaxed) & call.bit() == 0;
+        let answer = match send(is_first).await {
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
                 send(true).await
             }

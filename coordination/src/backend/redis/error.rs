@@ -65,7 +65,9 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    let effect = if kind == ErrorKind::Unavailable { Effect::Unknown } else { Effect::None };
+    // The request may have been under way when the connection broke.
+    let is_open = kind == ErrorKind::Unavailable && operation != "connect";
+    let effect = if is_open { Effect::Unknown } else { Effect::None };
     Error::new(kind, operation, said).with_effect(effect)
 }
 

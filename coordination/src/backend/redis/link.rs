@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// How long a server may take to answer that should not.
-const PLAIN_TIMEOUT: Duration = Duration::from_millis(500);
+const OTHERWISE: Duration = Duration::from_millis(500);
 
 /// How connections are made.
 pub(super) struct Link {
@@ -89,20 +89,28 @@ impl Link {
         }
     }
 
-    /// Whether the `nth` place answers without TLS. Such a server keeps silent when it is spoken to by TLS.
-    pub(super) async fn speaks_plainly(&self, nth: usize) -> bool {
+    /// Whether the first place would answer, had we spoken by TLS where we did not, or the other way: such
+    /// servers keep silent, or hang up.
+    pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.config.place else {
             return false;
         };
-        let Ok(host) = host_at(hosts, nth) else { return false };
-        let address = ConnectionAddr::Tcp(host.name.clone(), host.port.unwrap_or_default());
+        let Ok(Host { name, port }) = host_at(hosts, 0).cloned() else { return false };
+        let (host, port) = (name, port.unwrap_or_default());
+        let address = match self.is_secure() {
+            true => ConnectionAddr::Tcp(host, port),
+            false => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
         let Ok(info) = address.into_connection_info() else { return false };
         let Ok(client) = Client::open(info.set_redis_settings(anonymous())) else { return false };
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PLAIN_TIMEOUT));
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(OTHERWISE));
         match client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(_) => true,
-            // A refusal is an answer.
-            Err(error) => !error.is_io_error(),
+            // A refusal is an answer, and so is a certificate.
+            Err(error) => {
+                !error.is_io_error()
+                    || Failure::of("connect", &error).error.kind() == ErrorKind::Tls
+            }
         }
     }
 
@@ -257,7 +265,7 @@ pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
     Some(Host { name: name.to_owned(), port: Some(port) })
 }
 
-/// How long a new connection may take, where a call may take this long.
+/// How long a new connection may take, where a call may take this long: it is two round trips, and the call one.
 pub(super) fn connect_timeout(patience: Duration) -> Duration {
-    patience * 4 / 5
+    2 * patience
 }

@@ -74,6 +74,11 @@ impl Call {
         Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
     }
 
+    /// One bit for each script.
+    pub(super) fn bit(&self) -> u16 {
+        1 << self.script as u16
+    }
+
     /// A call of this session: on a connection that was given up it comes to nothing.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
