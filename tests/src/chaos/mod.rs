@@ -55,6 +55,8 @@ impl Store {
     pub const ETCD: Self = Self { backend: Backend::Etcd, nodes: 1 };
     /// Three of them.
     pub const ETCD3: Self = Self { backend: Backend::Etcd, nodes: 3 };
+    /// A Redis server that keeps what it answered.
+    pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
 
     /// Those of this build.
     pub const ALL: &[Self] = &[
@@ -63,6 +65,8 @@ impl Store {
         Self::ETCD,
         #[cfg(feature = "etcd")]
         Self::ETCD3,
+        #[cfg(feature = "redis")]
+        Self::REDIS,
     ];
 
     /// The lease, where there is one.

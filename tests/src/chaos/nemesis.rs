@@ -75,6 +75,10 @@ pub enum Fault {
     Compaction,
     /// The server's quota is used up.
     NoSpace,
+    /// The server forgets all scripts, ten times a second.
+    ScriptsFlushed,
+    /// It closes all connections, as often.
+    ConnectionsKilled,
     /// An operator ends a session.
     SessionEnded,
     /// An operator deletes an entry.
@@ -181,6 +185,7 @@ const ROWS: &[Row] = {
     use Stores::{All, Only, One, Servers, Several};
     const ETCD: Stores = Only(Backend::Etcd);
     const FILE: Stores = Only(Backend::File);
+    const REDIS: Stores = Only(Backend::Redis);
     &[
         row(F::ClientKilled, "client killed", Clients, All, 100..1_000, Keep),
         row(F::ClientsKilled, "two clients killed", Clients, All, 100..1_000, Keep),
@@ -213,6 +218,8 @@ const ROWS: &[Row] = {
         row(F::MajorityLost, "majority lost", Lane::Store, Several, 1_000..3_000, Lose),
         row(F::Compaction, "compaction and defragmentation", Lane::Store, ETCD, 500..1_500, Keep),
         row(F::NoSpace, "no space", Lane::Store, ETCD, 300..1_500, Keep),
+        row(F::ScriptsFlushed, "scripts forgotten", Lane::Store, REDIS, 300..1_000, Keep),
+        row(F::ConnectionsKilled, "connections killed", Lane::Store, REDIS, 100..600, Keep),
         row(F::SessionEnded, "session ended by an operator", Lane::Store, Servers, 300..1_000, Spoil),
         row(F::EntryDeleted, "entry deleted", Lane::Store, Servers, 300..1_000, Spoil),
         row(F::DiskFull, "disk full", Between, FILE, 100..1_000, Keep),

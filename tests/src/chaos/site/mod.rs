@@ -3,6 +3,8 @@
 mod directory;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "redis")]
+mod redis;
 mod servers;
 
 use std::{path::Path, process::Command, time::Duration};

@@ -49,6 +49,8 @@ impl Servers {
         let own: Box<dyn Own> = match store.backend {
             #[cfg(feature = "etcd")]
             Backend::Etcd => Box::new(super::etcd::Operator::start(store.nodes)),
+            #[cfg(feature = "redis")]
+            Backend::Redis => Box::new(super::redis::Operator::start()),
             _ => return None,
         };
         let link = |_| {

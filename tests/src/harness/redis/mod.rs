@@ -192,6 +192,11 @@ impl Redis {
         RedisOptions::default()
     }
 
+    /// Where its nodes keep their data and their logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
     /// Where it serves by TLS.
     ///
     /// # Panics
