@@ -81,7 +81,7 @@ use super::{
 };
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
 /// The backend: a namespace of a server.
@@ -133,7 +133,9 @@ impl Redis {
         };
         let before = answer.natural()?;
         let left = Duration::from_micros(answer.natural()?);
-        check_name(queue, &answer.bytes()?.unwrap_or_default())?;
+        // The entry stands there all the same.
+        let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
+        named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let shared = entry.mode == Mode::Shared;
         let wait = Wait { queue: queue_path(queue), seq: before, shared };
         self.hub.expect(&wait, self.known(epoch, left));
@@ -192,9 +194,9 @@ impl Backend for Redis {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        self.sessions.close(&self.connections, session).await?;
+        // Whatever the server says: nothing of it is waited for any more.
         self.entries.all_left(session).iter().for_each(|wait| self.hub.forget(wait));
-        Ok(())
+        self.sessions.close(&self.connections, session).await
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
