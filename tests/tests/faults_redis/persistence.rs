@@ -64,3 +64,23 @@ fn f07_without_quarantine() {
     let new = site.process("other").acquire("x");
     assert!(new.token > old.token);
 }
+
+/// A server comes back with older data: a lock that was released since is not held again by that.
+#[test]
+fn f07_restarted_with_older_data() {
+    let (redis, site) = site(Redis::options().forgetful(), "quarantine=1s");
+    let (one, other) = (site.process("one"), site.process("other"));
+    let old = one.acquire("x");
+    redis.ask(&["SAVE"]);
+    one.release("x");
+    redis.node(0).restart();
+    redis.wait_ready();
+    let restarted = Instant::now();
+    let new = other.acquire_within("x", LONG).expect("nobody holds it");
+    println!("F-7 redis: granted {:?} after a restart with older data", restarted.elapsed());
+    assert!(new.token > old.token);
+    // Its session was in those data too, or is a new one.
+    let waiting = one.wait_for("x");
+    other.release("x");
+    assert!(one.granted(waiting, LONG).token > new.token);
+}

@@ -17,7 +17,7 @@ use super::config::{Config, Place};
 use super::error::Failure;
 use super::link::{Link, connect_timeout, probe};
 use super::script::{Answer, Call, Script};
-use super::server::Server;
+use super::server::{Keeps, Server};
 use super::watch::{Following, Hub};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -298,6 +298,11 @@ impl Connections {
         Error::new(ErrorKind::Tls, "connect", advice).with_source(error)
     }
 
+    /// Which server it was that was greeted last: another one for each start of its process.
+    pub(super) fn run_id(&self) -> Option<String> {
+        self.current().run_id.clone()
+    }
+
     /// Told of every connection that is given up; its value is the number of the one in use.
     pub(super) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
@@ -430,7 +435,9 @@ impl Connection {
     /// Tells the server's clock of which process it is.
     async fn greet(&self) -> Result<(), Failure> {
         let up = u64::try_from(self.server.uptime().as_micros()).unwrap_or(u64::MAX);
-        self.evaluate(&Call::new("connect", Script::Greet).with_number(up)).await.map(drop)
+        let forgets = if self.server.keeps == Keeps::All { "0" } else { "1" };
+        let call = Call::new("connect", Script::Greet).with_number(up).with(forgets);
+        self.evaluate(&call).await.map(drop)
     }
 
     async fn evaluate(&self, call: &Call) -> Result<Answer, Failure> {

@@ -71,6 +71,11 @@ impl Entries {
         self.entries().remove(id)?.waits_for
     }
 
+    /// The ids of those of this session.
+    pub(super) fn of(&self, session: SessionId) -> Vec<EntryId> {
+        self.entries().keys().filter(|id| id.is_of(session)).cloned().collect()
+    }
+
     /// All of this session have left; answers what they waited for.
     pub(super) fn all_left(&self, session: SessionId) -> Vec<Wait> {
         let of_session = self.entries().extract_if(|id, _| id.is_of(session)).collect::<Vec<_>>();

@@ -16,7 +16,8 @@
 //!
 //! A call that was given up may arrive after later ones, but only on a connection that was given up too. So
 //! each connection has a number, and the scripts refuse what comes on an older one than the newest that was
-//! heard of for the session.
+//! heard of for the session. A server that comes back with older data is told by each client which entries it
+//! knows, and forgets its others.
 //!
 //! # Guarantees
 //!
@@ -190,7 +191,9 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.sessions.renew(&self.connections, session, held).await
+        let gone = self.sessions.renew(&self.connections, session, held).await?;
+        self.sessions.settle(&self.connections, session, || self.entries.of(session)).await?;
+        Ok(gone)
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
@@ -219,7 +222,8 @@ impl Backend for Redis {
             .with(entry.place.id.as_str())
             .with(word_for(entry.mode))
             .with(self.text(entry)?)
-            .with_number(seq);
+            .with_number(seq)
+            .quarantined(self.quarantine);
         let answer = self.connections.call(&call).await?;
         if answer.status == "exclusive" {
             let message = "a shared entry cannot become exclusive";
@@ -260,7 +264,8 @@ impl Backend for Redis {
             .with(queue)
             .with(entry.place.id.as_str())
             .with(word_for(entry.mode))
-            .with_number(seq);
+            .with_number(seq)
+            .quarantined(self.quarantine);
         let mut answer = self.connections.call(&call).await?;
         answer.is_ok().then(|| self.standing(entry, epoch, &mut answer)).transpose()
     }

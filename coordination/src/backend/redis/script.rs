@@ -25,10 +25,11 @@ pub(super) enum Script {
     Read,
     Write,
     Names,
+    Settle,
 }
 
 /// In the order of [`Script`].
-static TEXTS: LazyLock<[Text; 12]> = LazyLock::new(|| {
+static TEXTS: LazyLock<[Text; 13]> = LazyLock::new(|| {
     [
         ("", include_str!("scripts/greet.lua")),
         ("", include_str!("scripts/open.lua")),
@@ -42,6 +43,7 @@ static TEXTS: LazyLock<[Text; 12]> = LazyLock::new(|| {
         ("", include_str!("scripts/read.lua")),
         ("", include_str!("scripts/write.lua")),
         ("", include_str!("scripts/names.lua")),
+        ("", include_str!("scripts/settle.lua")),
     ]
     .map(|(fast, body)| Text::new(fast, body))
 });

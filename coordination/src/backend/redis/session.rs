@@ -22,11 +22,13 @@ pub(super) struct Sessions {
     channel: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
+    /// The server that has no entries of the newest but those that we know of.
+    settled: Mutex<Option<String>>,
 }
 
 impl Sessions {
     pub(super) fn new(channel: String) -> Self {
-        Self { channel, ours: Mutex::default() }
+        Self { channel, ours: Mutex::default(), settled: Mutex::default() }
     }
 
     /// The newest one.
@@ -55,6 +57,7 @@ impl Sessions {
             }
             previous
         };
+        let server = connections.run_id();
         let lease = u64::try_from(session.ttl.as_micros()).unwrap_or(u64::MAX);
         let call = Call::new("open", Script::Open)
             .of(session.id)
@@ -67,6 +70,8 @@ impl Sessions {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
         }
+        // A new session has no entries.
+        *self.settled() = server;
         Ok(Duration::from_micros(lease))
     }
 
@@ -96,6 +101,26 @@ impl Sessions {
         }
     }
 
+    /// Removes what a server that came back with older data, or took over, has of entries that were left.
+    pub(super) async fn settle(
+        &self,
+        connections: &Arc<Connections>,
+        session: SessionId,
+        known: impl FnOnce() -> Vec<EntryId>,
+    ) -> Result<()> {
+        let server = connections.run_id();
+        if *self.settled() == server {
+            return Ok(());
+        }
+        let mut call = Call::new("renew", Script::Settle).of(session);
+        for entry in known() {
+            call = call.with(entry.as_str());
+        }
+        connections.urgent_call(&call).await?;
+        *self.settled() = server;
+        Ok(())
+    }
+
     pub(super) async fn close(
         &self,
         connections: &Arc<Connections>,
@@ -103,6 +128,10 @@ impl Sessions {
     ) -> Result<()> {
         let call = Call::new("close", Script::Close).with(session.to_string());
         connections.call(&call).await.map(drop)
+    }
+
+    fn settled(&self) -> MutexGuard<'_, Option<String>> {
+        self.settled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {

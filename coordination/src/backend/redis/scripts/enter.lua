@@ -1,10 +1,12 @@
 -- server, session, generation, queue, id, mode, text, how long a server must have been up (negative: or the
 -- longest lease)
 if not tick() then return { 'stranger' } end
-local session, generation, queue, id, mode, text, quarantine = unpack(ARGV, 2, 8)
+local session, generation, queue, id, mode, text, length = unpack(ARGV, 2, 8)
 local field = field_of(queue, id)
 local refused, there = admit(session, generation, field)
 if refused then return { refused } end
+local left = quarantine(length)
+if left then return { 'quarantine', left } end
 if there then
   local seq = place_of(queue, id)
   if not seq then
@@ -13,9 +15,6 @@ if there then
   end
   return standing(queue, mode, seq)
 end
-local length = tonumber(quarantine)
-if length < 0 then length = math.max(-length, longest) end
-if now < started + length then return { 'quarantine', started + length - now } end
 local seq = number()
 redis.call('ZADD', base .. mode .. ':' .. queue, digits(seq), id)
 redis.call('HSET', base .. 'session:' .. session, field, text)

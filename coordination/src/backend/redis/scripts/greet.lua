@@ -1,4 +1,4 @@
--- server, how long it has been up
+-- server, how long it has been up, whether it forgets when it restarts
 local time = redis.call('TIME')
 local found = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'epoch', 'longest')
 if found[1] == ARGV[1] then return { 'ok' } end
@@ -9,6 +9,7 @@ redis.call('HSET', KEYS[1],
   'server', ARGV[1],
   'offset', digits(offset),
   'last', digits(raw + offset),
+  'forgets', ARGV[3],
   'started', digits(raw + offset - ARGV[2]),
   'longest', found[5] or '0',
   'epoch', found[4] or digits(raw))

@@ -8,11 +8,13 @@ do
     local first = redis.call('ZRANGE', set, 0, 1, 'WITHSCORES')
     local waiter, channel, its = first[3], nil, first[4]
     if waiter then
-      local offset, time = redis.call('HGET', KEYS[1], 'offset'), redis.call('TIME')
+      local clock = redis.call('HMGET', KEYS[1], 'offset', 'forgets', 'started', 'longest')
+      local time = redis.call('TIME')
       local owner = base .. 'session:' .. string.sub(waiter, 1, 16)
       local found = redis.call('HMGET', owner, 'channel', 'expires')
-      local now = time[1] * 1000000 + time[2] + (offset or 0)
-      if tonumber(found[2] or 0) > now then channel = found[1] end
+      local now = time[1] * 1000000 + time[2] + (clock[1] or 0)
+      local is_quarantine = clock[2] ~= '0' and now < (clock[3] or 0) + (clock[4] or 0)
+      if tonumber(found[2] or 0) > now and not is_quarantine then channel = found[1] end
     end
     if first[1] == id and (not waiter or channel) then
       redis.call('ZREM', set, id)

@@ -3,7 +3,8 @@
 -- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: the server's, which
 -- is never set back, and goes on at once where the server's was. Times are microseconds.
 --
---   clock            hash: offset, last, epoch; of which server it is, when that started, the longest lease
+--   clock            hash: offset, last, epoch; of which server it is, when that started, whether it forgets
+--                    when it restarts; the longest lease
 --   sessions         sorted set: session by its end
 --   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
 --   member:<member>  which session has the member id
@@ -12,7 +13,7 @@
 --   closed:<id>      a session that was closed before it was opened
 
 local base = string.sub(KEYS[1], 1, -6)
-local now, last, started, longest, epoch
+local now, last, started, longest, epoch, forgets
 local finish
 
 -- A number as text: Lua's own conversion keeps 14 digits.
@@ -22,12 +23,13 @@ end
 
 -- Reads the clock; false: this server has not been greeted since it started, or lost its data.
 local function tick()
-  local clock =
-    redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'started', 'longest', 'epoch')
+  local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'started', 'longest', 'epoch',
+    'forgets')
   if clock[1] ~= ARGV[1] then return false end
   local time = redis.call('TIME')
   local offset = tonumber(clock[2])
-  last, started, longest, epoch = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5]), clock[6]
+  last, started, longest = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5])
+  epoch, forgets = clock[6], clock[7] == '1'
   now = time[1] * 1000000 + time[2] + offset
   if now < last then
     redis.call('HSET', KEYS[1], 'offset', digits(offset + last - now))
@@ -80,7 +82,9 @@ local function tell(queue, gone, waiter, seq, mode)
   local found = redis.call('HMGET', session_of(waiter), 'channel', 'expires')
   if not found[1] then return end
   if tonumber(found[2]) <= now then return finish(string.sub(waiter, 1, 16)) end
-  local turn = before(queue, mode, tonumber(seq)) and 'blocked' or 'free'
+  -- In quarantine he is to ask: the server knows the longest lease only.
+  local is_turn = not (forgets and now < started + longest) and not before(queue, mode, tonumber(seq))
+  local turn = is_turn and 'free' or 'blocked'
   local words = { queue, digits(gone), mode, seq, turn }
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
 end
@@ -187,6 +191,14 @@ local function place_of(queue, id)
   if seq then return tonumber(seq), 'exclusive' end
   seq = redis.call('ZSCORE', base .. 'shared:' .. queue, id)
   if seq then return tonumber(seq), 'shared' end
+end
+
+-- How long nothing is granted yet, for a client that wants the server to be up for so long (negative: or for
+-- the longest lease): another may hold what the server has forgotten.
+local function quarantine(length)
+  length = tonumber(length)
+  if length < 0 then length = math.max(-length, longest) end
+  if now < started + length then return started + length - now end
 end
 
 local function standing(queue, mode, seq)

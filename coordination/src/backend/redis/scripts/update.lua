@@ -1,9 +1,11 @@
--- server, session, generation, queue, id, mode, text, number
+-- server, session, generation, queue, id, mode, text, number, quarantine
 if not tick() then return { 'stranger' } end
-local session, generation, queue, id, mode, text, seq = unpack(ARGV, 2, 8)
+local session, generation, queue, id, mode, text, seq, length = unpack(ARGV, 2, 9)
 local field = field_of(queue, id)
 local refused, there = admit(session, generation, field)
 if refused then return { refused } end
+local left = quarantine(length)
+if left then return { 'quarantine', left } end
 local its, was = place_of(queue, id)
 if not there or its ~= tonumber(seq) then return { 'gone' } end
 if was == 'shared' and mode == 'exclusive' then return { 'exclusive' } end
