@@ -27,6 +27,8 @@ use crate::retry::DecorrelatedJitter;
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 /// While a session can still be saved, a connection is tried at least this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long a refusal is believed: twenty tries a minute (contract F-49).
+const REFUSED: Duration = Duration::from_secs(3);
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 /// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
 /// be given up, the connection with it, and all would come again, for ever.
@@ -69,6 +71,8 @@ struct Current {
     calm: DecorrelatedJitter,
     /// No new connection before this.
     pause_until: Option<Instant>,
+    /// Why we are not let in, and until when that is believed.
+    refused: Option<(Instant, Failure)>,
     /// The server that was greeted last.
     run_id: Option<String>,
 }
@@ -123,6 +127,7 @@ impl Connections {
                 hurry,
                 calm,
                 pause_until: None,
+                refused: None,
                 run_id: None,
             }),
             epoch: watch::Sender::new(1),
@@ -145,6 +150,11 @@ impl Connections {
     pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         if let Some(found) = self.connected() {
             return Ok(found);
+        }
+        if let Some((until, failure)) = &self.current().refused
+            && Instant::now() < *until
+        {
+            return Err(failure.clone());
         }
         let mut made = self.making().get_or_insert_with(|| self.start_making()).clone();
         let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
@@ -187,6 +197,9 @@ impl Connections {
             Ok(connection) => Arc::new(connection),
             Err(failure) => {
                 self.give_up(epoch);
+                if failure.is_refusal() && !is_first {
+                    self.current().refused = Some((Instant::now() + REFUSED, failure.clone()));
+                }
                 return Err(failure);
             }
         };

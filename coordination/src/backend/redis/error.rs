@@ -23,6 +23,11 @@ impl Failure {
         Self { error, is_broken: true, moved_to: None }
     }
 
+    /// Whether the server does not let us in: that seldom changes within a moment.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
+    }
+
     pub(super) fn of(operation: &'static str, error: &RedisError) -> Self {
         let moved_to = error.redirect_node().map(|(address, _)| address.to_owned());
         Self { error: from_redis(operation, error), is_broken: is_broken(error), moved_to }
