@@ -109,12 +109,15 @@ fn start_sentinel(scratch: &Scratch, at: SocketAddr, master: SocketAddr) -> impl
 /// A cluster's node that has all slots, and one that has none and says where they are.
 #[test]
 fn f27_moved() {
-    let options = || Redis::options().flag("cluster-enabled", "yes");
-    let (first, first_site) = site(options(), "");
-    let (second, second_site) = site(options(), "");
+    // Ten thousand above its own, the default, may be somebody else's.
+    let buses = [free_address().port().to_string(), free_address().port().to_string()];
+    let options =
+        |bus: &str| Redis::options().flag("cluster-enabled", "yes").flag("cluster-port", bus);
+    let (first, first_site) = site(options(&buses[0]), "");
+    let (second, second_site) = site(options(&buses[1]), "");
     first.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let address = first.node(0).address();
-    second.ask(&["CLUSTER", "MEET", "127.0.0.1", &address.port().to_string()]);
+    second.ask(&["CLUSTER", "MEET", "127.0.0.1", &address.port().to_string(), &buses[0]]);
     let knows = || {
         second
             .try_ask(0, &["CLUSTER", "INFO"])
