@@ -25,6 +25,7 @@ const HARMLESS: &[&str] = &[
     "sentinel",
     "quarantine",
     "db",
+    "dc",
 ];
 
 /// Longer than any scheme or option of ours; a secret pasted in its place is often longer.

@@ -9,6 +9,7 @@ use crate::url::{Secret, Url};
 pub(super) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 
 /// The option of [`password`].
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
 pub(super) const PASSWORD_FILE: &str = "password_file";
 
 /// Contents of PEM files, and the name the server's certificate must have.
@@ -46,6 +47,7 @@ pub(super) fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<Tl
 }
 
 /// The password, in the URL or in the file that `password_file` names.
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
 pub(super) fn password(url: &mut Url) -> Result<Option<Secret>> {
     match (url.password.clone(), url.take_option(PASSWORD_FILE)) {
         (Some(_), Some(_)) => {
@@ -65,6 +67,7 @@ pub(super) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
 
 /// User and password, which go together.
 #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has a password without a user"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
 pub(super) fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
     match (url.user.clone(), password(url)?) {
         (Some(user), Some(password)) => Ok(Some((user, password))),

@@ -35,6 +35,8 @@ use crate::random;
 
 #[cfg(feature = "_network")]
 mod access;
+#[cfg(feature = "consul")]
+pub(crate) mod consul;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 #[cfg(feature = "file")]

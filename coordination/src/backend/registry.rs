@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Backend;
+#[cfg(feature = "consul")]
+use super::consul;
 #[cfg(feature = "etcd")]
 use super::etcd;
 #[cfg(feature = "file")]
@@ -24,6 +26,7 @@ const SCHEMES: [(&str, &[&str], bool); 4] = [
     ("file", &["file"], cfg!(feature = "file")),
     ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
     ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
+    ("consul", &["consul", "consul+https"], cfg!(feature = "consul")),
 ];
 
 /// A store that a URL names, with everything checked that can be without asking it.
@@ -43,6 +46,8 @@ enum Kind {
     Etcd(etcd::Config),
     #[cfg(feature = "redis")]
     Redis(redis::Config),
+    #[cfg(feature = "consul")]
+    Consul(consul::Config),
 }
 
 impl Target {
@@ -80,6 +85,8 @@ impl Target {
             Kind::Etcd(config) => Ok(Arc::new(etcd::Etcd::connect(config, settings).await?)),
             #[cfg(feature = "redis")]
             Kind::Redis(config) => Ok(Arc::new(redis::Redis::connect(config, settings).await?)),
+            #[cfg(feature = "consul")]
+            Kind::Consul(config) => Ok(Arc::new(consul::Consul::connect(config, settings).await?)),
         }
     }
 }
@@ -127,6 +134,10 @@ fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
         "redis" => {
             let settings = Settings::resolve(config, url, None)?;
             (Kind::Redis(redis::Config::parse(url)?), settings, redis::OPTIONS)
+        #[cfg(feature = "consul")]
+        "consul" => {
+            let settings = Settings::resolve(config, url, consul::Config::namespace(url))?;
+            (Kind::Consul(consul::Config::parse(url)?), settings, consul::OPTIONS)
         }
         feature => {
             let message = format!(

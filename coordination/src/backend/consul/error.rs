@@ -1,0 +1,137 @@
+//! What Consul and the HTTP client say → our errors, case by case.
+
+use std::error::Error as StdError;
+use std::io;
+
+use crate::error::{Effect, Error, ErrorKind};
+
+/// How much of what a server says is shown.
+const LONGEST_MESSAGE: usize = 300;
+
+/// The request got no answer.
+pub(super) fn from_client(operation: &'static str, error: &reqwest::Error) -> Error {
+    let kind = connection_kind(error);
+    let effect = match kind {
+        // The request may have been under way when the connection broke.
+        ErrorKind::Unavailable if !error.is_connect() => Effect::Unknown,
+        _ => Effect::None,
+    };
+    let cause = causes(error).last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
+    Error::new(kind, operation, cause).with_effect(effect)
+}
+
+/// Whether the server closed the connection without a word.
+pub(super) fn is_hang_up(error: &reqwest::Error) -> bool {
+    const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
+    let ended = |cause: &&(dyn StdError + 'static)| {
+        let text = cause.to_string().to_lowercase();
+        ENDS.iter().any(|end| text.contains(end))
+    };
+    connection_kind(error) == ErrorKind::Unavailable && causes(error).iter().any(ended)
+}
+
+/// What broke a connection, by what is beneath the client's error.
+fn connection_kind(error: &reqwest::Error) -> ErrorKind {
+    for cause in causes(error) {
+        if let Some(io) = cause.downcast_ref::<io::Error>()
+            && io.kind() == io::ErrorKind::ConnectionRefused
+        {
+            return ErrorKind::Refused;
+        }
+        let text = cause.to_string();
+        if text.contains("dns error") || text.contains("failed to lookup address") {
+            return ErrorKind::Dns;
+        }
+        let signs =
+            ["certificate", "received fatal alert", "received corrupt message", "handshake"];
+        if signs.iter().any(|sign| text.contains(sign)) {
+            return ErrorKind::Tls;
+        }
+    }
+    ErrorKind::Unavailable
+}
+
+fn causes(error: &reqwest::Error) -> Vec<&(dyn StdError + 'static)> {
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause);
+        next = cause.source();
+    }
+    causes
+}
+
+/// The answer is a refusal.
+pub(super) fn from_status(operation: &'static str, status: u16, text: &str) -> Error {
+    let (kind, effect) = meaning(status, text);
+    let shown: String = text.trim().chars().take(LONGEST_MESSAGE).collect();
+    let shown = shown.escape_debug();
+    let message = match shown.clone().next() {
+        Some(_) => format!("{shown} (status {status})"),
+        None => format!("status {status}"),
+    };
+    Error::new(kind, operation, message).with_effect(effect)
+}
+
+fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
+    let speaks_of = |part: &str| text.contains(part);
+    let kind = match status {
+        // Go's server, of a plain request on its port for TLS.
+        400 if speaks_of("HTTP request to an HTTPS server") => ErrorKind::Tls,
+        401 => ErrorKind::Auth,
+        403 if speaks_of("ACL not found") => ErrorKind::Auth,
+        403 => ErrorKind::Permission,
+        // One client has too many connections, or sends too much.
+        429 => ErrorKind::Unavailable,
+        500 if speaks_of("ACL not found") => ErrorKind::Auth,
+        500 if speaks_of("Permission denied") => ErrorKind::Permission,
+        500 if speaks_of("No path to datacenter") || speaks_of("Invalid Session TTL") => {
+            ErrorKind::Config
+        }
+        500 if speaks_of("No cluster leader") || speaks_of("Missing node registration") => {
+            ErrorKind::Unavailable
+        }
+        500 if speaks_of("no space left on device") => {
+            // The log may have it all the same.
+            return (ErrorKind::Quota, Effect::Unknown);
+        }
+        500..=599 => return (ErrorKind::Unavailable, Effect::Unknown),
+        _ => ErrorKind::Unsupported,
+    };
+    (kind, Effect::None)
+}
+
+/// An answer that makes no sense.
+pub(super) fn garbled(operation: &'static str, problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, operation, problem).with_effect(Effect::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_its_kind() {
+        use Effect::{None, Unknown};
+        for (status, text, kind, effect) in [
+            (403, "ACL not found", ErrorKind::Auth, None),
+            (403, "Permission denied", ErrorKind::Permission, None),
+            (429, "", ErrorKind::Unavailable, None),
+            (500, "No cluster leader", ErrorKind::Unavailable, None),
+            (500, "No path to datacenter", ErrorKind::Config, None),
+            (500, "Invalid Session TTL '1', must be between", ErrorKind::Config, None),
+            (500, "leadership lost while committing log", ErrorKind::Unavailable, Unknown),
+            (503, "", ErrorKind::Unavailable, Unknown),
+            (301, "", ErrorKind::Unsupported, None),
+        ] {
+            let error = from_status("enter", status, text);
+            assert_eq!((error.kind(), error.effect()), (kind, effect), "{status} {text}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_is_cut_and_escaped() {
+        let text = from_status("enter", 500, &format!("a\nb{}", "c".repeat(9_999))).to_string();
+        assert!(text.len() < 500 && text.contains("a\\nb") && !text.contains('\n'), "{text}");
+    }
+}

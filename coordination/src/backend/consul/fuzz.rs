@@ -1,0 +1,94 @@
+//! What a server answers, and what stands under our prefix, which any program may have written.
+
+use std::time::UNIX_EPOCH;
+
+use coordination_fuzzing::{Bytes, Mutants, run};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::agent;
+use super::client::Answer;
+use super::entry::{blocker_in, entry_of};
+use super::error::from_status;
+use super::keys::{Keys, queue_of_value};
+use super::kv::{Outcome, Pair, names, outcome, pairs};
+use super::value::value_of;
+use crate::backend::Mode;
+use crate::error::ErrorKind;
+use crate::key::QueueKey;
+
+const PREFIX: &str = "ns/lock/";
+
+const ANSWERS: [&str; 10] = [
+    r#"{"Results":[{"KV":{"LockIndex":1,"Key":"ns/lock/a%2Fb/2ffee76b64247a2d-2ffee76b64247a2d2ffee76b64247a2d","Flags":0,"Value":"eyJtZW1iZXIiOiJob3N0LTEiLCJzaW5jZV9tcyI6MTc5NTE3MTIwMDAwMH0=","Session":"7c5e2824-508f-2213-9654-580b9d42afa3","CreateIndex":9,"ModifyIndex":9}}],"Errors":null}"#,
+    r#"{"Results":null,"Errors":[{"OpIndex":1,"What":"key \"ns/lock/a/1\" exists"}]}"#,
+    r#"{"Results":null,"Errors":[{"OpIndex":0,"What":"invalid session \"8ac1b6ae\""}]}"#,
+    r#"[{"LockIndex":0,"Key":"ns/lock/a%2Fb/.value","Flags":0,"Value":"eyJpZCI6NywiZGF0YSI6Im51bGwifQ==","CreateIndex":3,"ModifyIndex":7}]"#,
+    r#"[{"LockIndex":1,"Key":"ns/lock/a%2Fb/2ffee76b64247a2d-2ffee76b64247a2d2ffee76b64247a2d","Flags":0,"Value":null,"Session":"7c","CreateIndex":9,"ModifyIndex":12}]"#,
+    r#"["ns/lock/a%2Fb/.value","ns/lock/h~qsqgpdeqsn7v3t4zstkymzti3jvzsuijzcwyivaqkwnurjhmv7wq/.value"]"#,
+    r#"{"DebugConfig":{"DevMode":false,"SessionTTLMin":"500ms"}}"#,
+    "No cluster leader",
+    "rpc error making call: Permission denied",
+    "",
+];
+
+const TOKENS: [&str; 12] =
+    ["/", ".value", "-", "\0", "{", "[", "\"", "null", ":", ",", "\\ud800", "18446744073709551616"];
+
+fn inputs() -> impl Strategy<Value = (Bytes, u16)> {
+    let status = prop_oneof![Just(200), Just(404), Just(409), Just(500), any::<u16>()];
+    (Mutants::of(ANSWERS).with_tokens(&TOKENS).bytes(), status)
+}
+
+#[test]
+fn fuzz_consul() {
+    run("fuzz_consul", &inputs(), |(body, status)| any_answer(&body.0, status));
+}
+
+fn any_answer(body: &[u8], status: u16) -> TestCaseResult {
+    let answer = || Answer { status, index: 0, body: body.to_vec() };
+    agent(body);
+    let refusal = from_status("enter", status, &String::from_utf8_lossy(body)).to_string();
+    prop_assert!(refusal.len() < 9_999 && !refusal.contains('\n'));
+    if let Ok(names) = names("watch", answer()) {
+        for name in &names {
+            let Some(queue) = queue_of_value(name, PREFIX) else { continue };
+            let whole = Keys::new(format!("{PREFIX}{queue}/")).value();
+            prop_assert!(!queue.contains('/') && whole == *name, "{queue:?}");
+        }
+    }
+    if let Ok(pairs) = pairs("list", answer()) {
+        any_pairs(&pairs)?;
+    }
+    match outcome("enter", answer()) {
+        Ok(Outcome::Done(pairs)) => {
+            prop_assert_eq!(status, 200);
+            any_pairs(&pairs)
+        }
+        Ok(Outcome::Refused(refusal)) => {
+            refusal.is_of_no_session();
+            Ok(())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+fn any_pairs(pairs: &[Pair]) -> TestCaseResult {
+    let queue = QueueKey::new("lock", "a/b", 10).expect("a valid name");
+    let keys = Keys::new(format!("{PREFIX}a%2Fb/"));
+    for pair in pairs {
+        if let Some(entry) = entry_of(pair, &keys) {
+            prop_assert!(pair.is_locked() && keys.entry(&entry.id) == pair.key);
+            prop_assert!(entry.since.is_none_or(|since| since >= UNIX_EPOCH));
+        }
+        if let Err(error) = value_of(pair) {
+            prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
+    }
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        if let Ok(Some(blocker)) = blocker_in(pairs, &keys, &queue, (10, mode)) {
+            prop_assert!(blocker.seq < 10);
+        }
+    }
+    Ok(())
+}

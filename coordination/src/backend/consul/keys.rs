@@ -1,0 +1,107 @@
+//! The keys of a namespace.
+//!
+//! Under a queue's prefix stand its entries, each under its own name, which begins with a hexadecimal digit, and
+//! keys that begin with a dot: ours, and the `.lock` of Consul's own tools, which is none of our business.
+
+use crate::backend::EntryId;
+use crate::key;
+
+const VALUE: &str = ".value";
+const CLOSING: &str = ".closing";
+/// The hexadecimal digits of a session and of what is random, see [`EntryId`].
+const ENTRY_PARTS: (usize, usize) = (16, 32);
+
+/// The keys of one queue.
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// Those that begin with `prefix`, which ends with a slash.
+    pub(super) fn new(prefix: String) -> Self {
+        Self { prefix }
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(super) fn value(&self) -> String {
+        format!("{}{VALUE}", self.prefix)
+    }
+
+    /// Stands for a moment while the value is written on condition that there is no entry.
+    pub(super) fn closing(&self) -> String {
+        format!("{}{CLOSING}", self.prefix)
+    }
+
+    pub(super) fn entry(&self, id: &EntryId) -> String {
+        format!("{}{}", self.prefix, id.as_str())
+    }
+
+    /// The name of an entry with this key; `None`: it is none of ours.
+    pub(super) fn entry_name<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let name = key.strip_prefix(&self.prefix)?;
+        let (session, random) = name.split_once('-')?;
+        let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let fits = (session.len(), random.len()) == ENTRY_PARTS;
+        (fits && is_hex(session) && is_hex(random)).then_some(name)
+    }
+}
+
+/// The queue's part of a value's key under the prefix of its kind; `None`: it is another key.
+pub(super) fn queue_of_value<'a>(key: &'a str, kind_prefix: &str) -> Option<&'a str> {
+    let (queue, name) = key.strip_prefix(kind_prefix)?.split_once('/')?;
+    (name == VALUE).then_some(queue)
+}
+
+/// A session's name in the namespace.
+pub(super) fn member(namespace: &str, member: &str) -> String {
+    format!("{namespace}/member/{}", key::encode(member))
+}
+
+/// Stands while a call about this, which was given up, may still be on its way.
+pub(super) fn void(namespace: &str, id: &str) -> String {
+    format!("{namespace}/void/{id}")
+}
+
+/// A key as a path of a request. Ours have letters, digits and `_-.~%/`.
+pub(super) fn path(key: &str) -> String {
+    key.replace('%', "%25")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::SessionId;
+
+    #[test]
+    fn an_entry_is_told_from_everything_else() {
+        let keys = Keys::new("ns/lock/a%2Fb/".into());
+        let id = EntryId::random(SessionId::random());
+        assert_eq!(keys.entry_name(&keys.entry(&id)), Some(id.as_str()));
+        for other in [
+            keys.value(),
+            keys.closing(),
+            format!("{}.lock", keys.prefix()),
+            keys.prefix().to_owned(),
+            format!("{}/x", keys.entry(&id)),
+            format!("ns/lock/a/{}", id.as_str()),
+        ] {
+            assert_eq!(keys.entry_name(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_value_tells_its_queue() {
+        assert_eq!(queue_of_value("ns/claims/a%2Fb/.value", "ns/claims/"), Some("a%2Fb"));
+        for other in ["ns/claims/a/.lock", "ns/claims/a/b/.value", "ns/claims/.value", "ns"] {
+            assert_eq!(queue_of_value(other, "ns/claims/"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_decoded_once() {
+        assert_eq!(path("ns/lock/a%2Fb/"), "ns/lock/a%252Fb/");
+    }
+}

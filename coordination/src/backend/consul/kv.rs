@@ -1,0 +1,282 @@
+//! Keys as Consul has them, and transactions over them.
+//!
+//! A transaction is one entry of Consul's log: all of it happens, or nothing, and its reads see what it wrote.
+//! An operation whose condition does not hold ends it with status 409, which names that operation.
+
+use std::borrow::Cow;
+
+use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
+
+use super::client::{Answer, Connections, Request};
+use super::error::garbled;
+use crate::error::Result;
+
+/// A key and what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Pair {
+    pub(super) key: String,
+    /// Read where it is wanted only: most who list a queue care for none.
+    #[serde(default)]
+    value: Option<String>,
+    /// Of whom it is locked.
+    #[serde(default)]
+    pub(super) session: Option<String>,
+    #[serde(default)]
+    pub(super) create_index: u64,
+    #[serde(default)]
+    pub(super) modify_index: u64,
+}
+
+impl Pair {
+    /// What stands there; nothing, where it is not what Consul would answer.
+    pub(super) fn value(&self) -> Vec<u8> {
+        let text = self.value.as_deref().unwrap_or_default();
+        BASE64.decode(text.as_bytes()).unwrap_or_default()
+    }
+
+    /// Whether a session has it: what none has is nobody's entry.
+    pub(super) fn is_locked(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.is_empty())
+    }
+
+    pub(super) fn is_of(&self, session: &str) -> bool {
+        self.session.as_deref() == Some(session)
+    }
+}
+
+/// One operation.
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Operation<'a> {
+    verb: &'static str,
+    key: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+}
+
+impl<'a> Operation<'a> {
+    fn new(verb: &'static str, key: impl Into<Cow<'a, str>>) -> Self {
+        Self { verb, key: key.into(), value: None, index: None, flags: None, session: None }
+    }
+
+    pub(super) fn is_absent(key: impl Into<Cow<'a, str>>) -> Self {
+        Self::new("check-not-exists", key)
+    }
+
+    pub(super) fn is_of(key: impl Into<Cow<'a, str>>, session: &'a str) -> Self {
+        Self { session: Some(session), ..Self::new("check-session", key) }
+    }
+
+    pub(super) fn is_unchanged(key: impl Into<Cow<'a, str>>, modified: u64) -> Self {
+        Self { index: Some(modified), ..Self::new("check-index", key) }
+    }
+
+    /// Writes a key and takes it for a session, unless another has it.
+    pub(super) fn lock(key: impl Into<Cow<'a, str>>, value: &[u8], session: &'a str) -> Self {
+        let value = Some(BASE64.encode(value));
+        Self { value, session: Some(session), ..Self::new("lock", key) }
+    }
+
+    /// A number beside the value. A write of what is there already changes nothing, not even the index.
+    pub(super) fn numbered(self, flags: u64) -> Self {
+        Self { flags: Some(flags), ..self }
+    }
+
+    /// Writes a key if it was last modified then; 0: if it is not there.
+    pub(super) fn write(key: impl Into<Cow<'a, str>>, value: &[u8], modified: u64) -> Self {
+        let value = Some(BASE64.encode(value));
+        Self { value, index: Some(modified), ..Self::new("cas", key) }
+    }
+
+    /// Deletes a key if it is there.
+    pub(super) fn delete(key: impl Into<Cow<'a, str>>) -> Self {
+        Self::new("delete", key)
+    }
+
+    /// Deletes a key if it was last modified then.
+    pub(super) fn delete_unchanged(key: impl Into<Cow<'a, str>>, modified: u64) -> Self {
+        Self { index: Some(modified), ..Self::new("delete-cas", key) }
+    }
+
+    /// Reads all keys that begin with this.
+    pub(super) fn read(prefix: impl Into<Cow<'a, str>>) -> Self {
+        Self::new("get-tree", prefix)
+    }
+}
+
+/// What became of a transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// What it wrote and read, in order. Of what was written there is no value.
+    Done(Vec<Pair>),
+    /// Nothing was done.
+    Refused(Refusal),
+}
+
+/// Why a transaction was not carried out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// Which of its operations did not hold.
+    pub(super) nth: usize,
+    pub(super) message: String,
+}
+
+impl Refusal {
+    /// Whether the session is over.
+    pub(super) fn is_of_no_session(&self) -> bool {
+        self.message.starts_with("invalid session")
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+struct Step<'a> {
+    kv: &'a Operation<'a>,
+}
+
+#[derive(Deserialize)]
+struct Result_ {
+    #[serde(rename = "KV")]
+    kv: Option<Pair>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Results {
+    results: Option<Vec<Result_>>,
+    errors: Option<Vec<Problem>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Problem {
+    op_index: usize,
+    what: String,
+}
+
+/// A transaction as a request.
+pub(super) fn transaction(operations: &[Operation<'_>]) -> Result<Request> {
+    let steps: Vec<_> = operations.iter().map(|kv| Step { kv }).collect();
+    let body = serde_json::to_vec(&steps)
+        .map_err(|error| garbled("enter", "cannot write a request").with_source(error))?;
+    Ok(Request::put("txn", body))
+}
+
+/// Makes a transaction.
+pub(super) async fn transact(
+    connections: &Connections,
+    operation: &'static str,
+    operations: &[Operation<'_>],
+) -> Result<Outcome> {
+    let answer = connections.call(operation, transaction(operations)?).await?;
+    outcome(operation, answer)
+}
+
+pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome> {
+    if !matches!(answer.status, 200 | 409) {
+        return Err(answer.refusal(operation));
+    }
+    let Results { results, errors } = parsed(operation, &answer.body)?;
+    if let Some(problem) = errors.and_then(|errors| errors.into_iter().next()) {
+        return Ok(Outcome::Refused(Refusal { nth: problem.op_index, message: problem.what }));
+    }
+    if answer.status != 200 {
+        return Err(answer.refusal(operation));
+    }
+    let results = results.unwrap_or_default();
+    Ok(Outcome::Done(results.into_iter().filter_map(|result| result.kv).collect()))
+}
+
+/// Reads all keys that begin with this, as the leader has them, and the index of the answer.
+pub(super) async fn read_all(
+    connections: &Connections,
+    operation: &'static str,
+    prefix: &str,
+) -> Result<(Vec<Pair>, u64)> {
+    let request = Request::get(format!("kv/{}", super::keys::path(prefix)));
+    let request = request.with("recurse").with("consistent");
+    let answer = connections.call(operation, request).await?;
+    let index = answer.index;
+    Ok((pairs(operation, answer)?, index))
+}
+
+/// The keys in an answer; 404: there is none.
+pub(super) fn pairs(operation: &'static str, answer: Answer) -> Result<Vec<Pair>> {
+    match answer.status {
+        404 if answer.body.is_empty() => Ok(Vec::new()),
+        _ => parsed(operation, &answer.done(operation)?),
+    }
+}
+
+/// The names of keys in an answer; 404: there is none.
+pub(super) fn names(operation: &'static str, answer: Answer) -> Result<Vec<String>> {
+    match answer.status {
+        404 if answer.body.is_empty() => Ok(Vec::new()),
+        _ => parsed(operation, &answer.done(operation)?),
+    }
+}
+
+pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
+    operation: &'static str,
+    body: &[u8],
+) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        garbled(operation, "the answer is not what Consul answers").with_source(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Answer {
+        Answer { status, index: 0, body: body.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn a_transaction_is_written_as_consul_reads_it() -> Result<()> {
+        let request = transaction(&[
+            Operation::lock("a", b"hi", "s").numbered(2),
+            Operation::write("b", b"", 0),
+            Operation::read("c/"),
+        ])?;
+        let expected = concat!(
+            r#"[{"KV":{"Verb":"lock","Key":"a","Value":"aGk=","Flags":2,"Session":"s"}},"#,
+            r#"{"KV":{"Verb":"cas","Key":"b","Value":"","Index":0}},"#,
+            r#"{"KV":{"Verb":"get-tree","Key":"c/"}}]"#
+        );
+        assert_eq!(String::from_utf8_lossy(&request.body), expected);
+        Ok(())
+    }
+
+    #[test]
+    fn what_consul_answers_is_read() -> Result<()> {
+        let done = r#"{"Results":[{"KV":{"LockIndex":1,"Key":"ns/l/a/1","Flags":0,"Value":"aGk=",
+            "Session":"7c","CreateIndex":9,"ModifyIndex":10}}],"Errors":null}"#;
+        let Outcome::Done(pairs) = outcome("enter", answer(200, done))? else {
+            panic!("it was done");
+        };
+        assert_eq!((pairs[0].value(), pairs[0].create_index), (b"hi".to_vec(), 9));
+        assert!(pairs[0].is_of("7c") && pairs[0].is_locked() && !pairs[0].is_of("8c"));
+        let refused = r#"{"Results":null,"Errors":[{"OpIndex":1,"What":"invalid session \"x\""}]}"#;
+        let Outcome::Refused(refusal) = outcome("enter", answer(409, refused))? else {
+            panic!("it was refused");
+        };
+        assert!(refusal.nth == 1 && refusal.is_of_no_session());
+        assert_eq!(pairs_of(404, "")?, []);
+        assert!(pairs_of(404, "page not found").is_err() && pairs_of(200, "{").is_err());
+        Ok(())
+    }
+
+    fn pairs_of(status: u16, body: &str) -> Result<Vec<Pair>> {
+        pairs("list", answer(status, body))
+    }
+}

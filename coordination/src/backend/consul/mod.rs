@@ -1,0 +1,435 @@
+//! `consul://host:8500/namespace`: many hosts, over Consul's HTTP interface.
+//!
+//! # How it works
+//!
+//! A session is one of Consul's, with a key for its member id. An entry is a key locked by the session,
+//! `<namespace>/lock/<name>/<entry>`, which Consul deletes with the session; the index of Consul's log by which it
+//! was created is its sequence number and its fencing token. One transaction locks it and reads the queue, so an
+//! uncontended lock costs one request, and one more to release. A waiter asks for the key of the entry that blocks
+//! it in a blocking query, which is answered when that key changes, then reads the queue once.
+//!
+//! Each blocking query has a connection for itself, and Consul allows 200 of one address. So a process has a handful
+//! of them; who waits beyond that shares one over the names of all keys of the namespace.
+//!
+//! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index,
+//! which is its version. To write it only while there is no entry, a key `.closing` is put first, which every `enter`
+//! removes. When a call was given up, and could arrive late, a key `<namespace>/void/<id>` is put under the
+//! session for a while: an `enter`, or a write that creates a value, does nothing where that stands.
+//!
+//! # Guarantees
+//!
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends
+//! a session between one and two leases after its last heartbeat, so a crashed holder is followed within two leases.
+//! Sessions have no health check: only their lease, or an operator, ends them. They belong to the agent that was
+//! connected to, and end when that leaves the cluster. After loss of all data tokens start again from 1.
+//!
+//! `consul lock` is another protocol: its key `.lock` may stand among ours, and neither minds the other.
+//!
+//! # Requirements
+//!
+//! Consul 1.8 or newer. A lease is not shorter than the servers' `session_ttl_min`, 10 s by default. With ACLs: write
+//! for `key_prefix "<namespace>/"` and `session_prefix ""`, and read for `agent_prefix ""` if the
+//! characteristics are to be known.
+//!
+//! # URL options
+//!
+//! `consul+https://` is TLS. Several hosts are agents of one datacenter, tried in random order. The path is the
+//! namespace.
+//!
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
+//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `token_file`: a file with the ACL token, instead of the URL's password: `consul://:token@host`.
+//! * `dc`: the datacenter, if it is not the agent's own.
+
+mod client;
+mod config;
+mod entry;
+mod error;
+#[cfg(test)]
+mod fuzz;
+mod keys;
+mod kv;
+mod session;
+mod value;
+mod wait;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use self::client::{Connections, Request};
+pub(crate) use self::config::{Config, OPTIONS};
+use self::entry::{Entries, blocker_in, check_pair, entry_of};
+use self::keys::Keys;
+use self::kv::{Operation, Outcome, Pair, Refusal, parsed, read_all, transact};
+use self::session::Sessions;
+use self::value::{Unanswered, value_of};
+use self::wait::Reads;
+use self::watch::Watches;
+use super::stored::StoredEntry;
+use super::{
+    Backend, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession, Position,
+    SessionId, Write,
+};
+use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::config::Settings;
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::key::QueueKey;
+
+/// After so many times the longest call, one that was given up has arrived or never will.
+const DOUBT: u32 = 4;
+/// The longest that a waiter goes without asking the store itself.
+const LONGEST_RECHECK: Duration = Duration::from_secs(5);
+
+/// The backend: a namespace of a datacenter.
+pub(crate) struct Consul {
+    connections: Arc<Connections>,
+    sessions: Arc<Sessions>,
+    entries: Entries,
+    unanswered: Unanswered,
+    watches: Watches,
+    reads: Reads,
+    namespace: String,
+    agent: Agent,
+}
+
+/// What an agent says of itself; of an agent that does not tell, nothing is known.
+#[derive(Debug, Default)]
+struct Agent {
+    is_in_memory: Option<bool>,
+    min_ttl: Option<Duration>,
+}
+
+impl Consul {
+    /// Connects, and asks what answers.
+    pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
+        let patience = settings.heartbeat.min(settings.ttl / 6);
+        let connections = Arc::new(Connections::new(&config, settings, patience));
+        let agent = greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
+        let prefix = format!("{}/", settings.namespace);
+        let recheck = settings.ttl.min(LONGEST_RECHECK);
+        Ok(Self {
+            watches: Watches::new(Arc::clone(&connections), prefix, recheck),
+            connections,
+            sessions: Arc::default(),
+            entries: Entries::default(),
+            unanswered: Unanswered::default(),
+            reads: Reads::default(),
+            namespace: settings.namespace.clone(),
+            agent,
+        })
+    }
+
+    fn keys(&self, queue: &QueueKey) -> Keys {
+        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
+    }
+
+    /// Consul's id of a session.
+    fn session(&self, operation: &'static str, session: SessionId) -> Result<Arc<str>> {
+        let over = || Error::lost(operation, LossReason::ExpiredByServer);
+        self.sessions.id(session).ok_or_else(over)
+    }
+
+    /// Makes sure that what was given up under this key has no effect if it arrives late.
+    async fn void(&self, key: &str, session: &str) -> Result<()> {
+        let put = Operation::lock(key, b"", session);
+        match transact(&self.connections, "void", &[put]).await? {
+            Outcome::Done(_) => self.clear_later(key.to_owned()),
+            // What it asks for is over, so it has no effect either.
+            Outcome::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Deletes a key once nothing that was given up can arrive any more. Otherwise it ends with its session.
+    fn clear_later(&self, key: String) {
+        let connections = Arc::clone(&self.connections);
+        tokio::spawn(async move {
+            tokio::time::sleep(DOUBT * connections.patience()).await;
+            let _ = transact(&connections, "void", &[Operation::delete(key)]).await;
+        });
+    }
+
+    fn void_of(&self, entry: &EntryRef) -> String {
+        keys::void(&self.namespace, entry.id.as_str())
+    }
+
+    /// Where an entry stands by what was read of its queue; `None`: it is not there, or not under its session.
+    fn place(
+        &self,
+        entry: &NewEntry,
+        seq: Option<u64>,
+        pairs: &[Pair],
+    ) -> Result<Option<Position>> {
+        let queue = &entry.place.queue;
+        let keys = self.keys(queue);
+        let session = self.session("position", entry.session)?;
+        let key = keys.entry(&entry.place.id);
+        let own = pairs.iter().filter(|pair| pair.key == key && pair.is_of(&session));
+        let Some(found) = own.map(|pair| pair.create_index).next() else { return Ok(None) };
+        if seq.is_some_and(|seq| seq != found) {
+            return Ok(None);
+        }
+        let blocker = blocker_in(pairs, &keys, queue, (found, entry.mode))?;
+        Ok(Some(Position { seq: found, blocker }))
+    }
+
+    async fn look(&self, operation: &'static str, queue: &QueueKey) -> Result<Vec<Pair>> {
+        let keys = self.keys(queue);
+        Ok(read_all(&self.connections, operation, keys.prefix()).await?.0)
+    }
+}
+
+#[async_trait]
+impl Backend for Consul {
+    fn scheme(&self) -> &'static str {
+        "consul"
+    }
+
+    fn characteristics(&self) -> Characteristics {
+        let durable = match self.agent.is_in_memory {
+            Some(true) => Durability::No,
+            Some(false) => Durability::Yes,
+            None => Durability::Unknown,
+        };
+        Characteristics {
+            scope: Scope::Hosts,
+            liveness: Liveness::Lease,
+            survives_restart: durable,
+            survives_power_loss: durable,
+            survives_failover: Durability::Yes,
+            fifo: true,
+            fencing_survives_data_loss: false,
+            early_expiry: None,
+            max_plain_name: 200,
+            min_ttl: self.agent.min_ttl,
+        }
+    }
+
+    fn loss_detection(&self) -> LossDetection {
+        LossDetection::Watch
+    }
+
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let member_key = keys::member(&self.namespace, &session.member);
+        self.sessions.open(&self.connections, session, &member_key).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let renewed = self.sessions.renew(&self.connections, session).await;
+        if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
+            self.sessions.is_over(session);
+        }
+        renewed.map(|()| Vec::new())
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.sessions.is_over(session);
+        self.sessions.close(&self.connections, session).await?;
+        self.entries.forget_all(session);
+        Ok(())
+    }
+
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        let keys = self.keys(&entry.place.queue);
+        let session = self.session("enter", entry.session)?;
+        let (key, void) = (keys.entry(&entry.place.id), self.void_of(&entry.place));
+        let own = self.entries.sent(entry);
+        let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
+        let enter = [
+            Operation::is_absent(void),
+            Operation::is_absent(key.as_str()),
+            // Whoever writes on condition that there is no entry has to look again.
+            Operation::delete(keys.closing()),
+            Operation::lock(key.as_str(), &value, &session),
+            Operation::read(keys.prefix()),
+        ];
+        let outcome = transact(&self.connections, "enter", &enter).await;
+        if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
+            self.entries.answered(&entry.place);
+        }
+        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
+        let refusal = match outcome? {
+            Outcome::Done(pairs) => {
+                // Of what was written there is no value, and it is the first: what was read counts.
+                return self
+                    .place(entry, None, pairs.get(1..).unwrap_or_default())?
+                    .ok_or_else(removed);
+            }
+            Outcome::Refused(refusal) => refusal,
+        };
+        match refusal {
+            refusal if refusal.is_of_no_session() => {
+                Err(Error::lost("enter", LossReason::ExpiredByServer))
+            }
+            // An earlier call got through, and its answer was lost.
+            Refusal { nth: 1, .. } => {
+                let pairs = self.look("enter", &entry.place.queue).await?;
+                self.place(entry, None, &pairs)?.ok_or_else(removed)
+            }
+            Refusal { nth: 0, .. } => Err(removed()),
+            Refusal { message, .. } => Err(Error::new(ErrorKind::Unavailable, "enter", message)),
+        }
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let place = &entry.place;
+        let own = self.entries.own(place);
+        if own.is_some_and(|own| own.mode == Mode::Shared) && entry.mode == Mode::Exclusive {
+            // Others may hold beside it.
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        let Some(own) = own else { return Ok(false) };
+        let session = self.session("update", entry.session)?;
+        let key = self.keys(&place.queue).entry(&place.id);
+        let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
+        let number = own.updates + 1;
+        self.entries.change(place, |own| own.updates = number);
+        // An update before may have had its effect without our knowledge: once more, then.
+        for _ in 0..2 {
+            let known = self.entries.own(place).and_then(|own| own.modified).unwrap_or(seq);
+            let update = [
+                // No other entry has it, and neither has this one when another update was later.
+                Operation::is_unchanged(key.as_str(), known),
+                Operation::lock(key.as_str(), &value, &session).numbered(number),
+            ];
+            let found = match transact(&self.connections, "update", &update).await? {
+                Outcome::Done(pairs) => {
+                    let modified = pairs.first().map(|pair| pair.modify_index);
+                    self.entries.change(place, |own| {
+                        own.modified = modified;
+                        own.mode = entry.mode;
+                    });
+                    return Ok(true);
+                }
+                Outcome::Refused(refusal) if refusal.is_of_no_session() => {
+                    return Err(Error::lost("update", LossReason::ExpiredByServer));
+                }
+                Outcome::Refused(_) => read_all(&self.connections, "update", &key).await?.0,
+            };
+            let is_own =
+                |pair: &&Pair| pair.key == key && pair.create_index == seq && pair.is_of(&session);
+            let Some(own) = found.iter().find(is_own) else { return Ok(false) };
+            self.entries.change(place, |known| known.modified = Some(own.modify_index));
+            if own.value() == value {
+                self.entries.change(place, |own| own.mode = entry.mode);
+                return Ok(true);
+            }
+        }
+        let error = Error::new(ErrorKind::Unavailable, "update", "it was updated by somebody else");
+        Err(error.with_effect(Effect::None))
+    }
+
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
+        // Its key is that of no other entry, ever.
+        let key = self.keys(&entry.queue).entry(&entry.id);
+        let void = self.void_of(entry);
+        let session = self.entries.session(entry).and_then(|session| self.sessions.id(session));
+        let doubtful = session.filter(|_| self.entries.is_in_doubt(entry));
+        let mut steps = vec![Operation::delete(key.as_str())];
+        if let Some(session) = &doubtful {
+            steps.insert(0, Operation::lock(void.as_str(), b"", session));
+        }
+        match transact(&self.connections, "leave", &steps).await? {
+            Outcome::Done(_) if doubtful.is_some() => self.clear_later(void),
+            Outcome::Done(_) => {}
+            // The session is over, and all that was entered under it.
+            Outcome::Refused(refusal) if refusal.is_of_no_session() => {}
+            Outcome::Refused(Refusal { message, .. }) => {
+                return Err(Error::new(ErrorKind::Unavailable, "leave", message));
+            }
+        }
+        self.entries.forget(entry);
+        Ok(())
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let pairs = self.look("position", &entry.place.queue).await?;
+        self.place(entry, Some(seq), &pairs)
+    }
+
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        self.wait_gone(entry, seq, waiter, recheck).await
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let keys = self.keys(queue);
+        let (pairs, index) = read_all(&self.connections, "list", keys.prefix()).await?;
+        let (mut listing, mut listed) = (Listing::default(), Vec::new());
+        for pair in &pairs {
+            let entry = entry_of(pair, &keys);
+            let is_value = pair.key == keys.value();
+            if is_value || entry.is_some() {
+                check_pair(queue, pair)?;
+                listed.push(pair);
+            }
+            if is_value {
+                listing.value = Some(value_of(pair)?);
+            }
+            listing.entries.extend(entry);
+        }
+        listing.entries.sort_unstable_by_key(|entry| entry.seq);
+        listing.revision = self.reads.note(queue, &listed, index);
+        Ok(listing)
+    }
+
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        self.write_value(write).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        self.wait_changed(queue, revision, recheck).await
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.names_of_values(kind).await
+    }
+}
+
+/// Finds out who is there.
+async fn greet(connections: &Connections) -> Result<Agent> {
+    let leader: String = parsed("connect", &connections.greet().await?.done("connect")?)?;
+    if leader.is_empty() {
+        return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
+    }
+    let answer = connections.urgent_call("connect", Request::get("agent/self")).await?;
+    // Not everybody may know.
+    match answer.status {
+        200 => Ok(agent(&answer.body)),
+        _ => Ok(Agent::default()),
+    }
+}
+
+fn agent(body: &[u8]) -> Agent {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "PascalCase")]
+    struct Told {
+        dev_mode: Option<bool>,
+        #[serde(rename = "SessionTTLMin")]
+        session_ttl_min: Option<String>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Said {
+        debug_config: Option<Told>,
+    }
+    let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
+    let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
+    let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
+    // Consul's own default stands there as nothing.
+    let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
+    Agent { is_in_memory: dev_mode, min_ttl }
+}
+
+/// Consul's default for `session_ttl_min`.
+const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);

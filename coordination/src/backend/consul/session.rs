@@ -1,0 +1,241 @@
+//! Sessions: one of Consul's each, which gives its own ids; ours is its name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{Connections, Request};
+use super::error::garbled;
+use super::keys;
+use super::kv::{Operation, Outcome, parsed, transact};
+use crate::backend::{NewSession, SessionId};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+
+/// The sessions that were opened and not closed.
+#[derive(Default)]
+pub(super) struct Sessions {
+    // One session is open at a time; the one before may still be closing.
+    known: Mutex<HashMap<SessionId, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    /// Consul's; `None`: the answer that told it was lost.
+    id: Option<Arc<str>>,
+    member_key: Arc<str>,
+    /// Whether the member's key was taken for it.
+    is_open: bool,
+    /// Whether there may be more than one at the server.
+    is_in_doubt: bool,
+}
+
+/// A session to create. What is said here is not the default: that is a delay of 15 s, and a health check which
+/// ends sessions when the agent is thought to be down.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Wanted<'a> {
+    name: &'a str,
+    #[serde(rename = "TTL")]
+    ttl: String,
+    lock_delay: &'static str,
+    behavior: &'static str,
+    node_checks: [&'static str; 0],
+    checks: [&'static str; 0],
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Created {
+    #[serde(rename = "ID")]
+    id: String,
+}
+
+impl Sessions {
+    /// Opens a session and takes the member's key for it.
+    pub(super) async fn open(
+        &self,
+        connections: &Connections,
+        session: &NewSession,
+        member_key: &str,
+    ) -> Result<Duration> {
+        let id = self.find_or_create(connections, session, member_key).await?;
+        let name = session.id.to_string();
+        let lock = Operation::lock(member_key, name.as_bytes(), &id);
+        let locked = transact(connections, "open", &[lock]).await;
+        let error = match locked {
+            Ok(Outcome::Done(_)) => {
+                self.change(session.id, |known| known.is_open = true);
+                return Ok(session.ttl);
+            }
+            Ok(Outcome::Refused(refusal)) if refusal.is_of_no_session() => {
+                self.change(session.id, |known| known.id = None);
+                let message = "the session ended while it was opened";
+                return Err(Error::new(ErrorKind::Unavailable, "open", message));
+            }
+            Ok(Outcome::Refused(_)) => {
+                let message =
+                    format!("another live session has the member id {:?}", session.member);
+                Error::new(ErrorKind::MemberExists, "open", message)
+            }
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => error,
+        };
+        // Refused for good: the session would be of no use.
+        let closed = self.close(connections, session.id).await;
+        if error.kind() == ErrorKind::MemberExists {
+            closed?;
+        }
+        Err(error)
+    }
+
+    /// Creates the session, or finds the one that an earlier call with a lost answer has created.
+    async fn find_or_create(
+        &self,
+        connections: &Connections,
+        session: &NewSession,
+        member_key: &str,
+    ) -> Result<Arc<str>> {
+        let known = self.known().get(&session.id).cloned();
+        if let Some(id) = known.as_ref().and_then(|known| known.id.clone()) {
+            if is_renewed(connections, "open", &id).await? {
+                return Ok(id);
+            }
+        } else if known.is_some_and(|known| known.is_in_doubt) {
+            let mut found = listed(connections, "open", session.id).await?.into_iter();
+            if let Some(id) = found.next() {
+                for other in found {
+                    destroy(connections, "open", &other).await?;
+                }
+                if is_renewed(connections, "open", &id).await? {
+                    self.change(session.id, |known| known.id = Some(id.clone()));
+                    return Ok(id);
+                }
+            }
+        }
+        let started =
+            Known { id: None, member_key: member_key.into(), is_open: false, is_in_doubt: true };
+        self.known().insert(session.id, started);
+        let id = create(connections, session).await?;
+        self.change(session.id, |known| known.id = Some(id.clone()));
+        Ok(id)
+    }
+
+    /// Extends the lease: by all of it from now on, and the server waits twice as long.
+    pub(super) async fn renew(&self, connections: &Connections, session: SessionId) -> Result<()> {
+        let over = || Error::lost("renew", LossReason::ExpiredByServer);
+        let id = self.id(session).ok_or_else(over)?;
+        if is_renewed(connections, "renew", &id).await? { Ok(()) } else { Err(over()) }
+    }
+
+    /// Destroys the session; all keys that are locked by it go with it.
+    pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
+        let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
+        if let Some(id) = &known.id {
+            destroy(connections, "close", id).await?;
+        }
+        if known.id.is_none() {
+            for id in listed(connections, "close", session).await? {
+                destroy(connections, "close", &id).await?;
+            }
+        }
+        self.known().remove(&session);
+        Ok(())
+    }
+
+    /// Consul's id of a session.
+    pub(super) fn id(&self, session: SessionId) -> Option<Arc<str>> {
+        self.known().get(&session)?.id.clone()
+    }
+
+    /// A session that is open, and the key that proves it.
+    pub(super) fn any_open(&self) -> Result<(Arc<str>, Arc<str>)> {
+        let known = self.known();
+        let open = known.values().filter(|known| known.is_open);
+        let mut open = open.filter_map(|known| Some((known.id.clone()?, known.member_key.clone())));
+        open.next().ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
+        })
+    }
+
+    /// The session is over: what is written now goes by another one.
+    pub(super) fn is_over(&self, session: SessionId) {
+        self.change(session, |known| known.is_open = false);
+    }
+
+    fn change(&self, session: SessionId, change: impl FnOnce(&mut Known)) {
+        if let Some(known) = self.known().get_mut(&session) {
+            change(known);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+async fn create(connections: &Connections, session: &NewSession) -> Result<Arc<str>> {
+    let wanted = Wanted {
+        name: &session.id.to_string(),
+        ttl: format!("{}ms", session.ttl.as_millis()),
+        lock_delay: "0s",
+        behavior: "delete",
+        node_checks: [],
+        checks: [],
+    };
+    let body = serde_json::to_vec(&wanted)
+        .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
+    let answer = connections.urgent_call("open", Request::put("session/create", body)).await?;
+    if answer.text().contains("Invalid Session TTL") {
+        let message = format!(
+            "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
+            answer.text().trim().escape_debug()
+        );
+        return Err(Error::new(ErrorKind::Config, "open", message));
+    }
+    let created: Created = parsed("open", &answer.done("open")?)?;
+    Ok(created.id.into())
+}
+
+/// Whether the session was there to be renewed.
+async fn is_renewed(connections: &Connections, operation: &'static str, id: &str) -> Result<bool> {
+    let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
+    let answer = connections.urgent_call(operation, request).await?;
+    if answer.status == 404 && answer.text().starts_with("Session id") {
+        return Ok(false);
+    }
+    let renewed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+    Ok(renewed.iter().any(|session| session.id == id))
+}
+
+/// Consul's ids of the sessions with this name.
+async fn listed(
+    connections: &Connections,
+    operation: &'static str,
+    session: SessionId,
+) -> Result<Vec<Arc<str>>> {
+    let request = Request::get("session/list").with("consistent");
+    let answer = connections.urgent_call(operation, request).await?;
+    let listed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+    let name = session.to_string();
+    let ours = listed.into_iter().filter(|listed| listed.name == name);
+    Ok(ours.map(|listed| listed.id.into()).collect())
+}
+
+async fn destroy(connections: &Connections, operation: &'static str, id: &str) -> Result<()> {
+    let request = Request::put(format!("session/destroy/{}", keys::path(id)), Vec::new());
+    let answer = connections.urgent_call(operation, request).await?;
+    match parsed::<bool>(operation, &answer.done(operation)?)? {
+        true => Ok(()),
+        false => Err(garbled(operation, "the session was not destroyed").with_effect(Effect::None)),
+    }
+}

@@ -1,0 +1,220 @@
+//! Queues' values: a key each, owned by no session, written by compare-and-set.
+//!
+//! The version is the key's modification index, which rises for ever, over removals too. A write that comes late
+//! finds another index; only one that creates the value could find it as it expected, once more: so it asks for
+//! a session of ours, and for no key that says that it was answered already.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::Consul;
+use super::client::Request;
+use super::entry::{check_pair, entry_of};
+use super::keys::{self, Keys, queue_of_value};
+use super::kv::{Operation, Outcome, Pair, names, read_all, transact};
+use crate::backend::stored::{StoredValue, name_in};
+use crate::backend::{Value, Write};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key;
+
+/// How many values are read in one transaction: Consul takes 64 operations, and a value may be large.
+const BATCH: usize = 32;
+/// How often a write on condition that there is no entry is tried while entries come and go.
+const TRIES: usize = 3;
+/// How many writes without an answer are remembered.
+const REMEMBERED: usize = 1024;
+
+/// How many calls of each write were sent and not answered.
+#[derive(Default)]
+pub(super) struct Unanswered(Mutex<HashMap<u64, u32>>);
+
+impl Unanswered {
+    fn sent(&self, id: u64) {
+        let mut writes = self.writes();
+        if writes.len() >= REMEMBERED {
+            // Those were given up for good, and nobody was told that they were done.
+            writes.clear();
+        }
+        *writes.entry(id).or_default() += 1;
+    }
+
+    /// Whether another call of this write may still be on its way.
+    fn answered(&self, id: u64) -> bool {
+        let mut writes = self.writes();
+        let Some(left) = writes.get_mut(&id) else { return false };
+        *left = left.saturating_sub(1);
+        let is_in_doubt = *left > 0;
+        if !is_in_doubt {
+            writes.remove(&id);
+        }
+        is_in_doubt
+    }
+
+    fn forget(&self, id: u64) {
+        self.writes().remove(&id);
+    }
+
+    fn writes(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The value that this key has.
+pub(super) fn value_of(pair: &Pair) -> Result<Value> {
+    let stored = StoredValue::read(&pair.value())?;
+    Ok(Value { version: pair.modify_index, data: stored.data.into() })
+}
+
+/// What became of one try.
+enum Tried {
+    Done(u64),
+    /// The value is another one.
+    Differs,
+    /// An entry came in between.
+    Entered,
+}
+
+/// What a write is made with.
+struct Means {
+    keys: Keys,
+    session: Arc<str>,
+    member_key: Arc<str>,
+    void: String,
+}
+
+impl Consul {
+    pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+        let (session, member_key) = self.sessions.any_open()?;
+        let void = keys::void(&self.namespace, &format!("{:016x}", write.id));
+        let means = Means { keys: self.keys(&write.queue), session, member_key, void };
+        let written = match write.if_empty {
+            true => self.write_if_empty(write, &means).await?,
+            false => match self.try_write(write, &means, None).await? {
+                Tried::Done(version) => Some(version),
+                Tried::Differs | Tried::Entered => self.written_before(write, &means).await?,
+            },
+        };
+        Ok(written)
+    }
+
+    async fn write_if_empty(&self, write: &Write, means: &Means) -> Result<Option<u64>> {
+        let closing = means.keys.closing();
+        for _ in 0..TRIES {
+            // Whoever enters from now on removes this key, and with it the condition of what follows.
+            let look = [
+                Operation::delete(closing.as_str()),
+                Operation::lock(closing.as_str(), b"", &means.session),
+                Operation::read(means.keys.prefix()),
+            ];
+            let pairs = match transact(&self.connections, "write", &look).await? {
+                Outcome::Done(pairs) => pairs,
+                Outcome::Refused(_) => return Err(no_session()),
+            };
+            let Some(closed) = pairs.iter().find(|pair| pair.key == closing) else {
+                return Err(no_session());
+            };
+            let is_empty = !pairs.iter().any(|pair| entry_of(pair, &means.keys).is_some());
+            let tried = match is_empty {
+                true => self.try_write(write, means, Some(closed.modify_index)).await?,
+                false => Tried::Differs,
+            };
+            match tried {
+                Tried::Done(version) => return Ok(Some(version)),
+                Tried::Entered => {}
+                Tried::Differs => {
+                    let clear = Operation::delete_unchanged(closing.as_str(), closed.modify_index);
+                    transact(&self.connections, "write", &[clear]).await?;
+                    return self.written_before(write, means).await;
+                }
+            }
+        }
+        let message = "entries came and went all the time";
+        Err(Error::new(ErrorKind::Unavailable, "write", message))
+    }
+
+    /// One try. `closed`: only while nobody has entered since then.
+    async fn try_write(&self, write: &Write, means: &Means, closed: Option<u64>) -> Result<Tried> {
+        let (key, closing) = (means.keys.value(), means.keys.closing());
+        let mut steps = Vec::new();
+        if let Some(closed) = closed {
+            steps.push(Operation::is_unchanged(closing.as_str(), closed));
+            steps.push(Operation::delete(closing.as_str()));
+        }
+        let conditions = steps.len();
+        let creates = write.expected.is_none();
+        if creates {
+            steps.push(Operation::is_of(&*means.member_key, &means.session));
+            steps.push(Operation::is_absent(means.void.as_str()));
+        }
+        match (&write.data, write.expected) {
+            (Some(data), expected) => {
+                let value = StoredValue::new(&write.queue, write.id, data).to_bytes()?;
+                let expected = expected.unwrap_or_default();
+                steps.push(Operation::write(key.as_str(), &value, expected));
+            }
+            (None, Some(version)) => {
+                steps.push(Operation::delete_unchanged(key.as_str(), version));
+            }
+            // Nothing is to become nothing.
+            (None, None) => steps.push(Operation::is_absent(key.as_str())),
+        }
+        if creates {
+            self.unanswered.sent(write.id);
+        }
+        let outcome = match transact(&self.connections, "write", &steps).await {
+            Err(error) if error.effect() == Effect::Unknown => return Err(error),
+            outcome => outcome,
+        };
+        if creates && self.unanswered.answered(write.id) {
+            self.void(&means.void, &means.session).await?;
+            self.unanswered.forget(write.id);
+        }
+        match outcome? {
+            Outcome::Done(pairs) => {
+                let written = pairs.iter().find(|pair| pair.key == key);
+                let written = written.map(|pair| pair.modify_index).or(write.expected);
+                Ok(Tried::Done(written.unwrap_or_default()))
+            }
+            Outcome::Refused(refusal) if refusal.nth < conditions => Ok(Tried::Entered),
+            Outcome::Refused(refusal) if creates && refusal.nth == conditions => Err(no_session()),
+            Outcome::Refused(_) => Ok(Tried::Differs),
+        }
+    }
+
+    /// The version that this write made, if an earlier call of it did.
+    async fn written_before(&self, write: &Write, means: &Means) -> Result<Option<u64>> {
+        let key = means.keys.value();
+        let (found, _) = read_all(&self.connections, "write", &key).await?;
+        let Some(pair) = found.iter().find(|pair| pair.key == key) else { return Ok(None) };
+        check_pair(&write.queue, pair)?;
+        let is_ours = StoredValue::read(&pair.value())?.id == write.id;
+        Ok(is_ours.then_some(pair.modify_index))
+    }
+
+    /// The names of the queues of this kind that have a value, in order.
+    pub(super) async fn names_of_values(&self, kind: &str) -> Result<Vec<String>> {
+        let prefix = format!("{}/{kind}/", self.namespace);
+        let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
+        let found = names("list", self.connections.call("list", request).await?)?;
+        let queues = found.iter().filter_map(|key| queue_of_value(key, &prefix));
+        let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
+        let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();
+        for batch in hashed.chunks(BATCH) {
+            let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
+            let reads: Vec<_> = batch.iter().map(|queue| Operation::read(value(queue))).collect();
+            // One that was removed meanwhile has none.
+            if let Outcome::Done(pairs) = transact(&self.connections, "list", &reads).await? {
+                let values =
+                    pairs.iter().filter(|pair| queue_of_value(&pair.key, &prefix).is_some());
+                names.extend(values.filter_map(|pair| name_in(&pair.value())));
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+fn no_session() -> Error {
+    let message = "the session that was to write is over";
+    Error::new(ErrorKind::Unavailable, "write", message).with_effect(Effect::None)
+}

@@ -1,0 +1,286 @@
+//! Blocking queries: few of them, for everything that is waited for.
+//!
+//! A query that waits has a connection for itself, and Consul allows 200 from one address. So a process has a
+//! handful of queries, each for one key or one queue; whoever comes when all are taken shares one over the names
+//! of all keys of the namespace. A query that nobody waits for any longer is left until it is answered: the
+//! server would not notice that its connection was closed, and count it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::client::{Answer, Connections, Request};
+use super::keys;
+use super::kv::{Pair, names, pairs};
+use crate::error::Result;
+use crate::retry::DecorrelatedJitter;
+
+/// How many keys and queues have a query of their own.
+const OWN_QUERIES: usize = 4;
+/// A query that nobody waits for makes room for another one after this time.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long a query that failed is left alone.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The least time between two queries of all names. It is longer where they take long.
+const LEAST_PACE: Duration = Duration::from_millis(10);
+const PACE_PER_NAME: Duration = Duration::from_micros(10);
+const LONGEST_PACE: Duration = Duration::from_millis(500);
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Subject {
+    /// A key.
+    Key(String),
+    /// All keys that begin with it.
+    Prefix(String),
+}
+
+/// What a query answered last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Of the answer; 0: there was none yet, so nothing has changed since the query was begun.
+    pub(super) index: u64,
+    /// Of a key.
+    pub(super) pair: Option<Pair>,
+}
+
+/// One who waits.
+pub(super) enum Watch {
+    /// By a query of its own.
+    Own(watch::Receiver<Seen>),
+    /// With all others: told when it is time to look.
+    Shared(oneshot::Receiver<()>),
+}
+
+/// All queries of this backend.
+pub(super) struct Watches(Arc<Hub>);
+
+struct Hub {
+    connections: Arc<Connections>,
+    /// Of the namespace, with a slash.
+    prefix: String,
+    /// How long a query waits.
+    longest: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    own: HashMap<Subject, Own>,
+    /// Those who share, and for which key; `None`: for any change.
+    shared: Vec<(Option<String>, oneshot::Sender<()>)>,
+    /// The task for those who share.
+    sharing: Option<AbortHandle>,
+    /// What it was told last.
+    names: Option<HashSet<String>>,
+}
+
+struct Own {
+    seen: watch::Sender<Seen>,
+    task: AbortHandle,
+    begun: Instant,
+}
+
+impl Watches {
+    /// `prefix`: of all keys of the namespace; `longest`: how long a waiter may go without asking.
+    pub(super) fn new(connections: Arc<Connections>, prefix: String, longest: Duration) -> Self {
+        // The server adds up to a sixteenth.
+        let longest = longest * 15 / 16;
+        Self(Arc::new(Hub { connections, prefix, longest, state: Mutex::default() }))
+    }
+
+    /// Waits for a change after this index. `may_share`: the end of the key is all that is waited for.
+    pub(super) fn watch(&self, subject: Subject, index: u64, may_share: bool) -> Watch {
+        let mut state = self.0.state();
+        if let Some(own) = state.own.get(&subject) {
+            return Watch::Own(own.seen.subscribe());
+        }
+        if state.own.len() >= OWN_QUERIES {
+            let is_idle = |own: &Own| own.seen.receiver_count() == 0;
+            let idle =
+                state.own.iter().find(|(_, own)| is_idle(own) && own.begun.elapsed() > LINGER);
+            match idle.map(|(subject, _)| subject.clone()) {
+                Some(idle) => drop(state.own.remove(&idle).map(|own| own.task.abort())),
+                None => return self.share(&mut state, subject, may_share),
+            }
+        }
+        let (seen, watch) = watch::channel(Seen::default());
+        let hub = Arc::clone(&self.0);
+        let task = tokio::spawn(hub.follow(subject.clone(), index, seen.clone())).abort_handle();
+        state.own.insert(subject, Own { seen, task, begun: Instant::now() });
+        Watch::Own(watch)
+    }
+
+    fn share(&self, state: &mut State, subject: Subject, may_share: bool) -> Watch {
+        let (tell, told) = oneshot::channel();
+        let key = match subject {
+            Subject::Key(key) if may_share => Some(key),
+            _ => None,
+        };
+        let is_over = |names: &HashSet<_>| key.as_ref().is_some_and(|key| !names.contains(key));
+        if state.names.as_ref().is_some_and(is_over) {
+            // That was answered before, and perhaps before the key was made: the caller looks.
+            let _ = tell.send(());
+            return Watch::Shared(told);
+        }
+        state.shared.push((key, tell));
+        if state.sharing.as_ref().is_none_or(AbortHandle::is_finished) {
+            let hub = Arc::clone(&self.0);
+            state.sharing = Some(tokio::spawn(hub.follow_all()).abort_handle());
+        }
+        Watch::Shared(told)
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.own.drain().for_each(|(_, own)| own.task.abort());
+        if let Some(task) = state.sharing.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Hub {
+    /// The queries about one key or queue, until nobody waits for their answers.
+    async fn follow(self: Arc<Self>, subject: Subject, index: u64, seen: watch::Sender<Seen>) {
+        let (mut index, pauses) = (index, DecorrelatedJitter::new(PAUSE, self.longest));
+        let mut pause = pauses;
+        loop {
+            let request = match &subject {
+                Subject::Key(key) => Request::get(format!("kv/{}", keys::path(key))),
+                Subject::Prefix(prefix) => {
+                    Request::get(format!("kv/{}", keys::path(prefix))).with("keys")
+                }
+            };
+            let answer = match self.query(request, index).await {
+                Some(answer) => answer,
+                None => continue,
+            };
+            let answered = answer.and_then(|answer| told(&subject, answer));
+            match answered {
+                Ok(found) => {
+                    pause = pauses;
+                    index = next_index(index, found.index);
+                    // The same index: nothing changed in all that time.
+                    seen.send_if_modified(|seen| {
+                        let is_new = seen.index != found.index;
+                        *seen = found;
+                        is_new
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a query failed");
+                    tokio::time::sleep(pause.next_delay()).await;
+                }
+            }
+            let mut state = self.state();
+            // Under the mutex: nobody begins to wait in between.
+            if seen.receiver_count() == 0 {
+                state.own.remove(&subject);
+                return;
+            }
+        }
+    }
+
+    /// The queries about all names, until nobody shares them.
+    async fn follow_all(self: Arc<Self>) {
+        let (mut index, pauses) = (0, DecorrelatedJitter::new(PAUSE, self.longest));
+        let mut pause = pauses;
+        loop {
+            let request = Request::get(format!("kv/{}", keys::path(&self.prefix))).with("keys");
+            let answer = match self.query(request, index).await {
+                Some(answer) => answer,
+                None => continue,
+            };
+            let answered = answer.and_then(|answer| Ok((answer.index, names("watch", answer)?)));
+            let delay = match answered {
+                Ok((answered, names)) => {
+                    pause = pauses;
+                    let pace =
+                        LEAST_PACE + PACE_PER_NAME * u32::try_from(names.len()).unwrap_or(u32::MAX);
+                    if answered != index {
+                        self.tell(names);
+                    }
+                    index = next_index(index, answered);
+                    pace.min(LONGEST_PACE)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a query failed");
+                    pause.next_delay()
+                }
+            };
+            tokio::time::sleep(delay).await;
+            let mut state = self.state();
+            state.shared.retain(|(_, tell)| !tell.is_closed());
+            if state.shared.is_empty() {
+                (state.sharing, state.names) = (None, None);
+                return;
+            }
+        }
+    }
+
+    /// Tells those whose key is not there, and those who wait for any change.
+    fn tell(&self, names: Vec<String>) {
+        let names: HashSet<_> = names.into_iter().collect();
+        let mut state = self.state();
+        for (key, tell) in std::mem::take(&mut state.shared) {
+            match key {
+                Some(key) if names.contains(&key) => state.shared.push((Some(key), tell)),
+                // One who is gone needs no answer.
+                _ => drop(tell.send(())),
+            }
+        }
+        state.names = Some(names);
+    }
+
+    /// One query; `None`: the connections were given up meanwhile.
+    async fn query(&self, request: Request, index: u64) -> Option<Result<Answer>> {
+        let mut epochs = self.connections.epochs();
+        let request = if index > 0 { request.with(format!("index={index}")) } else { request };
+        tokio::select! {
+            answer = self.connections.wait(request, self.longest) => Some(answer),
+            _ = epochs.changed() => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The index to ask after next. One that went back is that of a server that was restored: from the beginning.
+fn next_index(asked: u64, answered: u64) -> u64 {
+    if answered < asked { 0 } else { answered }
+}
+
+/// What an answer tells.
+fn told(subject: &Subject, answer: Answer) -> Result<Seen> {
+    let index = answer.index;
+    let pair = match subject {
+        Subject::Key(key) => pairs("watch", answer)?.into_iter().find(|pair| pair.key == *key),
+        Subject::Prefix(_) => {
+            names("watch", answer)?;
+            None
+        }
+    };
+    Ok(Seen { index, pair })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_went_back_begins_again() {
+        assert_eq!(next_index(5, 7), 7);
+        assert_eq!(next_index(5, 5), 5);
+        assert_eq!(next_index(5, 4), 0);
+        assert_eq!(next_index(5, 0), 0);
+    }
+}
