@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::harness::{Etcd, Redis, Server, Setup};
+use crate::harness::{Consul, Etcd, Server, Setup};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,12 @@ pub enum Backend {
 
 /// All of them, in the order of the README's tables.
 pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis];
+    /// `consul://`
+    Consul,
+}
+
+/// All of them, in the order of the README's tables.
+pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Consul];
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.
@@ -60,6 +67,7 @@ impl Backend {
             Self::Memory | Self::File => return None,
             Self::Etcd => Arc::new(Etcd::set_up(setup)),
             Self::Redis => Arc::new(Redis::set_up(setup)),
+            Self::Consul => Arc::new(Consul::set_up(setup)),
         })
     }
 

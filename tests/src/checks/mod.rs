@@ -391,6 +391,7 @@ macro_rules! conformance {
     (file) => { $crate::conformance! { @list [file File] } };
     (etcd) => { $crate::conformance! { @list [server Etcd] } };
     (redis) => { $crate::conformance! { @list [server Redis] } };
+    (consul) => { $crate::conformance! { @list [server Consul] } };
 }
 
 /// Each check: its module, its name, and the groups of stores on which it runs.

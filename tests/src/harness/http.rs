@@ -1,4 +1,4 @@
-//! The one HTTP request the harness makes: GET, without TLS, without keep-alive.
+//! The HTTP requests that the harness makes: without TLS, without keep-alive.
 
 use std::{
     io::{self, Read, Write},
@@ -11,17 +11,32 @@ const TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// The body of a `200 OK` answer to `GET path`.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    match request(address, ("GET", path), "", "")? {
+        (200, body) => Ok(body),
+        (status, _) => Err(io::Error::other(format!("status {status}"))),
+    }
+}
+
+/// The status and the body of any answer. `headers`: more of them, each with its line break.
+pub(crate) fn request(
+    address: SocketAddr,
+    (method, path): (&str, &str),
+    headers: &str,
+    body: &str,
+) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
+    let length = body.len();
     // Version 1.0, so that the body comes whole and ends with the connection.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer
         .split_once("\r\n\r\n")
         .ok_or_else(|| io::Error::other("the answer has no header"))?;
-    match head.split_whitespace().nth(1) {
-        Some("200") => Ok(body.to_owned()),
-        status => Err(io::Error::other(format!("status {status:?}"))),
-    }
+    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or_else(|| io::Error::other("the answer has no status"))?, body.to_owned()))
 }

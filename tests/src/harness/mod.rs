@@ -10,6 +10,7 @@
 
 pub mod certs;
 pub mod child;
+pub mod consul;
 pub mod etcd;
 mod http;
 pub mod log;
@@ -27,6 +28,7 @@ pub mod worker;
 
 pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
+pub use consul::{Consul, ConsulOptions, ConsulTls};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use mounted::Mounted;
 pub use process::Node;

@@ -1,10 +1,13 @@
 //! What a stream of bytes is made of, in whatever protocol.
 
 use super::{Direction, Unit, http2::Http2, resp::Resp};
+use super::{Direction, Unit, http1::Http1, http2::Http2};
 
 /// What client and server speak: each has a file beside this one, which finds its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
+    /// HTTP/1.1 without TLS.
+    Http1,
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
     /// Redis' protocol, version 2 or 3.
@@ -14,6 +17,7 @@ pub enum Protocol {
 impl Protocol {
     pub(super) fn parser(self, direction: Direction) -> Box<dyn Parser> {
         match self {
+            Self::Http1 => Box::new(Http1::new(direction)),
             Self::Http2 => Box::new(Http2::new(direction)),
             Self::Resp => Box::new(Resp::new(direction)),
         }

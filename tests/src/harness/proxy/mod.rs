@@ -10,6 +10,7 @@
 
 mod connection;
 mod frames;
+mod http1;
 mod http2;
 mod lane;
 mod member;

@@ -1,0 +1,155 @@
+//! What an administrator does to the store behind the clients' backs, and what servers say of themselves.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::super::http;
+use super::{Consul, MASTER, TOKEN};
+
+impl Consul {
+    /// Asks a server that runs, as the administrator: the status and the body of the answer.
+    ///
+    /// # Panics
+    ///
+    /// When none answers.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let running = (0..self.nodes.len()).filter(|index| self.nodes[*index].is_running());
+        let answers = running.filter_map(|index| self.ask_node(index, method, path, body));
+        // One that has no leader cannot say what the others know.
+        let mut answers = answers.filter(|(status, _)| *status != 500);
+        answers.next().unwrap_or_else(|| panic!("no answer to {method} {path}"))
+    }
+
+    pub(super) fn ask_node(
+        &self,
+        index: usize,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Option<(u16, String)> {
+        let token = format!("X-Consul-Token: {MASTER}\r\n");
+        let header = self.options.acl.as_ref().map_or("", |_| token.as_str());
+        http::request(self.plain[index], (method, path), header, body).ok()
+    }
+
+    /// Whether it creates sessions.
+    pub(super) fn is_ready(&self, index: usize) -> bool {
+        let wanted = r#"{"Name":"harness","NodeChecks":[],"Checks":[],"Behavior":"delete"}"#;
+        let created = self.ask_node(index, "PUT", "/v1/session/create", wanted);
+        let Some((200, created)) = created else { return false };
+        let created: Value = serde_json::from_str(&created).unwrap_or_default();
+        let id = created["ID"].as_str().unwrap_or_default().to_owned();
+        let destroyed = self.ask_node(index, "PUT", &format!("/v1/session/destroy/{id}"), "");
+        destroyed.is_some_and(|(status, _)| status == 200)
+    }
+
+    /// Makes the token of a client of this namespace.
+    pub(super) fn make_token(&self, namespace: &str) {
+        let rules = format!(
+            "key_prefix \"{namespace}/\" {{ policy = \"write\" }}\n\
+             session_prefix \"\" {{ policy = \"write\" }}\n\
+             agent_prefix \"\" {{ policy = \"read\" }}"
+        );
+        let policy = json!({ "Name": "client", "Rules": rules }).to_string();
+        let token = json!({
+            "SecretID": TOKEN,
+            "AccessorID": "1b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e",
+            "Policies": [{ "Name": "client" }],
+        });
+        let (made, _) = self.ask("PUT", "/v1/acl/policy", &policy);
+        let (given, _) = self.ask("PUT", "/v1/acl/token", &token.to_string());
+        assert_eq!((made, given), (200, 200), "ACLs can be set up");
+    }
+
+    /// Takes the token of [`make_token`](Self::make_token) away.
+    pub fn revoke_token(&self) {
+        let path = "/v1/acl/token/1b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
+        assert_eq!(self.ask("DELETE", path, "").0, 200, "there is a token");
+    }
+
+    /// The keys that begin with this, in order.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        match self.ask("GET", &format!("/v1/kv/{}?keys", escape(prefix)), "") {
+            (200, keys) => serde_json::from_str(&keys).expect("a list of keys"),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A key with all that Consul says of it; null when there is none.
+    pub fn key(&self, key: &str) -> Value {
+        match self.ask("GET", &format!("/v1/kv/{}?consistent", escape(key)), "") {
+            (200, found) => {
+                let found: Value = serde_json::from_str(&found).expect("a list of keys");
+                found[0].clone()
+            }
+            _ => Value::Null,
+        }
+    }
+
+    /// Writes a key.
+    pub fn put_key(&self, key: &str, value: &str) {
+        assert_eq!(self.ask("PUT", &format!("/v1/kv/{}", escape(key)), value).0, 200);
+    }
+
+    /// Deletes a key; false when there was none.
+    pub fn delete_key(&self, key: &str) -> bool {
+        let is_there = !self.key(key).is_null();
+        self.ask("DELETE", &format!("/v1/kv/{}", escape(key)), "");
+        is_there
+    }
+
+    /// Destroys a session; false when there was none.
+    pub fn destroy_session(&self, id: &str) -> bool {
+        let (_, found) = self.ask("GET", &format!("/v1/session/info/{id}"), "");
+        let (status, _) = self.ask("PUT", &format!("/v1/session/destroy/{id}"), "");
+        status == 200 && found.contains(id)
+    }
+
+    /// The ids of all sessions.
+    pub fn sessions(&self) -> Vec<String> {
+        let (_, listed) = self.ask("GET", "/v1/session/list", "");
+        let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
+        let ids = listed.iter().filter_map(|session| session["ID"].as_str());
+        ids.map(str::to_owned).collect()
+    }
+
+    /// How many requests of each kind the servers that answer have served, the harness's own included: a query
+    /// that waits counts when it is answered.
+    pub fn request_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for index in 0..self.nodes.len() {
+            let path = "/v1/agent/metrics?format=prometheus";
+            let told = self.ask_node(index, "GET", path, "").map(|(_, body)| body);
+            for (kind, count) in told.unwrap_or_default().lines().filter_map(parse_count) {
+                *counts.entry(kind).or_default() += count;
+            }
+        }
+        counts
+    }
+}
+
+/// A key as a path of a request.
+fn escape(key: &str) -> String {
+    key.replace('%', "%25")
+}
+
+/// Parses `consul_http_PUT_v1_txn_count 3`; not what only administrators ask.
+fn parse_count(line: &str) -> Option<(String, u64)> {
+    let (kind, count) = line.strip_prefix("consul_http_")?.split_once("_count ")?;
+    let kind = kind.replace("_v1_", " ").trim_end_matches('_').to_owned();
+    (!kind.contains("agent")).then_some(())?;
+    Some((kind, count.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_counts() {
+        assert_eq!(parse_count("consul_http_PUT_v1_txn_count 3"), Some(("PUT txn".to_owned(), 3)));
+        assert_eq!(parse_count("consul_http_PUT_v1_txn_sum 3.5"), None);
+        assert_eq!(parse_count("consul_raft_apply 3"), None);
+    }
+}

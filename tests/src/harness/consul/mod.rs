@@ -1,0 +1,128 @@
+//! Consul servers: one or three, on loopback, with TLS and ACLs when asked.
+//!
+//! The binary is Debian's (1.8.7); without it the test fails, it does not pass unrun. A server that is started
+//! again takes about two seconds until it leads: that is how long Consul waits for another one.
+
+mod admin;
+mod options;
+mod server;
+
+pub use options::{ConsulOptions, ConsulTls};
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use super::{Launch, Node, Scratch, ports::free_address, ports::free_port, wait_until};
+
+/// The token of the administrator, when ACLs are on.
+pub const MASTER: &str = "6f1a5b1e-9c1d-4d6b-8d3a-canary9f2b01";
+/// The token with the rights that the documentation asks for, when ACLs are on.
+pub const TOKEN: &str = "0b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
+
+/// How long servers may take to be ready.
+const READY: Duration = Duration::from_secs(20);
+
+/// Running Consul servers; their processes and data are gone on drop.
+#[derive(Debug)]
+pub struct Consul {
+    // Before `scratch`: the processes end first.
+    nodes: Vec<Node>,
+    /// Where each answers without TLS, for the harness.
+    plain: Vec<SocketAddr>,
+    options: ConsulOptions,
+    scratch: Scratch,
+}
+
+impl Consul {
+    /// One server, without TLS or ACLs.
+    pub fn one() -> Self {
+        Self::options().start()
+    }
+
+    /// A cluster of three, without TLS or ACLs.
+    pub fn three() -> Self {
+        Self::options().nodes(3).start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn options() -> ConsulOptions {
+        ConsulOptions::default()
+    }
+
+    fn start(options: ConsulOptions) -> Self {
+        require_binary();
+        let scratch = Scratch::new("consul");
+        let gossip: Vec<u16> = (0..options.nodes).map(|_| free_port()).collect();
+        let (mut nodes, mut plain) = (Vec::new(), Vec::new());
+        for index in 0..options.nodes {
+            let http = free_address();
+            let https = options.tls.as_ref().map(|_| free_address());
+            let name = format!("n{index}");
+            let config = options.file(&name, (http.port(), https, &gossip, index), &scratch);
+            let file = scratch.join(format!("{name}.json"));
+            std::fs::write(&file, config).expect("the directory is ours");
+            let log = scratch.join(format!("{name}.log"));
+            let launch = move || {
+                Launch::new("consul", &log)
+                    .clear_env()
+                    .args(["agent", "-config-file"])
+                    .args([&file])
+            };
+            nodes.push(Node::start(name, https.unwrap_or(http), launch));
+            plain.push(http);
+        }
+        let consul = Self { nodes, plain, options, scratch };
+        consul.wait_ready();
+        if let Some(namespace) = &consul.options.acl {
+            consul.make_token(namespace);
+        }
+        consul
+    }
+
+    /// Where its servers keep their data and their logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// The servers.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Waits until every server that runs creates sessions.
+    ///
+    /// # Panics
+    ///
+    /// When one does not within twenty seconds.
+    pub fn wait_ready(&self) {
+        let start = Instant::now();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
+            let left = READY.saturating_sub(start.elapsed());
+            let ready = wait_until(left, || self.is_ready(index) || !node.is_running());
+            assert!(
+                ready && node.is_running(),
+                "Consul server {} is not ready:\n{}",
+                node.name(),
+                node.log(),
+            );
+        }
+    }
+}
+
+/// Fails the test when the binary is missing, and prints the version once.
+fn require_binary() {
+    static CHECKED: Once = Once::new();
+    CHECKED.call_once(|| {
+        let Ok(version) = Command::new("consul").arg("version").output() else {
+            panic!(
+                "`consul` is not installed: run `tests/run`, which installs it, \
+                 or `apt-get install consul`"
+            );
+        };
+        let version = String::from_utf8_lossy(&version.stdout).into_owned();
+        eprintln!("{}", version.lines().next().unwrap_or("consul"));
+    });
+}

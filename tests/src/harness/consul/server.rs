@@ -1,0 +1,125 @@
+//! Consul as checks and fault rows see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Protocol, Proxy, Server, Setup};
+use super::Consul;
+
+impl Server for Consul {
+    fn set_up(setup: &Setup) -> Self {
+        assert!(!setup.peers_by_proxy, "servers of Consul meet at the ports that they serve");
+        let mut options = Self::options().nodes(setup.nodes);
+        if let Some(address) = &setup.also_at {
+            options = options.also_at(address);
+        }
+        options.start()
+    }
+
+    fn scheme(&self) -> &'static str {
+        "consul"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        self.nodes().iter().collect()
+    }
+
+    fn wait_ready(&self) {
+        self.wait_ready();
+    }
+
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        self.request_counts()
+    }
+
+    fn secure_url(&self, authority: &str, namespace: &str) -> String {
+        self.url(authority, namespace).replacen("://", "+https://", 1)
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let authority = self.authority();
+        vec![
+            (format!("consul://user:secret@{authority}/x"), ErrorKind::Config),
+            (format!("consul://:secret@{authority}/x?token_file=/dev/null"), ErrorKind::Config),
+            (format!("consul://{authority}/x?dc=elsewhere"), ErrorKind::Config),
+        ]
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::speaking(Protocol::Http1, self.nodes[index].address())
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        let mut keys = self.keys(&format!("{namespace}/{kind}/"));
+        // A value of the queue's own, as a group has: no name of an entry begins so.
+        keys.retain(|key| !key.contains("/."));
+        keys
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        self.key(entry)["CreateIndex"].as_u64().unwrap_or_default()
+    }
+
+    fn session_of(&self, entry: &str) -> Option<String> {
+        self.key(entry)["Session"].as_str().map(str::to_owned)
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        let prefix = format!("{namespace}/member/");
+        let keys = self.keys(&prefix);
+        keys.iter().filter_map(|key| key.strip_prefix(&prefix).map(str::to_owned)).collect()
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        self.session_of(&format!("{namespace}/member/{member}"))
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        self.delete_key(entry)
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        self.destroy_session(session)
+    }
+
+    fn put_strangers(&self, namespace: &str) -> Vec<String> {
+        let keys = self.keys(&format!("{namespace}/group/"));
+        let group = keys.iter().find_map(|key| key.strip_suffix(".value"));
+        let group = group.expect("there is a group");
+        // The last one has the name of an entry, and no session.
+        let like_an_entry = format!("{:016x}-{:032x}", 7, 7);
+        let strangers = [("7f", "{{{"), (".lock", "[]"), (like_an_entry.as_str(), "")];
+        let put = strangers.map(|(name, value)| {
+            let key = format!("{group}{name}");
+            self.put_key(&key, value);
+            key
+        });
+        put.to_vec()
+    }
+
+    fn leader_index(&self) -> Option<usize> {
+        (0..self.nodes.len()).find(|index| {
+            let said = self.ask_node(*index, "GET", "/v1/agent/self", "");
+            said.is_some_and(|(_, said)| said.contains(r#""leader":"true""#))
+        })
+    }
+
+    fn ttl(&self) -> Duration {
+        // Longer than a server takes to start again.
+        Duration::from_secs(4)
+    }
+
+    fn heartbeat(&self) -> Duration {
+        Duration::from_millis(400)
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        2 * ttl
+    }
+
+    fn notice(&self, _heartbeat: Duration) -> Duration {
+        Duration::from_millis(50)
+    }
+}

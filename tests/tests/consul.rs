@@ -1,0 +1,4 @@
+//! `consul://` keeps the contract.
+#![cfg(feature = "consul")]
+
+coordination_tests::conformance!(consul);
