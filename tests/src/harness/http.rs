@@ -8,10 +8,12 @@ use std::{
 
 /// A paused server accepts connections but never answers.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
+/// One that is asked by a thousand others needs its time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of a `200 OK` answer to `GET path`.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
-    match request(address, ("GET", path), "", "")? {
+    match exchange(address, ("GET", path), "", "", TIMEOUT)? {
         (200, body) => Ok(body),
         (status, _) => Err(io::Error::other(format!("status {status}"))),
     }
@@ -24,8 +26,18 @@ pub(crate) fn request(
     headers: &str,
     body: &str,
 ) -> io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    exchange(address, (method, path), headers, body, PATIENCE)
+}
+
+fn exchange(
+    address: SocketAddr,
+    (method, path): (&str, &str),
+    headers: &str,
+    body: &str,
+    limit: Duration,
+) -> io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
     let length = body.len();
     // Version 1.0, so that the body comes whole and ends with the connection.
     write!(

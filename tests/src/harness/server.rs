@@ -117,6 +117,11 @@ pub trait Server: Debug + Send + Sync {
         &[Unit::Messages]
     }
 
+    /// How many connections one process may have, whatever it waits for: a handful.
+    fn most_connections(&self) -> usize {
+        5
+    }
+
     // What an operator sees and does.
 
     /// The entries of all queues of a kind (`lock`, `group`, `election`…) in a namespace.

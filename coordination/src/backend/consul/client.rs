@@ -185,8 +185,12 @@ impl Connections {
     ///
     /// It is made once only: a call that failed may have been carried out.
     pub(super) async fn call(&self, operation: &'static str, request: Request) -> Result<Answer> {
-        // Never closed, so it is got in any case.
-        let _permit = self.in_flight.acquire().await;
+        // Who is sent with no time left for the answer is in doubt for nothing, and costs a connection: he had
+        // better come again. Never closed, so it is got if there is time.
+        let queued = tokio::time::timeout(self.patience / 2, self.in_flight.acquire()).await;
+        let _permit = queued.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
+        })?;
         let _turn = self.turn().await;
         self.urgent_call(operation, request).await
     }

@@ -208,6 +208,19 @@ pub(super) async fn read_all(
     Ok((pairs(operation, answer)?, index))
 }
 
+/// Reads several keys, as the leader has them at one moment.
+pub(super) async fn read_together(
+    connections: &Connections,
+    operation: &'static str,
+    reads: &[Operation<'_>],
+) -> Result<Vec<Pair>> {
+    let request = transaction(reads)?.with("consistent");
+    match outcome(operation, connections.call(operation, request).await?)? {
+        Outcome::Done(pairs) => Ok(pairs),
+        Outcome::Refused(refusal) => Err(garbled(operation, refusal.message)),
+    }
+}
+
 /// The keys in an answer; 404: there is none.
 pub(super) fn pairs(operation: &'static str, answer: Answer) -> Result<Vec<Pair>> {
     match answer.status {

@@ -43,6 +43,7 @@
 
 mod client;
 mod config;
+mod crowd;
 mod entry;
 mod error;
 #[cfg(test)]
@@ -62,17 +63,18 @@ use serde::Deserialize;
 
 use self::client::{Connections, Request};
 pub(crate) use self::config::{Config, OPTIONS};
+use self::crowd::Crowds;
 use self::entry::{Entries, blocker_in, check_pair, entry_of};
 use self::keys::Keys;
-use self::kv::{Operation, Outcome, Pair, Refusal, parsed, read_all, transact};
+use self::kv::{Operation, Outcome, Pair, Refusal, parsed, read_all, read_together, transact};
 use self::session::Sessions;
 use self::value::{Unanswered, value_of};
 use self::wait::Reads;
 use self::watch::Watches;
 use super::stored::StoredEntry;
 use super::{
-    Backend, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession, Position,
-    SessionId, Write,
+    Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
+    Position, SessionId, Write,
 };
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
 use crate::config::Settings;
@@ -81,6 +83,8 @@ use crate::key::QueueKey;
 
 /// After so many times the longest call, one that was given up has arrived or never will.
 const DOUBT: u32 = 4;
+/// How many entries are looked for in one transaction: Consul takes 64 operations.
+const BATCH: usize = 60;
 /// The longest that a waiter goes without asking the store itself.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 
@@ -89,6 +93,7 @@ pub(crate) struct Consul {
     connections: Arc<Connections>,
     sessions: Arc<Sessions>,
     entries: Entries,
+    crowds: Crowds,
     unanswered: Unanswered,
     watches: Watches,
     reads: Reads,
@@ -116,6 +121,7 @@ impl Consul {
             connections,
             sessions: Arc::default(),
             entries: Entries::default(),
+            crowds: Crowds::default(),
             unanswered: Unanswered::default(),
             reads: Reads::default(),
             namespace: settings.namespace.clone(),
@@ -179,7 +185,40 @@ impl Consul {
 
     async fn look(&self, operation: &'static str, queue: &QueueKey) -> Result<Vec<Pair>> {
         let keys = self.keys(queue);
-        Ok(read_all(&self.connections, operation, keys.prefix()).await?.0)
+        let (pairs, _) = read_all(&self.connections, operation, keys.prefix()).await?;
+        self.crowds.read(queue, &keys, &pairs);
+        Ok(pairs)
+    }
+
+    /// An entry of ours in a long queue, which blocks whoever enters that now.
+    fn in_the_way(&self, queue: &QueueKey) -> Option<Blocker> {
+        let last = self.crowds.last(queue)?;
+        let own = self.entries.own(&EntryRef { queue: queue.clone(), id: last.id.clone() });
+        own.filter(|own| own.mode == Mode::Exclusive).map(|_| last)
+    }
+
+    /// Of a long queue, the entry and those that may stand before it, as far as that matters.
+    async fn look_before(&self, entry: &NewEntry, before: &[EntryId]) -> Result<Vec<Pair>> {
+        let (queue, keys) = (&entry.place.queue, self.keys(&entry.place.queue));
+        let own = keys.entry(&entry.place.id);
+        let mut found = Vec::new();
+        let mut batches = before.chunks(BATCH);
+        loop {
+            let batch = batches.next().unwrap_or_default();
+            let ids = std::iter::once(&entry.place.id).chain(batch);
+            let reads: Vec<_> = ids.map(|id| Operation::read(keys.entry(id))).collect();
+            let pairs = read_together(&self.connections, "position", &reads).await?;
+            let is_there = |id: &&EntryId| pairs.iter().any(|pair| pair.key == keys.entry(id));
+            let gone: Vec<_> = batch.iter().filter(|id| !is_there(id)).cloned().collect();
+            self.crowds.gone(queue, &gone);
+            let has_own = pairs.iter().any(|pair| pair.key == own);
+            found.retain(|pair: &Pair| pair.key != own);
+            found.extend(pairs);
+            let is_blocked = entry.mode == Mode::Exclusive && found.len() > 1;
+            if !has_own || is_blocked || batch.len() < BATCH {
+                return Ok(found);
+            }
+        }
     }
 }
 
@@ -237,6 +276,7 @@ impl Backend for Consul {
         let keys = self.keys(&entry.place.queue);
         let session = self.session("enter", entry.session)?;
         let (key, void) = (keys.entry(&entry.place.id), self.void_of(&entry.place));
+        let crowd = self.in_the_way(&entry.place.queue);
         let own = self.entries.sent(entry);
         let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
         let enter = [
@@ -245,7 +285,7 @@ impl Backend for Consul {
             // Whoever writes on condition that there is no entry has to look again.
             Operation::delete(keys.closing()),
             Operation::lock(key.as_str(), &value, &session),
-            Operation::read(keys.prefix()),
+            Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
         ];
         let outcome = transact(&self.connections, "enter", &enter).await;
         if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
@@ -255,9 +295,13 @@ impl Backend for Consul {
         let refusal = match outcome? {
             Outcome::Done(pairs) => {
                 // Of what was written there is no value, and it is the first: what was read counts.
-                return self
-                    .place(entry, None, pairs.get(1..).unwrap_or_default())?
-                    .ok_or_else(removed);
+                let pairs = pairs.get(1..).unwrap_or_default();
+                let position = self.place(entry, None, pairs)?.ok_or_else(removed)?;
+                if crowd.is_none() {
+                    self.crowds.read(&entry.place.queue, &keys, pairs);
+                }
+                self.crowds.entered(&entry.place, position.seq);
+                return Ok(Position { blocker: crowd.or(position.blocker), ..position });
             }
             Outcome::Refused(refusal) => refusal,
         };
@@ -344,11 +388,16 @@ impl Backend for Consul {
             }
         }
         self.entries.forget(entry);
+        self.crowds.gone(&entry.queue, std::slice::from_ref(&entry.id));
+        self.watches.tell_gone(&key);
         Ok(())
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let pairs = self.look("position", &entry.place.queue).await?;
+        let pairs = match self.crowds.before(&entry.place.queue, seq) {
+            Some(before) => self.look_before(entry, &before).await?,
+            None => self.look("position", &entry.place.queue).await?,
+        };
         self.place(entry, Some(seq), &pairs)
     }
 
@@ -357,9 +406,10 @@ impl Backend for Consul {
         entry: &EntryRef,
         seq: u64,
         waiter: Mode,
-        recheck: Duration,
+        _recheck: Duration,
     ) -> Result<()> {
-        self.wait_gone(entry, seq, waiter, recheck).await
+        // The queries have their own, which is as short.
+        self.wait_gone(entry, seq, waiter).await
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {

@@ -11,7 +11,7 @@ use super::Consul;
 use super::client::Request;
 use super::entry::{check_pair, entry_of};
 use super::keys::{self, Keys, queue_of_value};
-use super::kv::{Operation, Outcome, Pair, names, read_all, transact};
+use super::kv::{Operation, Outcome, Pair, names, read_all, read_together, transact};
 use crate::backend::stored::{StoredValue, name_in};
 use crate::backend::{Value, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -203,11 +203,9 @@ impl Consul {
             let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
             let reads: Vec<_> = batch.iter().map(|queue| Operation::read(value(queue))).collect();
             // One that was removed meanwhile has none.
-            if let Outcome::Done(pairs) = transact(&self.connections, "list", &reads).await? {
-                let values =
-                    pairs.iter().filter(|pair| queue_of_value(&pair.key, &prefix).is_some());
-                names.extend(values.filter_map(|pair| name_in(&pair.value())));
-            }
+            let pairs = read_together(&self.connections, "list", &reads).await?;
+            let values = pairs.iter().filter(|pair| queue_of_value(&pair.key, &prefix).is_some());
+            names.extend(values.filter_map(|pair| name_in(&pair.value())));
         }
         names.sort_unstable();
         Ok(names)

@@ -60,13 +60,7 @@ impl Reads {
 
 impl Consul {
     /// The query answers at once when the entry has changed since it was created: nothing can be missed.
-    pub(super) async fn wait_gone(
-        &self,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        recheck: Duration,
-    ) -> Result<()> {
+    pub(super) async fn wait_gone(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<()> {
         let keys = self.keys(&entry.queue);
         let subject = Subject::Key(keys.entry(&entry.id));
         let is_over = |seen: &Seen| {
@@ -79,9 +73,11 @@ impl Consul {
             // A query that ended without an answer leaves its waiters to look for themselves.
             Watch::Own(mut seen) => drop(seen.wait_for(is_over).await),
             Watch::Shared(told) => {
-                // Names do not tell that a holder shares now.
-                let limit = if waiter == Mode::Shared { SHARED_PACE } else { recheck };
-                let _ = tokio::time::timeout(limit.min(recheck), told).await;
+                // Names do not tell that a holder shares now. All else they tell, and are asked again in time.
+                match waiter {
+                    Mode::Shared => drop(tokio::time::timeout(SHARED_PACE, told).await),
+                    Mode::Exclusive => drop(told.await),
+                }
             }
         }
         Ok(())

@@ -20,14 +20,14 @@ use crate::error::Result;
 use crate::retry::DecorrelatedJitter;
 
 /// How many keys and queues have a query of their own.
-const OWN_QUERIES: usize = 4;
+const OWN_QUERIES: usize = 2;
 /// A query that nobody waits for makes room for another one after this time.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a query that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The least time between two queries of all names. It is longer where they take long.
 const LEAST_PACE: Duration = Duration::from_millis(10);
-const PACE_PER_NAME: Duration = Duration::from_micros(10);
+const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
 
 /// What is waited for.
@@ -113,6 +113,18 @@ impl Watches {
         let task = tokio::spawn(hub.follow(subject.clone(), index, seen.clone())).abort_handle();
         state.own.insert(subject, Own { seen, task, begun: Instant::now() });
         Watch::Own(watch)
+    }
+
+    /// A key was deleted from here: those of this process who wait for that need no word from the server.
+    pub(super) fn tell_gone(&self, key: &str) {
+        let mut state = self.0.state();
+        for (key, tell) in state.shared.extract_if(.., |(waited, _)| waited.as_deref() == Some(key))
+        {
+            drop((key, tell.send(())));
+        }
+        if let Some(own) = state.own.get(&Subject::Key(key.to_owned())) {
+            own.seen.send_replace(Seen { index: u64::MAX, pair: None });
+        }
     }
 
     fn share(&self, state: &mut State, subject: Subject, may_share: bool) -> Watch {
@@ -204,9 +216,7 @@ impl Hub {
                     pause = pauses;
                     let pace =
                         LEAST_PACE + PACE_PER_NAME * u32::try_from(names.len()).unwrap_or(u32::MAX);
-                    if answered != index {
-                        self.tell(names);
-                    }
+                    self.tell(names);
                     index = next_index(index, answered);
                     pace.min(LONGEST_PACE)
                 }

@@ -92,6 +92,17 @@ impl Consul {
         assert_eq!(self.ask("PUT", &format!("/v1/kv/{}", escape(key)), value).0, 200);
     }
 
+    /// Writes a key and locks it, by a session that has no end.
+    pub fn lock_key(&self, key: &str, value: &str) -> String {
+        let wanted = r#"{"Name":"stranger","NodeChecks":[],"Checks":[],"Behavior":"delete"}"#;
+        let (_, created) = self.ask("PUT", "/v1/session/create", wanted);
+        let created: Value = serde_json::from_str(&created).expect("a session");
+        let id = created["ID"].as_str().expect("it has an id").to_owned();
+        let path = format!("/v1/kv/{}?acquire={id}", escape(key));
+        assert_eq!(self.ask("PUT", &path, value).1, "true");
+        id
+    }
+
     /// Deletes a key; false when there was none.
     pub fn delete_key(&self, key: &str) -> bool {
         let is_there = !self.key(key).is_null();

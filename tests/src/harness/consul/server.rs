@@ -51,6 +51,11 @@ impl Server for Consul {
         Proxy::speaking(Protocol::Http1, self.nodes[index].address())
     }
 
+    fn most_connections(&self) -> usize {
+        // Each request under way has one for itself: four calls, three queries, a heartbeat.
+        8
+    }
+
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
         // A value of the queue's own, as a group has: no name of an entry begins so.
@@ -88,20 +93,22 @@ impl Server for Consul {
         let keys = self.keys(&format!("{namespace}/group/"));
         let group = keys.iter().find_map(|key| key.strip_suffix(".value"));
         let group = group.expect("there is a group");
-        // The last one has the name of an entry, and no session.
-        let like_an_entry = format!("{:016x}-{:032x}", 7, 7);
-        let strangers = [("7f", "{{{"), (".lock", "[]"), (like_an_entry.as_str(), "")];
-        let put = strangers.map(|(name, value)| {
+        let strangers = [("7f", "{{{"), (".lock", "[]")].map(|(name, value)| {
             let key = format!("{group}{name}");
             self.put_key(&key, value);
             key
         });
-        put.to_vec()
+        // The name of an entry and no session, and the name of an entry and a session.
+        let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:032x}"));
+        self.put_key(&free, "");
+        self.lock_key(&locked, "{{{");
+        [strangers.to_vec(), vec![free, locked]].concat()
     }
 
     fn leader_index(&self) -> Option<usize> {
         (0..self.nodes.len()).find(|index| {
-            let said = self.ask_node(*index, "GET", "/v1/agent/self", "");
+            let runs = self.nodes[*index].is_running();
+            let said = runs.then(|| self.ask_node(*index, "GET", "/v1/agent/self", "")).flatten();
             said.is_some_and(|(_, said)| said.contains(r#""leader":"true""#))
         })
     }

@@ -1,0 +1,94 @@
+//! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
+//!
+//! Whoever stands before an entry was there when it came: all that such a look has to find out is who of them is
+//! still there. And who comes to a queue where this process has an entry already may wait for that one, and look
+//! again when it is gone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use super::keys::Keys;
+use super::kv::Pair;
+use crate::backend::{Blocker, EntryId, EntryRef};
+use crate::key::QueueKey;
+
+/// From this length on a queue is a long one.
+const LONG: usize = 32;
+/// If more than so many stand before an entry the queue is read in full.
+const MOST_BEFORE: usize = 120;
+/// How many queues are remembered.
+const REMEMBERED: usize = 1024;
+
+/// The long queues.
+#[derive(Default)]
+pub(super) struct Crowds(Mutex<HashMap<QueueKey, Crowd>>);
+
+#[derive(Default)]
+struct Crowd {
+    /// No entry with a smaller number than this lives but those that are known.
+    complete: u64,
+    /// By number, those that are not known to be gone.
+    alive: BTreeMap<u64, EntryId>,
+    /// The one that this process entered last.
+    last: Option<Blocker>,
+}
+
+impl Crowds {
+    /// A queue was read in full.
+    pub(super) fn read(&self, queue: &QueueKey, keys: &Keys, pairs: &[Pair]) {
+        let named = |pair: &Pair| {
+            let name = keys.entry_name(&pair.key).filter(|_| pair.is_locked())?;
+            Some((pair.create_index, EntryId::from_store(name)))
+        };
+        let mut crowds = self.crowds();
+        if pairs.len() < LONG {
+            crowds.remove(queue);
+            return;
+        }
+        if crowds.len() >= REMEMBERED && !crowds.contains_key(queue) {
+            crowds.clear();
+        }
+        let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
+        let Some(newest) = alive.keys().next_back().copied() else { return };
+        let crowd = crowds.entry(queue.clone()).or_default();
+        // One that was entered since, whose answer came first.
+        let later = crowd.alive.split_off(&(newest + 1));
+        (crowd.complete, crowd.alive) = (newest, alive);
+        crowd.alive.extend(later);
+    }
+
+    /// An entry of ours was entered.
+    pub(super) fn entered(&self, entry: &EntryRef, seq: u64) {
+        if let Some(crowd) = self.crowds().get_mut(&entry.queue) {
+            crowd.alive.insert(seq, entry.id.clone());
+            crowd.last = Some(Blocker { id: entry.id.clone(), seq });
+        }
+    }
+
+    /// Entries are known to be gone.
+    pub(super) fn gone(&self, queue: &QueueKey, ids: &[EntryId]) {
+        if let Some(crowd) = self.crowds().get_mut(queue) {
+            crowd.alive.retain(|_, id| !ids.contains(id));
+        }
+    }
+
+    /// The entry that this process entered last, if it is in a long queue and was not left.
+    pub(super) fn last(&self, queue: &QueueKey) -> Option<Blocker> {
+        let crowds = self.crowds();
+        let crowd = crowds.get(queue)?;
+        crowd.last.clone().filter(|last| crowd.alive.contains_key(&last.seq))
+    }
+
+    /// Those that may stand before this number, the newest first; `None`: that is not known.
+    pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<EntryId>> {
+        let crowds = self.crowds();
+        let crowd = crowds.get(queue).filter(|crowd| crowd.complete >= seq)?;
+        let before = crowd.alive.range(..seq).rev().map(|(_, id)| id.clone());
+        let before: Vec<_> = before.take(MOST_BEFORE + 1).collect();
+        (before.len() <= MOST_BEFORE).then_some(before)
+    }
+
+    fn crowds(&self) -> MutexGuard<'_, HashMap<QueueKey, Crowd>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
