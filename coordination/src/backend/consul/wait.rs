@@ -15,8 +15,8 @@ use crate::key::QueueKey;
 
 /// How many queues are remembered: forgetting one costs whoever waits for it one read more.
 const REMEMBERED: usize = 1024;
-/// How often one looks for himself who shares a query that cannot tell what he waits for.
-const SHARED_PACE: Duration = Duration::from_millis(250);
+/// How often one looks for himself for whom there is no query.
+const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 /// The index that each queue was read with last.
 ///
@@ -72,13 +72,9 @@ impl Consul {
         match self.watches.watch(subject, seq, waiter == Mode::Exclusive) {
             // A query that ended without an answer leaves its waiters to look for themselves.
             Watch::Own(mut seen) => drop(seen.wait_for(is_over).await),
-            Watch::Shared(told) => {
-                // Names do not tell that a holder shares now. All else they tell, and are asked again in time.
-                match waiter {
-                    Mode::Shared => drop(tokio::time::timeout(SHARED_PACE, told).await),
-                    Mode::Exclusive => drop(told.await),
-                }
-            }
+            // The names are asked for again in time.
+            Watch::Shared(told) => drop(told.await),
+            Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
         }
         Ok(())
     }
@@ -99,7 +95,7 @@ impl Consul {
                         |seen: &Seen| seen.index > index || (1..index).contains(&seen.index);
                     drop(seen.wait_for(is_new).await);
                 }
-                Watch::Shared(_) => tokio::time::sleep(SHARED_PACE).await,
+                Watch::Shared(_) | Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
             }
         };
         let _ = tokio::time::timeout(recheck, changed).await;

@@ -52,8 +52,10 @@ pub(super) struct Seen {
 pub(super) enum Watch {
     /// By a query of its own.
     Own(watch::Receiver<Seen>),
-    /// With all others: told when it is time to look.
+    /// With all others: told when the key is gone.
     Shared(oneshot::Receiver<()>),
+    /// All queries are taken, and names would not tell what is waited for.
+    None,
 }
 
 /// All queries of this backend.
@@ -71,8 +73,8 @@ struct Hub {
 #[derive(Default)]
 struct State {
     own: HashMap<Subject, Own>,
-    /// Those who share, and for which key; `None`: for any change.
-    shared: Vec<(Option<String>, oneshot::Sender<()>)>,
+    /// Those who share, and the key of each.
+    shared: Vec<(String, oneshot::Sender<()>)>,
     /// The task for those who share.
     sharing: Option<AbortHandle>,
     /// What it was told last.
@@ -118,8 +120,7 @@ impl Watches {
     /// A key was deleted from here: those of this process who wait for that need no word from the server.
     pub(super) fn tell_gone(&self, key: &str) {
         let mut state = self.0.state();
-        for (key, tell) in state.shared.extract_if(.., |(waited, _)| waited.as_deref() == Some(key))
-        {
+        for (key, tell) in state.shared.extract_if(.., |(waited, _)| waited == key) {
             drop((key, tell.send(())));
         }
         if let Some(own) = state.own.get(&Subject::Key(key.to_owned())) {
@@ -128,13 +129,12 @@ impl Watches {
     }
 
     fn share(&self, state: &mut State, subject: Subject, may_share: bool) -> Watch {
+        let Subject::Key(key) = subject else { return Watch::None };
+        if !may_share {
+            return Watch::None;
+        }
         let (tell, told) = oneshot::channel();
-        let key = match subject {
-            Subject::Key(key) if may_share => Some(key),
-            _ => None,
-        };
-        let is_over = |names: &HashSet<_>| key.as_ref().is_some_and(|key| !names.contains(key));
-        if state.names.as_ref().is_some_and(is_over) {
+        if state.names.as_ref().is_some_and(|names| !names.contains(&key)) {
             // That was answered before, and perhaps before the key was made: the caller looks.
             let _ = tell.send(());
             return Watch::Shared(told);
@@ -235,16 +235,13 @@ impl Hub {
         }
     }
 
-    /// Tells those whose key is not there, and those who wait for any change.
+    /// Tells those whose key is not there.
     fn tell(&self, names: Vec<String>) {
         let names: HashSet<_> = names.into_iter().collect();
         let mut state = self.state();
-        for (key, tell) in std::mem::take(&mut state.shared) {
-            match key {
-                Some(key) if names.contains(&key) => state.shared.push((Some(key), tell)),
-                // One who is gone needs no answer.
-                _ => drop(tell.send(())),
-            }
+        for (key, tell) in state.shared.extract_if(.., |(key, _)| !names.contains(key)) {
+            // One who is gone needs no answer.
+            drop((key, tell.send(())));
         }
         state.names = Some(names);
     }
