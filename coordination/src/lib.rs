@@ -45,6 +45,8 @@
 //! | `etcd://h1:2379,h2:2379/namespace` | etcd 3.4 or newer | processes of many hosts | `etcd` |
 //! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
 //! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
+//! | `consul://h1:8500,h2:8500/namespace` | Consul 1.8 or newer | processes of many hosts | `consul` |
+//! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
 //!
 //! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`. A user and a password go
 //! before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are written
@@ -76,6 +78,9 @@
 //! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as of `etcds` | as of `etcds` |
+//! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
+//! | `consul`, `consul+https` | `token_file` | none | a file with the ACL token, instead of the URL's password |
+//! | `consul`, `consul+https` | `dc` | the agent's | the datacenter |
 //!
 //! # Features
 //!

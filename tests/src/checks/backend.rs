@@ -42,6 +42,8 @@ macro_rules! each_store {
         $crate::each_store! { @on etcd Etcd $($test)+ }
         #[cfg(feature = "redis")]
         $crate::each_store! { @on redis Redis $($test)+ }
+        #[cfg(feature = "consul")]
+        $crate::each_store! { @on consul Consul $($test)+ }
     };
     (@on $store:ident $backend:ident $($test:ident)+) => {
         mod $store {

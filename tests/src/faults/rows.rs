@@ -114,6 +114,7 @@ macro_rules! fault_rows {
     (file) => { $crate::fault_rows! { @list [file File] } };
     (etcd) => { $crate::fault_rows! { @servers_and_three Etcd } };
     (redis) => { $crate::fault_rows! { @servers Redis } };
+    (consul) => { $crate::fault_rows! { @servers_and_three Consul } };
 }
 
 /// Each row: its name, and which stores it is for.

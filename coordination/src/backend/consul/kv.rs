@@ -9,7 +9,7 @@ use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Answer, Connections, Request};
-use super::error::garbled;
+use super::error::{from_status, garbled};
 use crate::error::Result;
 
 /// A key and what it has.
@@ -134,6 +134,11 @@ impl Refusal {
     pub(super) fn is_of_no_session(&self) -> bool {
         self.message.starts_with("invalid session")
     }
+
+    /// Whether another session has the key.
+    pub(super) fn is_of_another(&self) -> bool {
+        self.message.contains("lock is already held")
+    }
 }
 
 #[derive(Serialize)]
@@ -186,6 +191,10 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     }
     let Results { results, errors } = parsed(operation, &answer.body)?;
     if let Some(problem) = errors.and_then(|errors| errors.into_iter().next()) {
+        if problem.what.contains("Permission denied") {
+            // Told as if it were a condition that does not hold.
+            return Err(from_status(operation, 403, &problem.what));
+        }
         return Ok(Outcome::Refused(Refusal { nth: problem.op_index, message: problem.what }));
     }
     if answer.status != 200 {
@@ -249,6 +258,7 @@ pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn answer(status: u16, body: &str) -> Answer {
         Answer { status, index: 0, body: body.as_bytes().to_vec() }
@@ -279,6 +289,9 @@ mod tests {
         };
         assert_eq!((pairs[0].value(), pairs[0].create_index), (b"hi".to_vec(), 9));
         assert!(pairs[0].is_of("7c") && pairs[0].is_locked() && !pairs[0].is_of("8c"));
+        let forbidden = r#"{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied"}]}"#;
+        let error = outcome("enter", answer(409, forbidden)).expect_err("it is forbidden");
+        assert_eq!(error.kind(), ErrorKind::Permission);
         let refused = r#"{"Results":null,"Errors":[{"OpIndex":1,"What":"invalid session \"x\""}]}"#;
         let Outcome::Refused(refusal) = outcome("enter", answer(409, refused))? else {
             panic!("it was refused");

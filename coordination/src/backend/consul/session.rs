@@ -82,6 +82,9 @@ impl Sessions {
                 let message = "the session ended while it was opened";
                 return Err(Error::new(ErrorKind::Unavailable, "open", message));
             }
+            Ok(Outcome::Refused(refusal)) if !refusal.is_of_another() => {
+                return Err(Error::new(ErrorKind::Unavailable, "open", refusal.message));
+            }
             Ok(Outcome::Refused(_)) => {
                 let message =
                     format!("another live session has the member id {:?}", session.member);

@@ -47,6 +47,10 @@ impl Server for Consul {
         ]
     }
 
+    fn user_information(&self, password: &str) -> String {
+        format!(":{password}@")
+    }
+
     fn proxy_to(&self, index: usize) -> Proxy {
         Proxy::speaking(Protocol::Http1, self.nodes[index].address())
     }
