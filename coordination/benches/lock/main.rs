@@ -8,6 +8,8 @@
 //! Contention runs in processes of its own, on all CPUs, and counts changes of the owner.
 
 mod compare;
+#[cfg(feature = "consul")]
+mod consul;
 #[cfg(feature = "_network")]
 mod contention;
 #[cfg(feature = "etcd")]
@@ -44,6 +46,9 @@ fn main() -> Outcome {
     #[cfg(feature = "redis")]
     if wanted("redis") {
         runtime.block_on(server::all::<redis::Redis>())?;
+    #[cfg(feature = "consul")]
+    if wanted("consul") {
+        runtime.block_on(server::all::<consul::Consul>())?;
     }
     Ok(())
 }
@@ -56,6 +61,8 @@ async fn contend(store: &str, contender: &str) -> Outcome {
         "etcd" => contention::contend::<etcd::Etcd>(contender).await,
         #[cfg(feature = "redis")]
         "redis" => contention::contend::<redis::Redis>(contender).await,
+        #[cfg(feature = "consul")]
+        "consul" => contention::contend::<consul::Consul>(contender).await,
         _ => Err(format!("no store of this build: {store}").into()),
     }
 }

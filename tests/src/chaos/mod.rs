@@ -57,6 +57,8 @@ impl Store {
     pub const ETCD3: Self = Self { backend: Backend::Etcd, nodes: 3 };
     /// A Redis server that keeps what it answered.
     pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
+    /// One Consul server.
+    pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
 
     /// Those of this build.
     pub const ALL: &[Self] = &[
@@ -67,6 +69,8 @@ impl Store {
         Self::ETCD3,
         #[cfg(feature = "redis")]
         Self::REDIS,
+        #[cfg(feature = "consul")]
+        Self::CONSUL,
     ];
 
     /// The lease, where there is one.

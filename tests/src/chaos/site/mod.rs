@@ -1,5 +1,7 @@
 //! The store, how clients reach it, and what an operator can do to it by hand.
 
+#[cfg(feature = "consul")]
+mod consul;
 mod directory;
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -92,6 +92,11 @@ impl Consul {
         &self.nodes
     }
 
+    /// Whether all servers run and create sessions.
+    pub fn is_well(&self) -> bool {
+        (0..self.nodes.len()).all(|index| self.nodes[index].is_running() && self.is_ready(index))
+    }
+
     /// Waits until every server that runs creates sessions.
     ///
     /// # Panics
