@@ -170,11 +170,6 @@ impl Connections {
         }
     }
 
-    /// How long one call may take.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
-    }
-
     /// Whether the last call failed, so that the next one waits for its turn.
     fn is_failing(&self) -> bool {
         self.current().failures > 0

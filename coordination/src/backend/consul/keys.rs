@@ -60,11 +60,6 @@ pub(super) fn member(namespace: &str, member: &str) -> String {
     format!("{namespace}/member/{}", key::encode(member))
 }
 
-/// Stands while a call about this, which was given up, may still be on its way.
-pub(super) fn void(namespace: &str, id: &str) -> String {
-    format!("{namespace}/void/{id}")
-}
-
 /// A key as a path of a request. Ours have letters, digits and `_-.~%/`.
 pub(super) fn path(key: &str) -> String {
     key.replace('%', "%25")

@@ -71,10 +71,6 @@ impl<'a> Operation<'a> {
         Self::new("check-not-exists", key)
     }
 
-    pub(super) fn is_of(key: impl Into<Cow<'a, str>>, session: &'a str) -> Self {
-        Self { session: Some(session), ..Self::new("check-session", key) }
-    }
-
     pub(super) fn is_unchanged(key: impl Into<Cow<'a, str>>, modified: u64) -> Self {
         Self { index: Some(modified), ..Self::new("check-index", key) }
     }

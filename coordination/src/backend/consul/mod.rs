@@ -13,8 +13,8 @@
 //!
 //! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index,
 //! which is its version. To write it only while there is no entry, a key `.closing` is put first, which every `enter`
-//! removes. When a call was given up, and could arrive late, a key `<namespace>/void/<id>` is put under the
-//! session for a while: an `enter`, or a write that creates a value, does nothing where that stands.
+//! removes. What creates a key does it on condition of its member's key, which is put anew when a call was given
+//! up and could arrive late: that has no effect then.
 //!
 //! # Guarantees
 //!
@@ -81,8 +81,8 @@ use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
-/// After so many times the longest call, one that was given up has arrived or never will.
-const DOUBT: u32 = 4;
+/// How often a call is made anew while calls of others are in doubt.
+const TRIES: usize = 3;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
 const BATCH: usize = 60;
 /// The longest that a waiter goes without asking the store itself.
@@ -137,30 +137,6 @@ impl Consul {
     fn session(&self, operation: &'static str, session: SessionId) -> Result<Arc<str>> {
         let over = || Error::lost(operation, LossReason::ExpiredByServer);
         self.sessions.id(session).ok_or_else(over)
-    }
-
-    /// Makes sure that what was given up under this key has no effect if it arrives late.
-    async fn void(&self, key: &str, session: &str) -> Result<()> {
-        let put = Operation::lock(key, b"", session);
-        match transact(&self.connections, "void", &[put]).await? {
-            Outcome::Done(_) => self.clear_later(key.to_owned()),
-            // What it asks for is over, so it has no effect either.
-            Outcome::Refused(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Deletes a key once nothing that was given up can arrive any more. Otherwise it ends with its session.
-    fn clear_later(&self, key: String) {
-        let connections = Arc::clone(&self.connections);
-        tokio::spawn(async move {
-            tokio::time::sleep(DOUBT * connections.patience()).await;
-            let _ = transact(&connections, "void", &[Operation::delete(key)]).await;
-        });
-    }
-
-    fn void_of(&self, entry: &EntryRef) -> String {
-        keys::void(&self.namespace, entry.id.as_str())
     }
 
     /// Where an entry stands by what was read of its queue; `None`: it is not there, or not under its session.
@@ -274,49 +250,53 @@ impl Backend for Consul {
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let keys = self.keys(&entry.place.queue);
-        let session = self.session("enter", entry.session)?;
-        let (key, void) = (keys.entry(&entry.place.id), self.void_of(&entry.place));
-        let crowd = self.in_the_way(&entry.place.queue);
-        let own = self.entries.sent(entry);
-        let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-        let enter = [
-            Operation::is_absent(void),
-            Operation::is_absent(key.as_str()),
-            // Whoever writes on condition that there is no entry has to look again.
-            Operation::delete(keys.closing()),
-            Operation::lock(key.as_str(), &value, &session),
-            Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
-        ];
-        let outcome = transact(&self.connections, "enter", &enter).await;
-        if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
-            self.entries.answered(&entry.place);
-        }
+        let key = keys.entry(&entry.place.id);
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        let refusal = match outcome? {
-            Outcome::Done(pairs) => {
-                // Of what was written there is no value, and it is the first: what was read counts.
-                let pairs = pairs.get(1..).unwrap_or_default();
-                let position = self.place(entry, None, pairs)?.ok_or_else(removed)?;
-                if crowd.is_none() {
-                    self.crowds.read(&entry.place.queue, &keys, pairs);
+        for _ in 0..TRIES {
+            let admission = self.sessions.admission(entry.session)?;
+            let crowd = self.in_the_way(&entry.place.queue);
+            let own = self.entries.sent(entry);
+            let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
+            let enter = [
+                admission.holds(),
+                Operation::is_absent(key.as_str()),
+                // Whoever writes on condition that there is no entry has to look again.
+                Operation::delete(keys.closing()),
+                Operation::lock(key.as_str(), &value, &admission.id),
+                Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
+            ];
+            let outcome = transact(&self.connections, "enter", &enter).await;
+            if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
+                self.entries.answered(&entry.place);
+            }
+            match outcome? {
+                Outcome::Done(pairs) => {
+                    // Of what was written there is no value, and it is the first: what was read counts.
+                    let pairs = pairs.get(1..).unwrap_or_default();
+                    let position = self.place(entry, None, pairs)?.ok_or_else(removed)?;
+                    if crowd.is_none() {
+                        self.crowds.read(&entry.place.queue, &keys, pairs);
+                    }
+                    self.crowds.entered(&entry.place, position.seq);
+                    return Ok(Position { blocker: crowd.or(position.blocker), ..position });
                 }
-                self.crowds.entered(&entry.place, position.seq);
-                return Ok(Position { blocker: crowd.or(position.blocker), ..position });
+                Outcome::Refused(refusal) if refusal.is_of_no_session() => {
+                    return Err(Error::lost("enter", LossReason::ExpiredByServer));
+                }
+                Outcome::Refused(Refusal { nth: 0, .. }) => {
+                    self.sessions.learn(&self.connections, "enter", &admission).await?;
+                }
+                // An earlier call got through, and its answer was lost.
+                Outcome::Refused(Refusal { nth: 1, .. }) => {
+                    let pairs = self.look("enter", &entry.place.queue).await?;
+                    return self.place(entry, None, &pairs)?.ok_or_else(removed);
+                }
+                Outcome::Refused(Refusal { message, .. }) => {
+                    return Err(Error::new(ErrorKind::Unavailable, "enter", message));
+                }
             }
-            Outcome::Refused(refusal) => refusal,
-        };
-        match refusal {
-            refusal if refusal.is_of_no_session() => {
-                Err(Error::lost("enter", LossReason::ExpiredByServer))
-            }
-            // An earlier call got through, and its answer was lost.
-            Refusal { nth: 1, .. } => {
-                let pairs = self.look("enter", &entry.place.queue).await?;
-                self.place(entry, None, &pairs)?.ok_or_else(removed)
-            }
-            Refusal { nth: 0, .. } => Err(removed()),
-            Refusal { message, .. } => Err(Error::new(ErrorKind::Unavailable, "enter", message)),
         }
+        Err(Error::new(ErrorKind::Unavailable, "enter", "other calls were in doubt meanwhile"))
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -371,15 +351,17 @@ impl Backend for Consul {
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         // Its key is that of no other entry, ever.
         let key = self.keys(&entry.queue).entry(&entry.id);
-        let void = self.void_of(entry);
-        let session = self.entries.session(entry).and_then(|session| self.sessions.id(session));
-        let doubtful = session.filter(|_| self.entries.is_in_doubt(entry));
-        let mut steps = vec![Operation::delete(key.as_str())];
-        if let Some(session) = &doubtful {
-            steps.insert(0, Operation::lock(void.as_str(), b"", session));
-        }
-        match transact(&self.connections, "leave", &steps).await? {
-            Outcome::Done(_) if doubtful.is_some() => self.clear_later(void),
+        let session = self.entries.session(entry).filter(|_| self.entries.is_in_doubt(entry));
+        let delete = Operation::delete(key.as_str());
+        let outcome = match session.and_then(|session| self.sessions.admission(session).ok()) {
+            // A call that was given up may still reach the servers.
+            Some(admission) => {
+                let connections = &self.connections;
+                self.sessions.admit_anew(connections, "leave", &admission, Some(delete)).await?
+            }
+            None => transact(&self.connections, "leave", &[delete]).await?,
+        };
+        match outcome {
             Outcome::Done(_) => {}
             // The session is over, and all that was entered under it.
             Outcome::Refused(refusal) if refusal.is_of_no_session() => {}

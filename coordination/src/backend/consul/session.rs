@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::client::{Connections, Request};
 use super::error::garbled;
 use super::keys;
-use super::kv::{Operation, Outcome, parsed, transact};
+use super::kv::{Operation, Outcome, Pair, parsed, read_all, transact};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
@@ -27,8 +27,39 @@ struct Known {
     member_key: Arc<str>,
     /// Whether the member's key was taken for it.
     is_open: bool,
+    /// The index of the member's key, and how often that was put: see [`Admission`].
+    admission: u64,
+    puts: u64,
     /// Whether there may be more than one at the server.
     is_in_doubt: bool,
+}
+
+/// Which calls of a session still count.
+///
+/// A call that was given up may reach the servers much later: one that stands still for seconds passes on what it
+/// had when it goes on. So what creates a key does it on condition of the index of its member's key. When a call
+/// that may still create something is to have no effect, the member's key is put anew: from then on nothing that
+/// was sent before has any.
+#[derive(Clone)]
+pub(super) struct Admission {
+    pub(super) session: SessionId,
+    /// Consul's.
+    pub(super) id: Arc<str>,
+    key: Arc<str>,
+    index: u64,
+}
+
+impl Admission {
+    pub(super) fn holds(&self) -> Operation<'_> {
+        Operation::is_unchanged(&*self.key, self.index)
+    }
+}
+
+impl Known {
+    fn admission(&self, session: SessionId) -> Option<Admission> {
+        let (id, key) = (self.id.clone()?, Arc::clone(&self.member_key));
+        Some(Admission { session, id, key, index: self.admission })
+    }
 }
 
 /// A session to create. What is said here is not the default: that is a delay of 15 s, and a health check which
@@ -73,8 +104,9 @@ impl Sessions {
         let lock = Operation::lock(member_key, name.as_bytes(), &id);
         let locked = transact(connections, "open", &[lock]).await;
         let error = match locked {
-            Ok(Outcome::Done(_)) => {
-                self.change(session.id, |known| known.is_open = true);
+            Ok(Outcome::Done(pairs)) => {
+                let index = pairs.first().map(|pair| pair.modify_index).unwrap_or_default();
+                self.change(session.id, |known| (known.is_open, known.admission) = (true, index));
                 return Ok(session.ttl);
             }
             Ok(Outcome::Refused(refusal)) if refusal.is_of_no_session() => {
@@ -125,8 +157,14 @@ impl Sessions {
                 }
             }
         }
-        let started =
-            Known { id: None, member_key: member_key.into(), is_open: false, is_in_doubt: true };
+        let started = Known {
+            id: None,
+            member_key: member_key.into(),
+            is_open: false,
+            admission: 0,
+            puts: 0,
+            is_in_doubt: true,
+        };
         self.known().insert(session.id, started);
         let id = create(connections, session).await?;
         self.change(session.id, |known| known.id = Some(id.clone()));
@@ -160,14 +198,65 @@ impl Sessions {
         self.known().get(&session)?.id.clone()
     }
 
-    /// A session that is open, and the key that proves it.
-    pub(super) fn any_open(&self) -> Result<(Arc<str>, Arc<str>)> {
+    /// What is to be created under this session has to ask for it.
+    pub(super) fn admission(&self, session: SessionId) -> Result<Admission> {
         let known = self.known();
-        let open = known.values().filter(|known| known.is_open);
-        let mut open = open.filter_map(|known| Some((known.id.clone()?, known.member_key.clone())));
-        open.next().ok_or_else(|| {
+        let known = known.get(&session).filter(|known| known.is_open);
+        let found = known.and_then(|known| known.admission(session));
+        found.ok_or_else(|| Error::lost("enter", LossReason::ExpiredByServer))
+    }
+
+    /// That of a session that is open, for what belongs to none.
+    pub(super) fn any_admission(&self) -> Result<Admission> {
+        let known = self.known();
+        let mut open = known.iter().filter(|(_, known)| known.is_open);
+        let found = open.find_map(|(session, known)| known.admission(*session));
+        found.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
         })
+    }
+
+    /// The admission does not hold: calls of others were in doubt meanwhile, or the session is over.
+    pub(super) async fn learn(
+        &self,
+        connections: &Connections,
+        operation: &'static str,
+        admission: &Admission,
+    ) -> Result<()> {
+        let (found, _) = read_all(connections, operation, &admission.key).await?;
+        let is_own = |pair: &&Pair| *pair.key == *admission.key && pair.is_of(&admission.id);
+        let own = found.iter().find(is_own);
+        let own = own.ok_or_else(|| Error::lost(operation, LossReason::ExpiredByServer))?;
+        self.change(admission.session, |known| known.admission = own.modify_index);
+        Ok(())
+    }
+
+    /// Does this, and ends the admission of all that may still be on its way.
+    pub(super) async fn admit_anew(
+        &self,
+        connections: &Connections,
+        operation: &'static str,
+        admission: &Admission,
+        before: Option<Operation<'_>>,
+    ) -> Result<Outcome> {
+        let mut number = 0;
+        self.change(admission.session, |known| {
+            known.puts += 1;
+            number = known.puts;
+        });
+        let name = admission.session.to_string();
+        let put = Operation::lock(&*admission.key, name.as_bytes(), &admission.id);
+        let steps: Vec<_> = before.into_iter().chain([put.numbered(number)]).collect();
+        let outcome = transact(connections, operation, &steps).await?;
+        if let Outcome::Done(pairs) = &outcome
+            && let Some(own) = pairs.iter().find(|pair| *pair.key == *admission.key)
+        {
+            // Answers may overtake each other.
+            self.change(admission.session, |known| {
+                known.admission = known.admission.max(own.modify_index);
+            });
+        }
+        Ok(outcome)
     }
 
     /// The session is over: what is written now goes by another one.

@@ -2,16 +2,17 @@
 //!
 //! The version is the key's modification index, which rises for ever, over removals too. A write that comes late
 //! finds another index; only one that creates the value could find it as it expected, once more: so it asks for
-//! a session of ours, and for no key that says that it was answered already.
+//! the [admission](super::session::Admission) of a session of ours.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
-use super::Consul;
 use super::client::Request;
 use super::entry::{check_pair, entry_of};
-use super::keys::{self, Keys, queue_of_value};
+use super::keys::{Keys, queue_of_value};
 use super::kv::{Operation, Outcome, Pair, names, read_all, read_together, transact};
+use super::session::Admission;
+use super::{Consul, TRIES};
 use crate::backend::stored::{StoredValue, name_in};
 use crate::backend::{Value, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -19,8 +20,6 @@ use crate::key;
 
 /// How many values are read in one transaction: Consul takes 64 operations, and a value may be large.
 const BATCH: usize = 32;
-/// How often a write on condition that there is no entry is tried while entries come and go.
-const TRIES: usize = 3;
 /// How many writes without an answer are remembered.
 const REMEMBERED: usize = 1024;
 
@@ -72,64 +71,65 @@ enum Tried {
     Differs,
     /// An entry came in between.
     Entered,
+    /// Calls of others were in doubt meanwhile, or the session is over.
+    NotAdmitted,
 }
 
 /// What a write is made with.
 struct Means {
     keys: Keys,
-    session: Arc<str>,
-    member_key: Arc<str>,
-    void: String,
+    admission: Admission,
 }
 
 impl Consul {
     pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
-        let (session, member_key) = self.sessions.any_open()?;
-        let void = keys::void(&self.namespace, &format!("{:016x}", write.id));
-        let means = Means { keys: self.keys(&write.queue), session, member_key, void };
-        let written = match write.if_empty {
-            true => self.write_if_empty(write, &means).await?,
-            false => match self.try_write(write, &means, None).await? {
-                Tried::Done(version) => Some(version),
-                Tried::Differs | Tried::Entered => self.written_before(write, &means).await?,
-            },
-        };
-        Ok(written)
-    }
-
-    async fn write_if_empty(&self, write: &Write, means: &Means) -> Result<Option<u64>> {
-        let closing = means.keys.closing();
         for _ in 0..TRIES {
-            // Whoever enters from now on removes this key, and with it the condition of what follows.
-            let look = [
-                Operation::delete(closing.as_str()),
-                Operation::lock(closing.as_str(), b"", &means.session),
-                Operation::read(means.keys.prefix()),
-            ];
-            let pairs = match transact(&self.connections, "write", &look).await? {
-                Outcome::Done(pairs) => pairs,
-                Outcome::Refused(_) => return Err(no_session()),
-            };
-            let Some(closed) = pairs.iter().find(|pair| pair.key == closing) else {
-                return Err(no_session());
-            };
-            let is_empty = !pairs.iter().any(|pair| entry_of(pair, &means.keys).is_some());
-            let tried = match is_empty {
-                true => self.try_write(write, means, Some(closed.modify_index)).await?,
-                false => Tried::Differs,
+            let admission = self.sessions.any_admission()?;
+            let means = Means { keys: self.keys(&write.queue), admission };
+            let tried = match write.if_empty {
+                true => self.write_if_empty(write, &means).await?,
+                false => self.try_write(write, &means, None).await?,
             };
             match tried {
                 Tried::Done(version) => return Ok(Some(version)),
+                Tried::Differs => return self.written_before(write, &means).await,
                 Tried::Entered => {}
-                Tried::Differs => {
-                    let clear = Operation::delete_unchanged(closing.as_str(), closed.modify_index);
-                    transact(&self.connections, "write", &[clear]).await?;
-                    return self.written_before(write, means).await;
+                Tried::NotAdmitted => {
+                    let learned = self.sessions.learn(&self.connections, "write", &means.admission);
+                    learned.await.map_err(|error| match error.loss_reason() {
+                        Some(_) => no_session(),
+                        None => error,
+                    })?;
                 }
             }
         }
-        let message = "entries came and went all the time";
+        let message = "entries came and went, or other calls were in doubt, all the time";
         Err(Error::new(ErrorKind::Unavailable, "write", message))
+    }
+
+    async fn write_if_empty(&self, write: &Write, means: &Means) -> Result<Tried> {
+        let closing = means.keys.closing();
+        // Whoever enters from now on removes this key, and with it the condition of what follows.
+        let look = [
+            Operation::delete(closing.as_str()),
+            Operation::lock(closing.as_str(), b"", &means.admission.id),
+            Operation::read(means.keys.prefix()),
+        ];
+        let pairs = match transact(&self.connections, "write", &look).await? {
+            Outcome::Done(pairs) => pairs,
+            Outcome::Refused(_) => return Err(no_session()),
+        };
+        let closed = pairs.iter().find(|pair| pair.key == closing);
+        let closed = closed.ok_or_else(no_session)?.modify_index;
+        let tried = match pairs.iter().any(|pair| entry_of(pair, &means.keys).is_some()) {
+            true => Tried::Differs,
+            false => self.try_write(write, means, Some(closed)).await?,
+        };
+        if !matches!(tried, Tried::Done(_)) {
+            let clear = Operation::delete_unchanged(closing.as_str(), closed);
+            transact(&self.connections, "write", &[clear]).await?;
+        }
+        Ok(tried)
     }
 
     /// One try. `closed`: only while nobody has entered since then.
@@ -143,8 +143,7 @@ impl Consul {
         let conditions = steps.len();
         let creates = write.expected.is_none();
         if creates {
-            steps.push(Operation::is_of(&*means.member_key, &means.session));
-            steps.push(Operation::is_absent(means.void.as_str()));
+            steps.push(means.admission.holds());
         }
         match (&write.data, write.expected) {
             (Some(data), expected) => {
@@ -166,7 +165,9 @@ impl Consul {
             outcome => outcome,
         };
         if creates && self.unanswered.answered(write.id) {
-            self.void(&means.void, &means.session).await?;
+            // One of them may create it once more, when it was removed meanwhile.
+            let (sessions, connections) = (&self.sessions, &self.connections);
+            sessions.admit_anew(connections, "write", &means.admission, None).await?;
             self.unanswered.forget(write.id);
         }
         match outcome? {
@@ -176,7 +177,9 @@ impl Consul {
                 Ok(Tried::Done(written.unwrap_or_default()))
             }
             Outcome::Refused(refusal) if refusal.nth < conditions => Ok(Tried::Entered),
-            Outcome::Refused(refusal) if creates && refusal.nth == conditions => Err(no_session()),
+            Outcome::Refused(refusal) if creates && refusal.nth == conditions => {
+                Ok(Tried::NotAdmitted)
+            }
             Outcome::Refused(_) => Ok(Tried::Differs),
         }
     }
