@@ -57,6 +57,10 @@ impl Request {
         Self { method: Method::PUT, path: path.into(), query: Vec::new(), body }
     }
 
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self { method: Method::DELETE, path: path.into(), query: Vec::new(), body: Vec::new() }
+    }
+
     pub(super) fn with(mut self, query: impl Into<String>) -> Self {
         self.query.push(query.into());
         self

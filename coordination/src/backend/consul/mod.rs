@@ -66,7 +66,9 @@ pub(crate) use self::config::{Config, OPTIONS};
 use self::crowd::Crowds;
 use self::entry::{Entries, blocker_in, check_pair, entry_of};
 use self::keys::Keys;
-use self::kv::{Operation, Outcome, Pair, Refusal, parsed, read_all, read_together, transact};
+use self::kv::{
+    Operation, Outcome, Pair, Refusal, delete, parsed, read_all, read_together, transact,
+};
 use self::session::Sessions;
 use self::value::{Unanswered, value_of};
 use self::wait::Reads;
@@ -252,6 +254,8 @@ impl Backend for Consul {
         let keys = self.keys(&entry.place.queue);
         let key = keys.entry(&entry.place.id);
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
+        // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
+        let mut not_closing = Operation::is_absent(keys.closing());
         for _ in 0..TRIES {
             let admission = self.sessions.admission(entry.session)?;
             let crowd = self.in_the_way(&entry.place.queue);
@@ -260,8 +264,7 @@ impl Backend for Consul {
             let enter = [
                 admission.holds(),
                 Operation::is_absent(key.as_str()),
-                // Whoever writes on condition that there is no entry has to look again.
-                Operation::delete(keys.closing()),
+                not_closing.clone(),
                 Operation::lock(key.as_str(), &value, &admission.id),
                 Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
             ];
@@ -290,6 +293,9 @@ impl Backend for Consul {
                 Outcome::Refused(Refusal { nth: 1, .. }) => {
                     let pairs = self.look("enter", &entry.place.queue).await?;
                     return self.place(entry, None, &pairs)?.ok_or_else(removed);
+                }
+                Outcome::Refused(Refusal { nth: 2, .. }) => {
+                    not_closing = Operation::delete(keys.closing());
                 }
                 Outcome::Refused(Refusal { message, .. }) => {
                     return Err(Error::new(ErrorKind::Unavailable, "enter", message));
@@ -352,21 +358,23 @@ impl Backend for Consul {
         // Its key is that of no other entry, ever.
         let key = self.keys(&entry.queue).entry(&entry.id);
         let session = self.entries.session(entry).filter(|_| self.entries.is_in_doubt(entry));
-        let delete = Operation::delete(key.as_str());
-        let outcome = match session.and_then(|session| self.sessions.admission(session).ok()) {
+        match session.and_then(|session| self.sessions.admission(session).ok()) {
+            None => delete(&self.connections, "leave", &key).await?,
             // A call that was given up may still reach the servers.
             Some(admission) => {
-                let connections = &self.connections;
-                self.sessions.admit_anew(connections, "leave", &admission, Some(delete)).await?
-            }
-            None => transact(&self.connections, "leave", &[delete]).await?,
-        };
-        match outcome {
-            Outcome::Done(_) => {}
-            // The session is over, and all that was entered under it.
-            Outcome::Refused(refusal) if refusal.is_of_no_session() => {}
-            Outcome::Refused(Refusal { message, .. }) => {
-                return Err(Error::new(ErrorKind::Unavailable, "leave", message));
+                let (connections, delete) = (&self.connections, Operation::delete(key.as_str()));
+                let left = self
+                    .sessions
+                    .admit_anew(connections, "leave", &admission, Some(delete))
+                    .await?;
+                match left {
+                    // The session is over, and all that was entered under it.
+                    Outcome::Refused(refusal) if !refusal.is_of_no_session() => {
+                        let message = refusal.message;
+                        return Err(Error::new(ErrorKind::Unavailable, "leave", message));
+                    }
+                    _ => {}
+                }
             }
         }
         self.entries.forget(entry);
