@@ -87,8 +87,9 @@ use crate::key::QueueKey;
 const TRIES: usize = 3;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
 const BATCH: usize = 60;
-/// The longest that a waiter goes without asking the store itself.
-const LONGEST_RECHECK: Duration = Duration::from_secs(5);
+/// The longest that a query waits. When its answer is lost on the way nobody notices before, and a waiter is to be
+/// served within two seconds (contract L2).
+const LONGEST_QUERY: Duration = Duration::from_secs(1);
 
 /// The backend: a namespace of a datacenter.
 pub(crate) struct Consul {
@@ -117,9 +118,12 @@ impl Consul {
         let connections = Arc::new(Connections::new(&config, settings, patience));
         let agent = greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
-        let recheck = settings.ttl.min(LONGEST_RECHECK);
         Ok(Self {
-            watches: Watches::new(Arc::clone(&connections), prefix, recheck),
+            watches: Watches::new(
+                Arc::clone(&connections),
+                prefix,
+                settings.ttl.min(LONGEST_QUERY),
+            ),
             connections,
             sessions: Arc::default(),
             entries: Entries::default(),
@@ -398,7 +402,7 @@ impl Backend for Consul {
         waiter: Mode,
         _recheck: Duration,
     ) -> Result<()> {
-        // The queries have their own, which is as short.
+        // The queries have their own, which is shorter.
         self.wait_gone(entry, seq, waiter).await
     }
 

@@ -88,10 +88,8 @@ struct Own {
 }
 
 impl Watches {
-    /// `prefix`: of all keys of the namespace; `longest`: how long a waiter may go without asking.
+    /// `prefix`: of all keys of the namespace; `longest`: how long a query may wait.
     pub(super) fn new(connections: Arc<Connections>, prefix: String, longest: Duration) -> Self {
-        // The server adds up to a sixteenth.
-        let longest = longest * 15 / 16;
         Self(Arc::new(Hub { connections, prefix, longest, state: Mutex::default() }))
     }
 

@@ -123,7 +123,7 @@ impl Server for Consul {
     }
 
     fn heartbeat(&self) -> Duration {
-        Duration::from_millis(400)
+        Duration::from_millis(600)
     }
 
     fn crash_release(&self, ttl: Duration) -> Duration {
