@@ -18,7 +18,7 @@ use super::config::Config;
 use super::error::{from_client, from_status, garbled, is_hang_up};
 use crate::backend::access::Tls;
 use crate::config::Settings;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::random;
 use crate::retry::DecorrelatedJitter;
 use crate::url::{Host, Secret};
@@ -182,7 +182,7 @@ impl Connections {
     /// Makes a call. While the agents fail, one caller tries for all, and not before the pause is over: a server
     /// that is down, or coming up, is not stormed (contract R4).
     ///
-    /// It is made once only: a call that failed may have been carried out.
+    /// Once an agent has it, it is made once only: a call that failed may have been carried out.
     pub(super) async fn call(&self, operation: &'static str, request: Request) -> Result<Answer> {
         // Who is sent with no time left for the answer is in doubt for nothing, and costs a connection: he had
         // better come again. Never closed, so it is got if there is time.
@@ -200,8 +200,15 @@ impl Connections {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        let outcome = self.ask(operation, &request, true).await;
-        outcome.map_err(|failure| failure.0)
+        let mut left = self.hosts.len();
+        loop {
+            left = left.saturating_sub(1);
+            match self.ask(operation, &request, true).await {
+                // It did not get there: the next agent may be in reach.
+                Err(Failure(error, _)) if left > 0 && error.effect() == Effect::None => {}
+                outcome => return outcome.map_err(|failure| failure.0),
+            }
+        }
     }
 
     /// A query that the server answers when something changes, or after this time.
@@ -218,11 +225,13 @@ impl Connections {
 
     /// The first call of all: who is there? Answers the agent that leads.
     pub(super) async fn greet(&self) -> Result<Answer> {
-        for _ in 0..GREETINGS {
+        let mut left = self.hosts.len();
+        for _ in 0..GREETINGS + self.hosts.len() {
             let request = Request::get("status/leader");
             match self.ask("connect", &request, true).await {
                 // The alert that says why may have lost the race with the end of the connection.
                 Err(Failure(_, true)) => {}
+                Err(Failure(error, false)) if left > 1 && error.is_transient() => left -= 1,
                 outcome => return outcome.map_err(|failure| failure.0),
             }
         }

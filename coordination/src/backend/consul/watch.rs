@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::client::{Answer, Connections, Request};
 use super::keys;
 use super::kv::{Pair, names, pairs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::retry::DecorrelatedJitter;
 
 /// How many keys and queues have a query of their own.
@@ -25,6 +25,8 @@ const OWN_QUERIES: usize = 2;
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a query that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The longest, when it is refused: somebody has to do something about that.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The least time between two queries of all names. It is longer where they take long.
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
@@ -159,7 +161,7 @@ impl Drop for Watches {
 impl Hub {
     /// The queries about one key or queue, until nobody waits for their answers.
     async fn follow(self: Arc<Self>, subject: Subject, index: u64, seen: watch::Sender<Seen>) {
-        let (mut index, pauses) = (index, DecorrelatedJitter::new(PAUSE, self.longest));
+        let (mut index, pauses) = (index, Pauses::new(self.longest));
         let mut pause = pauses;
         loop {
             let request = match &subject {
@@ -186,7 +188,7 @@ impl Hub {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a query failed");
-                    tokio::time::sleep(pause.next_delay()).await;
+                    tokio::time::sleep(pause.after(&error)).await;
                 }
             }
             let mut state = self.state();
@@ -200,7 +202,7 @@ impl Hub {
 
     /// The queries about all names, until nobody shares them.
     async fn follow_all(self: Arc<Self>) {
-        let (mut index, pauses) = (0, DecorrelatedJitter::new(PAUSE, self.longest));
+        let (mut index, pauses) = (0, Pauses::new(self.longest));
         let mut pause = pauses;
         loop {
             let request = Request::get(format!("kv/{}", keys::path(&self.prefix))).with("keys");
@@ -220,7 +222,7 @@ impl Hub {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a query failed");
-                    pause.next_delay()
+                    pause.after(&error)
                 }
             };
             tokio::time::sleep(delay).await;
@@ -256,6 +258,25 @@ impl Hub {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// How long to leave a query alone that fails again and again.
+#[derive(Clone, Copy)]
+struct Pauses {
+    broken: DecorrelatedJitter,
+    refused: DecorrelatedJitter,
+}
+
+impl Pauses {
+    fn new(longest: Duration) -> Self {
+        let refused = DecorrelatedJitter::new(LONGEST_PAUSE / 8, LONGEST_PAUSE);
+        Self { broken: DecorrelatedJitter::new(PAUSE, longest), refused }
+    }
+
+    fn after(&mut self, error: &Error) -> Duration {
+        let pauses = if error.is_transient() { &mut self.broken } else { &mut self.refused };
+        pauses.next_delay()
     }
 }
 
