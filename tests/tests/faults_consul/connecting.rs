@@ -80,7 +80,8 @@ fn f49_token_revoked_while_held() {
     thread::sleep(Duration::from_secs(12));
     let asked = consul.request_counts().values().sum::<u64>() - before;
     println!("F-49 consul: {asked} requests within 12 s with a revoked token");
-    assert!(asked <= 20, "{asked} requests");
+    // Two for each try to open a session, and back-off may begin with several short ones.
+    assert!(asked <= 40, "{asked} requests");
 }
 
 #[test]
