@@ -118,8 +118,8 @@ impl Server for Consul {
     }
 
     fn ttl(&self) -> Duration {
-        // Longer than a server takes to start again.
-        Duration::from_secs(4)
+        // Longer than a server takes to start again, or three take to see that their leader stands still.
+        Duration::from_secs(if self.nodes.len() > 1 { 6 } else { 4 })
     }
 
     fn heartbeat(&self) -> Duration {
