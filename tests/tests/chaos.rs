@@ -43,6 +43,11 @@ fn etcd() {
 #[test]
 fn redis() {
     let summary = survives(Store::REDIS, 90);
+    assert!(summary.grants >= 2_000, "too little happened");
+    assert!(summary.faults() >= 30 && summary.faults.len() >= 12, "too little was broken");
+}
+
+/// The same.
 #[cfg(feature = "consul")]
 #[test]
 fn consul() {

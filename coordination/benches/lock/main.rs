@@ -46,6 +46,7 @@ fn main() -> Outcome {
     #[cfg(feature = "redis")]
     if wanted("redis") {
         runtime.block_on(server::all::<redis::Redis>())?;
+    }
     #[cfg(feature = "consul")]
     if wanted("consul") {
         runtime.block_on(server::all::<consul::Consul>())?;

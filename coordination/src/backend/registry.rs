@@ -21,7 +21,7 @@ use crate::simulation;
 use crate::url::Url;
 
 /// Every scheme there is: its aliases, and the cargo feature that brings it.
-const SCHEMES: [(&str, &[&str], bool); 4] = [
+const SCHEMES: [(&str, &[&str], bool); 5] = [
     ("memory", &["memory"], cfg!(feature = "memory")),
     ("file", &["file"], cfg!(feature = "file")),
     ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
@@ -134,6 +134,7 @@ fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
         "redis" => {
             let settings = Settings::resolve(config, url, None)?;
             (Kind::Redis(redis::Config::parse(url)?), settings, redis::OPTIONS)
+        }
         #[cfg(feature = "consul")]
         "consul" => {
             let settings = Settings::resolve(config, url, consul::Config::namespace(url))?;

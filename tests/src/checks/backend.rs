@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Etcd, Redis, Server, Setup};
-use crate::harness::{Consul, Etcd, Server, Setup};
+use crate::harness::{Consul, Etcd, Redis, Server, Setup};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,16 +15,13 @@ pub enum Backend {
     Etcd,
     /// `redis://`
     Redis,
-}
-
-/// All of them, in the order of the README's tables.
-pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis];
     /// `consul://`
     Consul,
 }
 
 /// All of them, in the order of the README's tables.
-pub const BACKENDS: &[Backend] = &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Consul];
+pub const BACKENDS: &[Backend] =
+    &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis, Backend::Consul];
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.

@@ -1,7 +1,6 @@
 //! What a stream of bytes is made of, in whatever protocol.
 
-use super::{Direction, Unit, http2::Http2, resp::Resp};
-use super::{Direction, Unit, http1::Http1, http2::Http2};
+use super::{Direction, Unit, http1::Http1, http2::Http2, resp::Resp};
 
 /// What client and server speak: each has a file beside this one, which finds its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
