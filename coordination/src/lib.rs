@@ -44,6 +44,8 @@
 //! | `file:///dir` | a directory on a local file system | processes of one host | `file` |
 //! | `etcd://h1:2379,h2:2379/namespace` | etcd 3.4 or newer | processes of many hosts | `etcd` |
 //! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
+//! | `zookeeper://h1:2181,h2:2181/namespace` | ZooKeeper 3.6 or newer | processes of many hosts | `zookeeper` |
+//! | `zookeeper+tls://…` | the same by TLS | processes of many hosts | `zookeeper` |
 //! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //! | `consul://h1:8500,h2:8500/namespace` | Consul 1.8 or newer | processes of many hosts | `consul` |
 //! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
@@ -76,6 +78,10 @@
 //! | `etcds` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
 //! | `etcds` | `server_name` | the host | what the server's certificate says |
 //! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |
+//! | `zookeeper+tls` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
+//! | `zookeeper`, `zookeeper+tls` | `password_file` | none | a file with the password, instead of one in the URL |
+//! | `zookeeper`, `zookeeper+tls` | `acl` | `creator` with a user, else `open` | whom the nodes let in |
+//! | `zookeeper`, `zookeeper+tls` | `nodes` | `kazoo` | `curator`: whose locks the nodes look like |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as of `etcds` | as of `etcds` |
 //! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |

@@ -26,6 +26,8 @@ const HARMLESS: &[&str] = &[
     "quarantine",
     "db",
     "dc",
+    "acl",
+    "nodes",
 ];
 
 /// Longer than any scheme or option of ours; a secret pasted in its place is often longer.

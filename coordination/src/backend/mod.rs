@@ -48,6 +48,8 @@ pub(crate) mod redis;
 pub(crate) mod registry;
 #[cfg(feature = "_network")]
 mod stored;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 /// A session's name at the store: 63 random bits, never zero, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -308,6 +310,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// How removal of one's own entry is noticed.
     fn loss_detection(&self) -> LossDetection {
         LossDetection::Heartbeat
+    }
+
+    /// A renewal that was confirmed proves those that were sent at least this long before it; zero: itself
+    /// too. For stores where a server answers before the one that ends sessions has heard of it.
+    fn proof_delay(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Opens the session and answers the lease granted; `None`: it lives as long as the process.

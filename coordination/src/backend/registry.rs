@@ -14,6 +14,8 @@ use super::file;
 use super::memory;
 #[cfg(feature = "redis")]
 use super::redis;
+#[cfg(feature = "zookeeper")]
+use super::zookeeper;
 use crate::config::{COMMON_OPTIONS, Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "simulation")]
@@ -27,6 +29,11 @@ const SCHEMES: [(&str, &[&str], bool); 5] = [
     ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
     ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
     ("consul", &["consul", "consul+https"], cfg!(feature = "consul")),
+    (
+        "zookeeper",
+        &["zookeeper", "zk", "kazoo", "zookeeper+tls", "zk+tls", "kazoo+tls"],
+        cfg!(feature = "zookeeper"),
+    ),
 ];
 
 /// A store that a URL names, with everything checked that can be without asking it.
@@ -48,6 +55,8 @@ enum Kind {
     Redis(redis::Config),
     #[cfg(feature = "consul")]
     Consul(consul::Config),
+    #[cfg(feature = "zookeeper")]
+    Zookeeper(zookeeper::Config),
 }
 
 impl Target {
@@ -87,6 +96,10 @@ impl Target {
             Kind::Redis(config) => Ok(Arc::new(redis::Redis::connect(config, settings).await?)),
             #[cfg(feature = "consul")]
             Kind::Consul(config) => Ok(Arc::new(consul::Consul::connect(config, settings).await?)),
+            #[cfg(feature = "zookeeper")]
+            Kind::Zookeeper(config) => {
+                Ok(Arc::new(zookeeper::Zookeeper::connect(config, settings).await?))
+            }
         }
     }
 }
@@ -139,6 +152,10 @@ fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
         "consul" => {
             let settings = Settings::resolve(config, url, consul::Config::namespace(url))?;
             (Kind::Consul(consul::Config::parse(url)?), settings, consul::OPTIONS)
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => {
+            let settings = Settings::resolve(config, url, zookeeper::Config::namespace(url))?;
+            (Kind::Zookeeper(zookeeper::Config::parse(url)?), settings, zookeeper::OPTIONS)
         }
         feature => {
             let message = format!(

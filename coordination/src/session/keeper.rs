@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{Lease, Phase, Runtime, Session, State};
+use super::{Lease, Phase, Proofs, Runtime, Session, State};
 use crate::backend::registry::Target;
 use crate::backend::{Backend, LossDetection, NewSession, SessionId};
 use crate::canary::{Canary, sings};
@@ -143,6 +143,7 @@ impl Keeper {
         let session = Arc::clone(&self.session);
         let interval = session.heartbeat_interval(lease.ttl);
         let mut delays = session.retry_delays(lease.ttl);
+        let mut proofs = Proofs::new(session.backend.proof_delay(), lease.opened);
         // tokio's clock paces the heartbeats, so that a test can pause it; what they prove is judged
         // by the clock that counts suspend.
         let mut next = Instant::now() + interval;
@@ -157,7 +158,7 @@ impl Keeper {
                 Ok(Ok(())) => {
                     let is_late = sings(Canary::ReceiveTimeDeadline);
                     let sent = if is_late { BootInstant::now() } else { sent };
-                    if !lease.extend(sent) {
+                    if !lease.extend(proofs.confirm(sent)) {
                         return End::Lost(LossReason::DeadlinePassed);
                     }
                     session.states.tell(State::Connected);

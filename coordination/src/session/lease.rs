@@ -1,6 +1,6 @@
 //! A session's lease: until when it may be relied on, and what is held under it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -13,6 +13,33 @@ use crate::error::LossReason;
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
+/// The heartbeats of a session that were confirmed, and which of them are proved by that.
+///
+/// Most stores' answers prove the heartbeat that they answer. Where they do not, a heartbeat counts once a later
+/// one was confirmed; until then the one before it does, and at first the opening.
+pub(crate) struct Proofs {
+    delay: Duration,
+    /// In the order of sending; the first is proved.
+    confirmed: VecDeque<BootInstant>,
+}
+
+impl Proofs {
+    /// For a session whose opening, which was sent at `opened`, proves itself.
+    pub(crate) fn new(delay: Duration, opened: BootInstant) -> Self {
+        Self { delay, confirmed: VecDeque::from([opened]) }
+    }
+
+    /// The heartbeat sent at `sent` was confirmed: answers when the newest one that is proved was sent.
+    pub(crate) fn confirm(&mut self, sent: BootInstant) -> BootInstant {
+        self.confirmed.push_back(sent);
+        let is_proved = |earlier: &BootInstant| earlier.saturating_add(self.delay) <= sent;
+        while self.confirmed.get(1).is_some_and(is_proved) {
+            self.confirmed.pop_front();
+        }
+        self.confirmed.front().copied().unwrap_or(sent)
+    }
+}
+
 /// One session at the store, from its opening to its end.
 ///
 /// A coordinator goes through several of them; what was acquired under one is never moved to another.
@@ -20,6 +47,8 @@ pub(crate) struct Lease {
     pub(crate) id: SessionId,
     /// As granted by the store; `None`: the session lives as long as the process.
     pub(crate) ttl: Option<Duration>,
+    /// When its opening was sent.
+    pub(crate) opened: BootInstant,
     /// Nanoseconds of [`BootInstant`], or [`PASSED`].
     ///
     /// Invariant: once somebody has seen the deadline pass it is `PASSED`, and stays so. A late
@@ -50,6 +79,7 @@ impl Lease {
         Self {
             id,
             ttl,
+            opened: sent,
             deadline: AtomicU64::new(deadline(ttl, sent).as_nanos()),
             end: Signal::default(),
             holds: Mutex::default(),
@@ -286,6 +316,19 @@ mod tests {
 
     fn lease(ttl: Duration, sent: BootInstant) -> Lease {
         Lease::new(SessionId::random(), Some(ttl), sent)
+    }
+
+    #[test]
+    fn a_heartbeat_counts_when_it_is_proved() {
+        let at = |ms: u64| BootInstant::from_nanos(ms * 1_000_000);
+        let mut proofs = Proofs::new(Duration::ZERO, at(0));
+        assert_eq!([proofs.confirm(at(10)), proofs.confirm(at(11))], [at(10), at(11)]);
+
+        let mut proofs = Proofs::new(Duration::from_millis(100), at(0));
+        let sent = [100, 200, 250, 299, 300, 1000, 1000].map(at);
+        let proved = [0, 100, 100, 100, 200, 300, 300].map(at);
+        assert_eq!(sent.map(|sent| proofs.confirm(sent)), proved);
+        assert!(proofs.confirmed.len() <= 3, "{:?}", proofs.confirmed);
     }
 
     fn ago(duration: Duration) -> BootInstant {

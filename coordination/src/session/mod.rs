@@ -29,6 +29,7 @@ use crate::time::BootInstant;
 
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
+use lease::Proofs;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
@@ -167,7 +168,9 @@ impl Session {
 
     fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
         let heartbeat = self.settings.heartbeat;
-        ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / 3))
+        // Where a heartbeat proves the one before it, two of them have to fit where one does elsewhere.
+        let share = if self.backend.proof_delay().is_zero() { 3 } else { 6 };
+        ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / share))
     }
 
     fn stop_timeout(&self, lease: &Lease) -> Duration {

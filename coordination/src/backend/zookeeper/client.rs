@@ -1,0 +1,304 @@
+//! A session at ZooKeeper and the calls that are made in it.
+//!
+//! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It
+//! sends the calls of a session in the order in which they are made. A call that was sent on a connection that broke is
+//! not carried out after those that follow: the server a session has moved away from has it no longer.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use zookeeper_client::{
+    Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
+};
+
+use super::config::Config;
+use super::error::from_zookeeper;
+use super::greeting::{authorities, choose_provider};
+use crate::backend::access::Tls;
+use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::time::BootInstant;
+
+/// A request may have a megabyte, with room for what stands around the paths.
+const LONGEST_REQUEST: usize = 900 * 1024;
+/// What a path costs beside its text.
+const PATH_COST: usize = 32;
+
+/// How to make a session.
+pub(super) struct Connector {
+    servers: String,
+    user: Option<Vec<u8>>,
+    tls: Option<TlsOptions>,
+    /// A connection on which nothing comes for so long is given up.
+    silence: Duration,
+}
+
+/// One session at ZooKeeper, from its opening to its end.
+pub(super) struct Connection {
+    /// Gone once the session is being closed: the crate closes it when the last one is.
+    client: Mutex<Option<Arc<Client>>>,
+    closing: watch::Sender<bool>,
+    states: StateWatcher,
+    /// Its id there, which its nodes name as their owner.
+    owner: i64,
+    /// As granted.
+    ttl: Duration,
+    /// Before its opening was sent.
+    asked: BootInstant,
+}
+
+impl Connector {
+    pub(super) fn new(config: &Config, silence: Duration) -> Result<Self> {
+        let servers: Vec<_> = config.servers.iter().map(ToString::to_string).collect();
+        let user = config.user.as_ref();
+        Ok(Self {
+            servers: servers.join(","),
+            user: user.map(|(user, password)| format!("{user}:{}", password.expose()).into_bytes()),
+            tls: config.tls.as_ref().map(tls_options).transpose()?,
+            silence,
+        })
+    }
+
+    /// Opens a session with this lease at the most.
+    pub(super) async fn connect(&self, ttl: Duration) -> Result<Connection, ZooKeeperError> {
+        let asked = BootInstant::now();
+        let mut connector = Client::connector()
+            .with_session_timeout(ttl)
+            .with_connection_timeout(self.silence)
+            // Whoever asks for it paces the tries.
+            .with_fail_eagerly();
+        if let Some(user) = &self.user {
+            connector = connector.with_auth("digest", user);
+        }
+        let client = match &self.tls {
+            Some(tls) => connector.with_tls(tls.clone()).secure_connect(&self.servers).await?,
+            None => connector.connect(&self.servers).await?,
+        };
+        Ok(Connection {
+            states: client.state_watcher(),
+            owner: client.session_id().0,
+            ttl: client.session_timeout(),
+            client: Mutex::new(Some(Arc::new(client))),
+            closing: watch::Sender::new(false),
+            asked,
+        })
+    }
+}
+
+impl Connection {
+    pub(super) fn owner(&self) -> i64 {
+        self.owner
+    }
+
+    /// What is left of the lease if nothing but the opening counts.
+    pub(super) fn lease_left(&self) -> Duration {
+        let passed = BootInstant::now().as_nanos().saturating_sub(self.asked.as_nanos());
+        self.ttl.saturating_sub(Duration::from_nanos(passed))
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Makes a call as soon as there is a connection.
+    pub(super) async fn call<T, F>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(Arc<Client>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, ZooKeeperError>>,
+    {
+        let made = self.raw_call(operation, call).await?;
+        made.map_err(|error| from_zookeeper(operation, &error))
+    }
+
+    /// [`call`](Self::call) with the crate's own error, for callers who look at it.
+    pub(super) async fn raw_call<T, F>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(Arc<Client>) -> F,
+    ) -> Result<Result<T, ZooKeeperError>>
+    where
+        F: Future<Output = Result<T, ZooKeeperError>>,
+    {
+        let calling = async {
+            self.connected(operation).await?;
+            let client = self.client().clone().ok_or_else(|| closed(operation))?;
+            Ok(call(client).await)
+        };
+        self.unless_closing(operation, calling).await
+    }
+
+    /// [`call`](Self::call) whose answers are waited for in a task, which goes on if the future is dropped.
+    pub(super) async fn detached_call<T, F>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        call: impl FnOnce(Arc<Client>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, ZooKeeperError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.unless_closing(operation, self.connected(operation)).await?;
+        let client = self.client().clone().ok_or_else(|| closed(operation))?;
+        let mut work = Box::pin(call(client));
+        // Sent here and now: whoever drops this, and asks for something else, asks for it after this.
+        let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
+                let connection = Arc::clone(self);
+                let answers = async move {
+                    connection.unless_closing(operation, async { Ok(work.await) }).await
+                };
+                tokio::spawn(answers).await.map_err(|_| closed(operation))??
+            }
+        };
+        outcome.map_err(|error| from_zookeeper(operation, &error))
+    }
+
+    async fn unless_closing<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut closing = self.closing.subscribe();
+        tokio::select! {
+            biased;
+            // A call that goes on has the client, and the session ends when nobody has it.
+            _ = closing.wait_for(|closing| *closing) => Err(closed(operation)),
+            outcome = work => outcome,
+        }
+    }
+
+    /// Waits for a connection: what is asked for while there is none would be sent when nobody wants it any longer.
+    async fn connected(&self, operation: &'static str) -> Result<()> {
+        let mut states = self.states.clone();
+        loop {
+            match states.state() {
+                SessionState::SyncConnected => return Ok(()),
+                SessionState::Disconnected | SessionState::ConnectedReadOnly => {
+                    states.changed().await;
+                }
+                SessionState::Expired => {
+                    return Err(from_zookeeper(operation, &ZooKeeperError::SessionExpired));
+                }
+                SessionState::AuthFailed => {
+                    return Err(from_zookeeper(operation, &ZooKeeperError::AuthFailed));
+                }
+                SessionState::Closed => {
+                    return Err(from_zookeeper(operation, &ZooKeeperError::ClientClosed));
+                }
+            }
+        }
+    }
+
+    /// Resolves when the session is connected anew, or over.
+    pub(super) async fn reconnected(&self) {
+        let mut states = self.states.clone();
+        states.state();
+        while states.changed().await == SessionState::Disconnected {}
+    }
+
+    /// Reads nodes, and the names of a node's children, as of one moment; `None` stands for a node that is not there.
+    pub(super) async fn read(
+        &self,
+        operation: &'static str,
+        children: Option<&str>,
+        paths: &[String],
+    ) -> Result<(Option<Vec<String>>, Vec<Option<Found>>)> {
+        let size: usize = paths.iter().map(|path| path.len() + PATH_COST).sum();
+        if size > LONGEST_REQUEST {
+            let message =
+                format!("{} nodes are more than can be read as of one moment", paths.len());
+            return Err(Error::new(ErrorKind::Unsupported, operation, message));
+        }
+        let mut results = self
+            .call(operation, |client| async move {
+                let mut reader = client.new_multi_reader();
+                if let Some(children) = children {
+                    reader.add_get_children(children)?;
+                }
+                for path in paths {
+                    reader.add_get_data(path)?;
+                }
+                reader.commit().await
+            })
+            .await?
+            .into_iter();
+        let names = match children.and_then(|_| results.next()) {
+            Some(MultiReadResult::Children { children }) => Some(children),
+            Some(other) => missing(operation, other)?,
+            None => None,
+        };
+        let found = results.map(|result| match result {
+            MultiReadResult::Data { data, stat } => Ok(Some(Found { data, stat })),
+            other => missing(operation, other),
+        });
+        Ok((names, found.collect::<Result<_>>()?))
+    }
+
+    /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
+    pub(super) async fn close(&self) -> bool {
+        self.closing.send_replace(true);
+        drop(self.client().take());
+        let mut states = self.states.clone();
+        while !states.state().is_terminated() {
+            states.changed().await;
+        }
+        // A client that hears nothing for longer than the lease says that it has expired, as a server does.
+        states.state() != SessionState::Expired
+    }
+
+    /// Whether the session is over, as far as the client knows, or is to be.
+    pub(super) fn is_over(&self) -> bool {
+        *self.closing.borrow() || self.states.peek_state().is_terminated()
+    }
+
+    fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn closed(operation: &'static str) -> Error {
+    Error::lost(operation, LossReason::ConnectionLost)
+}
+
+/// A node as it was read.
+pub(super) struct Found {
+    pub(super) data: Vec<u8>,
+    pub(super) stat: zookeeper_client::Stat,
+}
+
+/// What it means that a read within several found nothing.
+fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option<T>> {
+    match result {
+        MultiReadResult::Error { err: ZooKeeperError::NoNode } => Ok(None),
+        MultiReadResult::Error { err } => Err(from_zookeeper(operation, &err)),
+        _ => {
+            let message = "the server's answer is to another question";
+            Err(Error::new(ErrorKind::Unavailable, operation, message))
+        }
+    }
+}
+
+fn tls_options(tls: &Tls) -> Result<TlsOptions> {
+    let wrong = |option: &str, error: ZooKeeperError| {
+        Error::config(format!("option `{option}`: the file has no use: {error}"))
+    };
+    let text = |option: &str, pem: &[u8]| {
+        String::from_utf8(pem.to_vec())
+            .map_err(|_| Error::config(format!("option `{option}`: the file is not PEM text")))
+    };
+    choose_provider();
+    let ca = text("ca", &authorities(tls))?;
+    let mut options = TlsOptions::new().with_pem_ca(&ca).map_err(|error| wrong("ca", error))?;
+    if let Some((cert, key)) = &tls.identity {
+        let cert = text("cert", cert)?;
+        let with = options.with_pem_identity(&cert, key.expose());
+        options = with.map_err(|error| wrong("cert` and `key", error))?;
+    }
+    Ok(options)
+}

@@ -1,0 +1,211 @@
+//! `zookeeper://host:2181/namespace`: many hosts, over ZooKeeper's own protocol.
+//!
+//! # How it works
+//!
+//! A session is a session of ZooKeeper's, with an ephemeral node for its member id. An entry is an ephemeral sequential
+//! node, `<namespace>/lock/<name>/<entry id>__lock__<number>`; the transaction that made it is its sequence number and
+//! its fencing token. The order of the nodes is that of the numbers that the server gave them. Making the node and
+//! listing its siblings are sent together, so an uncontended lock costs two requests at once, and one more to release.
+//! A waiter watches the node that blocks it, and after that looks at its own and its siblings in one read.
+//!
+//! The node of a shared entry has `__rlock__` in its name, so that an exclusive one sees by the names who is before it.
+//! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
+//! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent
+//! watches, and read it once for each change: the names first, then all nodes in one read, which has the names again.
+//!
+//! A server that a client is connected to answers reads by itself, and hears late of what others have written: so a look
+//! at a whole queue begins with a `sync`. It also answers heartbeats before the leader, which ends sessions, has heard
+//! that the session lives. So heartbeats are writes, and each proves the one before it only: see
+//! [`proof_delay`](Backend::proof_delay).
+//!
+//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>`, and so Tooz's locks, exclude us and are
+//! excluded. With `nodes=curator` exclusive locks do so with Curator's `InterProcessMutex` and Go's `zk.Lock`.
+//!
+//! # Guarantees
+//!
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. A
+//! crashed holder is followed within its lease and one and a half ticks. After loss of all data tokens start again
+//! from 1. A holder watches its own node, so it learns at once if that is removed.
+//!
+//! # Requirements
+//!
+//! ZooKeeper 3.6 or newer. Permission to create, read, write and delete below `<chroot>/<namespace>`. A member id is the
+//! name of a node: one with a name of ours must not be made by others. `minSessionTimeout` as it is by itself, two ticks.
+//!
+//! # URL options
+//!
+//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` are TLS. Several
+//! hosts are servers of one ensemble, tried in random order. The last segment of the path is the namespace, and what
+//! stands before it the chroot. A user and a password are those of ZooKeeper's `digest` scheme.
+//!
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
+//! * `password_file`: a file with the password, instead of one in the URL.
+//! * `acl`: whom the nodes let in: `creator` (the default where there is a user) that user alone, `open` everybody.
+//! * `nodes`: whose locks the nodes look like: `kazoo` (the default) or `curator`.
+
+mod client;
+mod config;
+mod error;
+#[cfg(test)]
+mod fuzz;
+mod greeting;
+mod nodes;
+mod places;
+mod queue;
+mod session;
+mod tree;
+mod value;
+mod wait;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::client::{Connection, Connector};
+use self::config::Style;
+pub(crate) use self::config::{Config, OPTIONS};
+use self::places::Places;
+use self::session::Sessions;
+use self::tree::Tree;
+use self::value::LastSeen;
+use self::watch::Watches;
+use super::{
+    Backend, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession, Position,
+    SessionId, Write,
+};
+use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::config::Settings;
+use crate::error::Result;
+use crate::key::QueueKey;
+
+/// The backend: a namespace of an ensemble.
+pub(crate) struct Zookeeper {
+    sessions: Sessions,
+    places: Arc<Places>,
+    watches: Watches,
+    seen: LastSeen,
+    tree: Tree,
+    style: Style,
+    /// The shortest lease that the servers grant.
+    shortest: Duration,
+    /// How long one read may take within a wait.
+    patience: Duration,
+}
+
+impl Zookeeper {
+    /// Asks who is there. The first session connects.
+    pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
+        let patience = settings.heartbeat.min(settings.ttl / 6);
+        // A ping waits for an answer within that time, and one may take as long as a call.
+        let connector = Connector::new(&config, patience * 2)?;
+        let shortest = greeting::greet(&config).await?;
+        Ok(Self {
+            sessions: Sessions::new(connector),
+            places: Arc::default(),
+            watches: Watches::default(),
+            seen: LastSeen::default(),
+            tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
+            style: config.style,
+            shortest,
+            patience,
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for Zookeeper {
+    fn scheme(&self) -> &'static str {
+        "zookeeper"
+    }
+
+    fn characteristics(&self) -> Characteristics {
+        Characteristics {
+            scope: Scope::Hosts,
+            liveness: Liveness::Lease,
+            survives_restart: Durability::Yes,
+            survives_power_loss: Durability::Yes,
+            survives_failover: Durability::Yes,
+            fifo: true,
+            fencing_survives_data_loss: false,
+            early_expiry: None,
+            max_plain_name: 200,
+            min_ttl: Some(self.shortest),
+        }
+    }
+
+    fn loss_detection(&self) -> LossDetection {
+        LossDetection::Watch
+    }
+
+    fn proof_delay(&self) -> Duration {
+        // A leader asks its followers twice in a tick which sessions live. The shortest lease has two ticks.
+        self.shortest / 4
+    }
+
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.sessions.open(session, &self.tree).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        self.sessions.renew(session).await.map(|()| Vec::new())
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.sessions.close(session).await?;
+        self.places.forget(session);
+        Ok(())
+    }
+
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        self.enter_queue(entry).await
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        self.update_entry(entry, seq).await
+    }
+
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
+        self.leave_queue(entry).await
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let made = self.places.find(&entry.place.id).and_then(|place| place.node);
+        let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
+        let connection = self.sessions.of("position", entry.session)?;
+        self.position_of(&connection, entry, &made).await
+    }
+
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        _seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        self.wait_gone(entry, waiter, recheck).await
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let list = |connection: Arc<Connection>| async move { self.list(&connection, queue).await };
+        self.sessions.outside("list", list).await
+    }
+
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let write =
+            |connection: Arc<Connection>| async move { self.write_value(&connection, write).await };
+        self.sessions.outside("write", write).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        self.wait_changed(queue, revision, recheck).await
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        let list = |connection: Arc<Connection>| async move {
+            self.names_of_values(&connection, kind).await
+        };
+        self.sessions.outside("list", list).await
+    }
+}

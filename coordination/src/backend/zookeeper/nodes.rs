@@ -1,0 +1,163 @@
+//! The nodes of a queue: what they are called, and what their names say.
+//!
+//! A contender's node ends with the sequence number that the server gave it, a counter of 32 bits that wraps; so
+//! two of them are compared by their difference. The numbers of one parent are in the order in which its children
+//! were made.
+
+use super::config::Style;
+use crate::backend::{EntryId, Mode};
+
+/// What a contender's node has between its name and its sequence number.
+const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
+/// A lock of Curator's has a name of its own for each kind; the first of a mode is the one that we write.
+const CURATOR: [(&str, Mode); 3] =
+    [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
+/// Before the names that Curator, and we in its place, make.
+const PROTECTED: &str = "_c_";
+/// Digits of a sequence number, with its sign.
+const DIGITS: usize = 10;
+
+/// A child of a queue that contends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Node<'a> {
+    pub(super) name: &'a str,
+    /// As its name says: one that was downgraded says so in its data.
+    pub(super) mode: Mode,
+    number: i32,
+}
+
+impl Style {
+    fn infixes(self) -> &'static [(&'static str, Mode)] {
+        match self {
+            Self::Kazoo => &KAZOO,
+            Self::Curator => &CURATOR,
+        }
+    }
+
+    /// The name of an entry's node, up to its sequence number.
+    pub(super) fn prefix(self, id: &EntryId, mode: Mode) -> String {
+        let infix =
+            self.infixes().iter().find(|(_, of)| *of == mode).map_or("", |(infix, _)| infix);
+        format!("{}{infix}", self.name(id))
+    }
+
+    /// The contender that a child is; `None`: it is none.
+    pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
+        if self == Self::Curator && is_ours(name) {
+            // Nobody makes that, and it would be called as one of ours is.
+            return None;
+        }
+        let (_, mode, number) = self.infixes().iter().find_map(|(infix, mode)| {
+            let (before, digits) = name.rsplit_once(infix)?;
+            Some((before, *mode, sequence(digits)?))
+        })?;
+        Some(Node { name, mode, number })
+    }
+
+    /// What the entry of a listed node is called: its whole name, so that the node is found by it.
+    pub(super) fn id(self, node: Node<'_>) -> EntryId {
+        // Ours begin with their session on every store.
+        let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));
+        EntryId::from_store(own.filter(|_| self == Self::Curator).unwrap_or(node.name))
+    }
+
+    /// The name of the node of an entry that was listed; of one that was not, what its node's name begins with.
+    pub(super) fn name(self, id: &EntryId) -> String {
+        match self {
+            Self::Curator if is_ours(id.as_str()) => format!("{PROTECTED}{}", id.as_str()),
+            _ => id.as_str().to_owned(),
+        }
+    }
+}
+
+impl Node<'_> {
+    /// Whether it was made before the one with this number.
+    pub(super) fn is_before(&self, number: i32) -> bool {
+        self.age(number) < 0
+    }
+
+    /// Negative: made before the one with this number, the longer the smaller.
+    pub(super) fn age(&self, number: i32) -> i32 {
+        self.number.wrapping_sub(number)
+    }
+
+    pub(super) fn number(&self) -> i32 {
+        self.number
+    }
+}
+
+/// The sequence number, if that is all that this is.
+fn sequence(digits: &str) -> Option<i32> {
+    let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
+    if digits.len() < DIGITS || !is_number {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// Whether a name begins as an [`EntryId`] of ours does.
+fn is_ours(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(session, _)| {
+        session.len() == 16 && session.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::SessionId;
+
+    #[test]
+    fn names_say_what_they_are() {
+        let node = |style: Style, name: &'static str| {
+            style.read(name).map(|node| (node.mode, node.number))
+        };
+        let (exclusive, shared) = (Mode::Exclusive, Mode::Shared);
+        for (style, name, expected) in [
+            (Style::Kazoo, "8f__lock__0000000012", Some((exclusive, 12))),
+            (Style::Kazoo, "8f__rlock__0000000012", Some((shared, 12))),
+            (Style::Kazoo, "8f__lock__-2147483648", Some((exclusive, i32::MIN))),
+            (Style::Kazoo, "8f__lock__-000000005", Some((exclusive, -5))),
+            (Style::Kazoo, "_c_8f-lock-0000000012", None),
+            (Style::Kazoo, "8f__lock__", None),
+            (Style::Kazoo, "8f__lock__12", None),
+            (Style::Kazoo, "8f__lock__00000000x2", None),
+            (Style::Kazoo, "8f__lock__+000000012", None),
+            (Style::Kazoo, "8f__lock__4000000000", None),
+            (Style::Curator, "_c_8f-lock-0000000012", Some((exclusive, 12))),
+            (Style::Curator, "_c_8f-__READ__0000000012", Some((shared, 12))),
+            (Style::Curator, "_c_8f-__WRIT__0000000012", Some((exclusive, 12))),
+            (Style::Curator, "8f__lock__0000000012", None),
+        ] {
+            assert_eq!(node(style, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn order_survives_the_wrap() {
+        let last = Style::Kazoo.read("a__lock__2147483647").expect("a contender");
+        let next = Style::Kazoo.read("b__lock__-2147483648").expect("a contender");
+        assert!(last.is_before(next.number()) && !next.is_before(last.number()));
+        assert!(!last.is_before(last.number()));
+        assert!(last.age(next.number()) == -1);
+    }
+
+    #[test]
+    fn a_listed_entry_of_ours_tells_its_session_and_finds_its_node() {
+        let session = SessionId::random();
+        let own = EntryId::random(session);
+        for style in [Style::Kazoo, Style::Curator] {
+            for mode in [Mode::Exclusive, Mode::Shared] {
+                let name = format!("{}{:010}", style.prefix(&own, mode), 7);
+                let node = style.read(&name).expect("a contender");
+                assert_eq!(node.mode, mode);
+                let listed = style.id(node);
+                assert!(listed.is_of(session), "{listed:?}");
+                assert_eq!(style.name(&listed), name);
+            }
+        }
+        let foreign = "_c_2a0b8c1e-0000-4000-8000-1234567890ab-lock-0000000001";
+        let node = Style::Curator.read(foreign).expect("a contender");
+        assert_eq!(Style::Curator.name(&Style::Curator.id(node)), foreign);
+    }
+}

@@ -1,0 +1,376 @@
+//! Entries: made, found, read and removed.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, Stat};
+
+use super::client::{Connection, Found};
+use super::error::from_zookeeper;
+use super::nodes::Node;
+use super::places::{Made, Place};
+use super::tree::Making;
+use super::{Zookeeper, value};
+use crate::backend::stored::{StoredEntry, check_name};
+use crate::backend::{Blocker, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// How many nodes a shared entry reads at first of those that may block it.
+const FIRST: usize = 2;
+/// How often a queue is read again that changes while it is read.
+const READS: usize = 8;
+
+/// A sequence number for a transaction's.
+pub(super) fn number(transaction: i64) -> u64 {
+    u64::try_from(transaction).unwrap_or_default()
+}
+
+impl Zookeeper {
+    pub(super) async fn enter_queue(&self, entry: &NewEntry) -> Result<Position> {
+        let connection = self.sessions.of("enter", entry.session)?;
+        let (since_ms, before) = self.places.begin(entry);
+        if let Some(before) = before {
+            // An earlier call may have got through, and its answer was lost.
+            let made = match before.node {
+                Some(made) => Some(made),
+                None => self.find(&connection, entry).await?,
+            };
+            if let Some(made) = made {
+                if let Some(position) = self.position_of(&connection, entry, &made).await? {
+                    return Ok(position);
+                }
+                self.places.unmade(&entry.place.id);
+                let message = "the entry was removed again";
+                return Err(Error::new(ErrorKind::Unavailable, "enter", message));
+            }
+        }
+        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let (mut made, mut children) = self.make(&connection, entry, data.clone()).await?;
+        if matches!(made, Err(ZooKeeperError::NoNode)) {
+            // It was known, and the server has removed it since: it was empty for a while.
+            self.tree.lost();
+            (made, children) = self.make(&connection, entry, data).await?;
+        }
+        let made = made.map_err(|error| from_zookeeper("enter", &error))?;
+        self.tree.found(&entry.place.queue);
+        let children = children.map_err(|error| {
+            // It stands there: only how is not known.
+            from_zookeeper("enter", &error).with_effect(Effect::Unknown)
+        })?;
+        let blocker = self.blocker(&connection, entry, made.number, &children).await?;
+        Ok(Position { seq: made.seq, blocker })
+    }
+
+    /// Makes an entry's node, and what it needs above, and lists its siblings, all sent before the first answer.
+    ///
+    /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
+    /// the node, which on a slow network takes as long.
+    async fn make(
+        &self,
+        connection: &Arc<Connection>,
+        entry: &NewEntry,
+        data: Vec<u8>,
+    ) -> Result<(Result<Made, ZooKeeperError>, Result<Vec<String>, ZooKeeperError>)> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let prefix = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
+        let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
+        let missing = self.tree.missing(&entry.place.queue);
+        let (places, id) = (Arc::clone(&self.places), entry.place.id.clone());
+        let making = |client: Arc<Client>| async move {
+            let making = Making::send(&client, &missing);
+            let create = client.create(&prefix, &data, &options);
+            let list = client.list_children(&queue);
+            let (failed, mut created, listed) = tokio::join!(making.done(), create, list);
+            if let (Some(failed), Err(_)) = (failed, &created) {
+                created = Err(failed);
+            }
+            let made = created.map(|(stat, number)| {
+                // The crate reads what may be negative as 64 bits.
+                let number = number.into_i64() as i32;
+                let path = format!("{prefix}{number:010}");
+                Made { path, number, seq: self::number(stat.czxid) }
+            });
+            if let Ok(made) = &made {
+                places.made(&id, made.clone());
+            }
+            Ok((made, listed))
+        };
+        connection.detached_call("enter", making).await
+    }
+
+    /// The node that an earlier call has made for an entry, if it has and the entry is this session's.
+    async fn find(&self, connection: &Connection, entry: &NewEntry) -> Result<Option<Made>> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let Some(name) = self.listed(connection, "enter", &entry.place).await? else {
+            return Ok(None);
+        };
+        let number = self.style.read(&name).map(|node| node.number()).unwrap_or_default();
+        let path = format!("{queue}/{name}");
+        let look = |client: Arc<Client>| {
+            let path = path.clone();
+            async move { client.check_stat(&path).await }
+        };
+        let found = connection.call("enter", look).await?;
+        // Contract R3: never an entry of another session.
+        let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
+        Ok(own.map(|stat| {
+            let made = Made { path, number, seq: self::number(stat.czxid) };
+            self.places.made(&entry.place.id, made.clone());
+            made
+        }))
+    }
+
+    /// The name of the node that an entry of ours has by now, after everything that this session has sent before.
+    async fn listed(
+        &self,
+        connection: &Connection,
+        operation: &'static str,
+        entry: &EntryRef,
+    ) -> Result<Option<String>> {
+        let queue = self.tree.queue(&entry.queue);
+        let name = self.style.name(&entry.id);
+        let children = fresh_children(connection, operation, &queue).await?;
+        let is_it = |child: &String| child.starts_with(&name) && self.style.read(child).is_some();
+        Ok(children.into_iter().find(is_it))
+    }
+
+    pub(super) async fn position_of(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        made: &Made,
+    ) -> Result<Option<Position>> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let own = [made.path.clone()];
+        let (children, found) = connection.read("position", Some(&queue), &own).await?;
+        let is_own = |found: &Found| {
+            found.stat.ephemeral_owner == connection.owner() && number(found.stat.czxid) == made.seq
+        };
+        if !found.into_iter().flatten().any(|found| is_own(&found)) {
+            return Ok(None);
+        }
+        let children = children.unwrap_or_default();
+        let blocker = self.blocker(connection, entry, made.number, &children).await?;
+        Ok(Some(Position { seq: made.seq, blocker }))
+    }
+
+    /// What blocks the entry with this number, by the names of its siblings and, where they do not tell, their data.
+    async fn blocker(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        number: i32,
+        children: &[String],
+    ) -> Result<Option<Blocker>> {
+        let queue = &entry.place.queue;
+        let mut before: Vec<_> = children
+            .iter()
+            .filter_map(|child| self.style.read(child))
+            .filter(|node| node.is_before(number) && node.mode.blocks(entry.mode))
+            .collect();
+        // The newest first.
+        before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
+        if entry.mode == Mode::Exclusive && !queue.is_hashed() {
+            return Ok(before.first().map(|node| self.blocker_of(*node)));
+        }
+        // One that was downgraded says so in its data. If those are the newest, they held at that moment, so that
+        // what is read then is short.
+        let (newest, older) = before.split_at(before.len().min(FIRST));
+        for nodes in [newest, older] {
+            if let Some(node) = self.first_blocker(connection, queue, entry.mode, nodes).await? {
+                return Ok(Some(self.blocker_of(node)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn first_blocker<'a>(
+        &self,
+        connection: &Connection,
+        queue: &QueueKey,
+        mode: Mode,
+        nodes: &[Node<'a>],
+    ) -> Result<Option<Node<'a>>> {
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let parent = self.tree.queue(queue);
+        let paths: Vec<_> = nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
+        let (_, found) = connection.read("position", None, &paths).await?;
+        for (node, found) in nodes.iter().zip(found) {
+            let Some(found) = found else { continue };
+            check_name(queue, &found.data)?;
+            if mode_of(*node, StoredEntry::read(&found.data).as_ref()).blocks(mode) {
+                return Ok(Some(*node));
+            }
+        }
+        Ok(None)
+    }
+
+    fn blocker_of(&self, node: Node<'_>) -> Blocker {
+        // Its own number is in no answer so far. None is needed: no other node is ever called like this one.
+        Blocker { id: self.style.id(node), seq: 0 }
+    }
+
+    /// Whether this node, whose data was read, keeps a later entry of this mode waiting.
+    pub(super) fn blocks(&self, path: &str, data: &[u8], mode: Mode) -> bool {
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+        let node = self.style.read(name);
+        node.is_none_or(|node| mode_of(node, StoredEntry::read(data).as_ref()).blocks(mode))
+    }
+
+    pub(super) async fn update_entry(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let Some(Place { mode, since_ms, node, .. }) = self.places.find(&entry.place.id) else {
+            return Ok(false);
+        };
+        if mode == Mode::Shared && entry.mode == Mode::Exclusive {
+            // Its name says that it is shared; and others may hold beside it.
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
+        let connection = self.sessions.of("update", entry.session)?;
+        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let written = connection.raw_call("update", |client| async move {
+            client.set_data(&made.path, &data, None).await
+        });
+        match written.await? {
+            Ok(stat) => Ok(stat.ephemeral_owner == connection.owner()),
+            Err(ZooKeeperError::NoNode) => Ok(false),
+            Err(error) => Err(from_zookeeper("update", &error)),
+        }
+    }
+
+    pub(super) async fn leave_queue(&self, entry: &EntryRef) -> Result<()> {
+        let queue = self.tree.queue(&entry.queue);
+        let Some(place) = self.places.find(&entry.id) else {
+            let name = self.style.name(&entry.id);
+            if self.style.read(&name).is_none() {
+                // Ours: it has left before, or its session is over.
+                return Ok(());
+            }
+            let path = format!("{queue}/{name}");
+            let deleting =
+                |connection: Arc<Connection>| async move { delete(&connection, &path).await };
+            return self.sessions.outside("leave", deleting).await;
+        };
+        let connection = self.sessions.of("leave", place.session)?;
+        let path = match place.node {
+            Some(made) => Some(made.path),
+            // Whether it was made is not known: what was sent before is through by this answer.
+            None => {
+                let name = self.listed(&connection, "leave", entry).await?;
+                name.map(|name| format!("{queue}/{name}"))
+            }
+        };
+        if let Some(path) = path {
+            delete(&connection, &path).await?;
+        }
+        self.places.remove(&entry.id);
+        Ok(())
+    }
+
+    pub(super) async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
+        let parent = self.tree.queue(queue);
+        let begun = self.watches.told(queue);
+        let mut children = fresh_children(connection, "list", &parent).await?;
+        for _ in 0..READS {
+            let nodes = children.iter().filter_map(|child| self.style.read(child));
+            let mut paths: Vec<_> = nodes.map(|node| format!("{parent}/{}", node.name)).collect();
+            paths.extend([self.tree.value(queue), self.tree.values(queue.kind())]);
+            let (now, mut found) = connection.read("list", Some(&parent), &paths).await?;
+            let is_there = now.is_some();
+            let now = now.unwrap_or_default();
+            if is_same(&children, &now) {
+                let above = found.pop().flatten();
+                let value = found.pop().flatten();
+                self.seen.note(queue, above.as_ref(), value.as_ref(), is_there);
+                let nodes = children.iter().filter_map(|child| self.style.read(child));
+                let listing = self.listing(queue, nodes.zip(found), value)?;
+                self.watches.read(queue, listing.revision, begun);
+                return Ok(listing);
+            }
+            children = now;
+        }
+        Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
+    }
+
+    fn listing<'a>(
+        &self,
+        queue: &QueueKey,
+        nodes: impl Iterator<Item = (Node<'a>, Option<Found>)>,
+        value: Option<Found>,
+    ) -> Result<Listing> {
+        let mut hasher = DefaultHasher::new();
+        let mut listing = Listing::default();
+        for (node, found) in nodes {
+            let Some(Found { data, stat }) = found else { continue };
+            check_name(queue, &data)?;
+            (node.name, stat.mzxid).hash(&mut hasher);
+            listing.entries.push(entry_of(self.style.id(node), node, &data, &stat));
+        }
+        // What made them tells their order for ever; their own numbers wrap.
+        listing.entries.sort_unstable_by_key(|entry| entry.seq);
+        if let Some(Found { data, stat }) = value {
+            check_name(queue, &data)?;
+            stat.mzxid.hash(&mut hasher);
+            listing.value = Some(value::value_of(&data, &stat)?);
+        }
+        listing.revision = hasher.finish();
+        Ok(listing)
+    }
+}
+
+/// The children of a node, as of now and not as of when the server last heard from its leader.
+pub(super) async fn fresh_children(
+    connection: &Connection,
+    operation: &'static str,
+    path: &str,
+) -> Result<Vec<String>> {
+    let listing = connection.raw_call(operation, |client| async move {
+        let (synced, listed) = tokio::join!(client.sync(path), client.list_children(path));
+        synced.and(listed)
+    });
+    match listing.await? {
+        Err(ZooKeeperError::NoNode) => Ok(Vec::new()),
+        outcome => outcome.map_err(|error| from_zookeeper(operation, &error)),
+    }
+}
+
+/// Removes a node, if it is there.
+async fn delete(connection: &Connection, path: &str) -> Result<()> {
+    let deleting = connection
+        .raw_call("leave", |client: Arc<Client>| async move { client.delete(path, None).await });
+    match deleting.await? {
+        Ok(()) | Err(ZooKeeperError::NoNode) => Ok(()),
+        Err(error) => Err(from_zookeeper("leave", &error)),
+    }
+}
+
+/// One that was downgraded keeps its name, and its data says that it is shared.
+fn mode_of(node: Node<'_>, stored: Option<&StoredEntry>) -> Mode {
+    match stored {
+        Some(stored) if node.mode == Mode::Exclusive => stored.mode(),
+        _ => node.mode,
+    }
+}
+
+/// The entry of a node with this data.
+pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) -> Entry {
+    let stored = StoredEntry::read(data);
+    let mode = mode_of(node, stored.as_ref());
+    let since = stored.as_ref().and_then(StoredEntry::since);
+    let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
+    let (member, data) = (member.into(), data.into());
+    Entry { id, seq: number(stat.czxid), member, since, mode, data }
+}
+
+fn is_same(one: &[String], other: &[String]) -> bool {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names
+    };
+    one.len() == other.len() && (one == other || sorted(one) == sorted(other))
+}

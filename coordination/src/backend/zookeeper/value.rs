@@ -1,0 +1,240 @@
+//! Queues' values: a node each, owned by no session, written by compare-and-set.
+//!
+//! The version is the transaction that wrote the node last, which rises for ever, over removals too. ZooKeeper itself
+//! compares a node's count of changes, which starts anew when the node does. So every removal changes the node above
+//! the values of a kind, and every write is made on condition that this one is still as it was read.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use zookeeper_client::{
+    CreateMode, Error as ZooKeeperError, MultiWriteError, MultiWriteResult, Stat,
+};
+
+use super::Zookeeper;
+use super::client::{Connection, Found};
+use super::error::from_zookeeper;
+use super::queue::{fresh_children, number};
+use crate::backend::stored::{StoredValue, check_name, name_in};
+use crate::backend::{Value, Write};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{self, QueueKey};
+
+/// How often a write looks again when something else has come in between.
+const LOOKS: usize = 5;
+/// How many queues are remembered: forgetting one costs a write to it one read more.
+const REMEMBERED: usize = 1024;
+/// How many values are read at once: each may be large.
+const BATCH: usize = 32;
+
+/// The value that a node has.
+pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
+    let stored = StoredValue::read(data)?;
+    Ok(Value { version: number(stat.mzxid), data: stored.data.into() })
+}
+
+/// What a write goes by, as it was read.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// How often the node above was changed.
+    removals: i32,
+    /// The value's version and its node's count of changes; `None`: there is none.
+    value: Option<(u64, i32)>,
+    /// Whether the queue has a node.
+    is_there: bool,
+}
+
+impl Seen {
+    /// `None`: there is no node above.
+    fn new(above: Option<&Found>, value: Option<&Found>, is_there: bool) -> Option<Self> {
+        let value = value.map(|found| (number(found.stat.mzxid), found.stat.version));
+        Some(Self { removals: above?.stat.version, value, is_there })
+    }
+}
+
+/// How queues were when they were read last: a write that goes by it needs no look of its own. If it is not so any
+/// longer, nothing is written.
+#[derive(Default)]
+pub(super) struct LastSeen(Mutex<HashMap<QueueKey, Seen>>);
+
+impl LastSeen {
+    pub(super) fn note(
+        &self,
+        queue: &QueueKey,
+        above: Option<&Found>,
+        value: Option<&Found>,
+        is_there: bool,
+    ) {
+        let Some(seen) = Seen::new(above, value, is_there) else { return };
+        let mut queues = self.queues();
+        if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
+            queues.clear();
+        }
+        queues.insert(queue.clone(), seen);
+    }
+
+    /// How the queue was, if its value had this version; only once.
+    fn take(&self, queue: &QueueKey, expected: Option<u64>) -> Option<Seen> {
+        let seen = self.queues().remove(queue)?;
+        (seen.value.map(|(version, _)| version) == expected).then_some(seen)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Seen>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Zookeeper {
+    pub(super) async fn write_value(
+        &self,
+        connection: &Connection,
+        write: &Write,
+    ) -> Result<Option<u64>> {
+        let mut seen = self.seen.take(&write.queue, write.expected);
+        for _ in 0..LOOKS {
+            let known = match seen.take() {
+                Some(seen) => seen,
+                None => match self.look(connection, write).await? {
+                    Look::Write(seen) => seen,
+                    Look::Answer(answer) => return Ok(answer),
+                    Look::Again => continue,
+                },
+            };
+            match self.commit(connection, write, known).await? {
+                Ok(Some(version)) => return Ok(Some(version)),
+                Ok(None) => return Ok(write.expected),
+                // Nobody has been in any queue of this kind.
+                Err(ZooKeeperError::NoNode) if write.if_empty && !known.is_there => {
+                    let queue = self.tree.queue(&write.queue);
+                    self.tree.make_parents(connection, "write", &queue).await?;
+                }
+                Err(
+                    ZooKeeperError::BadVersion
+                    | ZooKeeperError::NoNode
+                    | ZooKeeperError::NodeExists
+                    | ZooKeeperError::NotEmpty,
+                ) => {}
+                Err(error) => return Err(from_zookeeper("write", &error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
+    }
+
+    /// Reads what a write is to go by.
+    async fn look(&self, connection: &Connection, write: &Write) -> Result<Look> {
+        let queue = self.tree.queue(&write.queue);
+        let values = self.tree.values(write.queue.kind());
+        let paths = [values, self.tree.value(&write.queue)];
+        let children = write.if_empty.then_some(queue.as_str());
+        let (children, found) = connection.read("write", children, &paths).await?;
+        let mut found = found.into_iter();
+        let (above, value) = (found.next().flatten(), found.next().flatten());
+        if let Some(Found { data, stat }) = &value {
+            check_name(&write.queue, data)?;
+            if StoredValue::read(data)?.id == write.id {
+                return Ok(Look::Answer(Some(number(stat.mzxid))));
+            }
+        }
+        let version = value.as_ref().map(|found| number(found.stat.mzxid));
+        let is_empty = children.as_ref().is_none_or(Vec::is_empty);
+        if version != write.expected || write.if_empty && !is_empty {
+            return Ok(Look::Answer(None));
+        }
+        match Seen::new(above.as_ref(), value.as_ref(), children.is_some()) {
+            Some(seen) => Ok(Look::Write(seen)),
+            None => {
+                self.tree.make_parents(connection, "write", &paths[1]).await?;
+                Ok(Look::Again)
+            }
+        }
+    }
+
+    /// Writes what was asked for, if everything is still as it was seen; answers the new version, if there is one.
+    async fn commit(
+        &self,
+        connection: &Connection,
+        write: &Write,
+        seen: Seen,
+    ) -> Result<Result<Option<u64>, ZooKeeperError>> {
+        let (path, values) = (self.tree.value(&write.queue), self.tree.values(write.queue.kind()));
+        let queue = self.tree.queue(&write.queue);
+        let data = write.data.as_ref();
+        let data = data.map(|data| StoredValue::new(&write.queue, write.id, data).to_bytes());
+        let data = data.transpose()?;
+        let (acls, before) = (self.tree.acls(), seen.value.map(|(_, changes)| changes));
+        connection
+            .raw_call("write", |client| async move {
+                let mut writer = client.new_multi_writer();
+                match (&data, before) {
+                    (None, Some(_)) => writer.add_set_data(&values, &[], Some(seen.removals))?,
+                    _ => writer.add_check_version(&values, seen.removals)?,
+                }
+                if write.if_empty {
+                    // A node can be made only if there is none, and removed only if it has no children.
+                    if !seen.is_there {
+                        let options = CreateMode::Persistent.with_acls(acls);
+                        writer.add_create(&queue, &[], &options)?;
+                    }
+                    writer.add_delete(&queue, None)?;
+                }
+                match (&data, before) {
+                    (Some(data), Some(before)) => writer.add_set_data(&path, data, Some(before))?,
+                    (Some(data), None) => {
+                        let options = CreateMode::Persistent.with_acls(acls);
+                        writer.add_create(&path, &[], &options)?;
+                        // Only this answers the transaction's number.
+                        writer.add_set_data(&path, data, Some(0))?;
+                    }
+                    (None, Some(before)) => writer.add_delete(&path, Some(before))?,
+                    (None, None) => {}
+                }
+                match writer.commit().await {
+                    Ok(results) => Ok(version_in(results.last())),
+                    Err(
+                        MultiWriteError::OperationFailed { source, .. }
+                        | MultiWriteError::RequestFailed { source },
+                    ) => Err(source),
+                }
+            })
+            .await
+    }
+
+    /// The names of the queues of this kind that have a value, in order.
+    pub(super) async fn names_of_values(
+        &self,
+        connection: &Connection,
+        kind: &'static str,
+    ) -> Result<Vec<String>> {
+        let values = self.tree.values(kind);
+        let queues = fresh_children(connection, "list", &values).await?;
+        let (hashed, plain): (Vec<_>, Vec<_>) =
+            queues.into_iter().partition(|queue| key::is_hashed(queue));
+        let mut names: Vec<_> = plain.iter().filter_map(|queue| key::unescape(queue)).collect();
+        for batch in hashed.chunks(BATCH) {
+            let paths: Vec<_> = batch.iter().map(|queue| format!("{values}/{queue}")).collect();
+            let (_, found) = connection.read("list", None, &paths).await?;
+            // One that was removed meanwhile has none.
+            names.extend(found.into_iter().filter_map(|found| name_in(&found?.data)));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// What a look at a value comes to.
+enum Look {
+    /// Write, going by this.
+    Write(Seen),
+    /// It was done before, or is not to be done.
+    Answer(Option<u64>),
+    /// Something was missing, and is there now.
+    Again,
+}
+
+/// The version of what the last of several changes wrote.
+fn version_in(result: Option<&MultiWriteResult>) -> Option<u64> {
+    match result? {
+        MultiWriteResult::SetData { stat } => Some(number(stat.mzxid)),
+        _ => None,
+    }
+}
