@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::harness::{Consul, Etcd, Redis, Server, Setup};
+use crate::harness::{Etcd, Redis, Server, Setup, Zookeeper};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,11 +18,14 @@ pub enum Backend {
     Redis,
     /// `consul://`
     Consul,
+    /// `zookeeper://`
+    Zookeeper,
 }
 
 /// All of them, in the order of the README's tables.
 pub const BACKENDS: &[Backend] =
     &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis, Backend::Consul];
+    &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis, Backend::Zookeeper];
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.
@@ -40,6 +44,8 @@ macro_rules! each_store {
         $crate::each_store! { @on redis Redis $($test)+ }
         #[cfg(feature = "consul")]
         $crate::each_store! { @on consul Consul $($test)+ }
+        #[cfg(feature = "zookeeper")]
+        $crate::each_store! { @on zookeeper Zookeeper $($test)+ }
     };
     (@on $store:ident $backend:ident $($test:ident)+) => {
         mod $store {
@@ -66,6 +72,7 @@ impl Backend {
             Self::Etcd => Arc::new(Etcd::set_up(setup)),
             Self::Redis => Arc::new(Redis::set_up(setup)),
             Self::Consul => Arc::new(Consul::set_up(setup)),
+            Self::Zookeeper => Arc::new(Zookeeper::set_up(setup)),
         })
     }
 

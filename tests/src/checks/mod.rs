@@ -392,6 +392,7 @@ macro_rules! conformance {
     (etcd) => { $crate::conformance! { @list [server Etcd] } };
     (redis) => { $crate::conformance! { @list [server Redis] } };
     (consul) => { $crate::conformance! { @list [server Consul] } };
+    (zookeeper) => { $crate::conformance! { @list [server Zookeeper] } };
 }
 
 /// Each check: its module, its name, and the groups of stores on which it runs.

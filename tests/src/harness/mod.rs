@@ -25,6 +25,7 @@ pub mod scratch;
 mod server;
 pub mod wait;
 pub mod worker;
+pub mod zookeeper;
 
 pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
@@ -39,3 +40,4 @@ pub use scratch::Scratch;
 pub use server::{Server, Setup};
 pub use wait::{eventually, eventually_async, wait_until};
 pub use worker::Worker;
+pub use zookeeper::{Zookeeper, ZookeeperOptions};

@@ -206,6 +206,21 @@ pub trait Server: Debug + Send + Sync {
     /// heartbeat interval besides where each heartbeat looks for them.
     fn notice(&self, heartbeat: Duration) -> Duration;
 
+    /// F-22: the same of a session that was ended; that may be told to who connects again.
+    fn notice_of_end(&self, heartbeat: Duration) -> Duration {
+        self.notice(heartbeat)
+    }
+
+    /// F-12: how long at most a client that hears no answers goes on renewing its session.
+    fn insists_for(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+
+    /// Contract 2.3: how much earlier than a heartbeat that is confirmed the one was sent that is proved by it.
+    fn proof_lag(&self, _heartbeat: Duration) -> Duration {
+        Duration::ZERO
+    }
+
     /// Contract 2.3: how long at most a session with this lease counts on a heartbeat, from when that was sent.
     fn valid_for(&self, ttl: Duration, _heartbeat: Duration) -> Duration {
         ttl.mul_f64(0.995) - (ttl / 100).max(Duration::from_millis(10))

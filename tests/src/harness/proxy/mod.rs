@@ -15,6 +15,7 @@ mod http2;
 mod lane;
 mod member;
 mod resp;
+mod zookeeper;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,0 +1,240 @@
+//! ZooKeeper servers: one node or an ensemble, on loopback, with TLS when asked.
+//!
+//! The jars are Debian's (`zookeeper`, 3.8); without them the test fails, it does not pass unrun. A tick has 200 ms, so
+//! that faults are over within a test. Each node serves plain text on a port of its own beside that of TLS, so that
+//! asking works whatever clients have to show.
+
+mod node;
+mod options;
+mod server;
+mod wire;
+
+pub use options::ZookeeperOptions;
+
+use std::path::Path;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use super::{Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
+use node::{Addresses, Link};
+use wire::{Wire, code};
+
+/// How long servers may take to be ready: each is a Java machine of its own.
+const READY: Duration = Duration::from_secs(60);
+/// The version that was told once.
+const JARS: &str = "/usr/share/java";
+
+/// A running ZooKeeper; its processes and data are gone on drop.
+#[derive(Debug)]
+pub struct Zookeeper {
+    // Before `scratch`: the processes end first.
+    nodes: Vec<Member>,
+    /// What leads from each node to each other; empty unless asked for.
+    links: Vec<Link>,
+    options: ZookeeperOptions,
+    scratch: Scratch,
+}
+
+#[derive(Debug)]
+struct Member {
+    node: Node,
+    /// Where it serves plain text.
+    plain: std::net::SocketAddr,
+}
+
+impl Zookeeper {
+    /// One node, without TLS.
+    pub fn one() -> Self {
+        Self::options().start()
+    }
+
+    /// An ensemble of three nodes, without TLS.
+    pub fn three() -> Self {
+        Self::options().nodes(3).start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn options() -> ZookeeperOptions {
+        ZookeeperOptions::default()
+    }
+
+    /// Starts what `options` ask for; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When ZooKeeper is not installed or does not become ready.
+    fn start(options: ZookeeperOptions) -> Self {
+        require_jars();
+        let scratch = Scratch::new("zookeeper");
+        let address = |_| {
+            let secure = options.tls.is_some().then(free_address);
+            let (client, quorum, election) = (free_address(), free_address(), free_address());
+            Addresses { client, secure, quorum, election }
+        };
+        let addresses: Vec<_> = (0..options.nodes).map(address).collect();
+        let mut links = Vec::new();
+        for from in (0..options.nodes).filter(|_| options.peers_by_proxy) {
+            for to in (0..options.nodes).filter(|to| *to != from) {
+                links.push(Link { from, to, proxy: Proxy::start(addresses[to].quorum) });
+            }
+        }
+        let start = |index: usize| {
+            let own = &addresses[index];
+            let launch = node::launch(index, &addresses, &links, &options, &scratch);
+            let address = own.secure.unwrap_or(own.client);
+            Member { node: Node::start(format!("n{index}"), address, launch), plain: own.client }
+        };
+        let nodes = (0..options.nodes).map(start).collect();
+        let zookeeper = Self { nodes, links, options, scratch };
+        zookeeper.await_ready();
+        zookeeper
+    }
+
+    /// Where its nodes keep their data and their logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Whether clients reach it by TLS.
+    pub fn is_secure(&self) -> bool {
+        self.options.tls.is_some()
+    }
+
+    /// What a node says of itself in answer to one of ZooKeeper's four-letter words; none when it does not run.
+    pub fn ask(&self, index: usize, word: &str) -> Option<String> {
+        let member = &self.nodes[index];
+        if !member.node.is_running() {
+            return None;
+        }
+        wire::four_letters(member.plain, word).ok()
+    }
+
+    /// A node's path with all that is below it, as the administrator sees them: paths, in order.
+    pub fn tree(&self, path: &str) -> Vec<String> {
+        let mut wire = self.wire();
+        let mut found = Vec::new();
+        let mut left = vec![path.to_owned()];
+        while let Some(path) = left.pop() {
+            let Some(children) = wire.children(&path) else { continue };
+            left.extend(
+                children.iter().map(|child| format!("{}/{child}", path.trim_end_matches('/'))),
+            );
+            found.push(path);
+        }
+        found.sort();
+        found
+    }
+
+    /// The children of a node: their names; nothing where it is not there.
+    pub fn children(&self, path: &str) -> Vec<String> {
+        self.wire().children(path).unwrap_or_default()
+    }
+
+    /// A node's data, the transaction that made it and the session that owns it.
+    pub fn look(&self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
+        self.wire().data(path)
+    }
+
+    /// Makes a node, as an administrator would who knows nothing of us.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn create(&self, path: &str, data: &[u8]) {
+        assert_eq!(self.wire().create(path, data), code::OK, "{path}");
+    }
+
+    /// Removes a node; false when there was none.
+    pub fn delete(&self, path: &str) -> bool {
+        self.wire().delete(path) == code::OK
+    }
+
+    /// Ends a session from a connection of our own, by its id and its password; false when there was none.
+    pub fn close_session(&self, session: i64) -> bool {
+        let address = self.plain();
+        let mut was_there = false;
+        // Its client comes back at once, and may take the session away again before it is closed.
+        let closed = wait_until(READY, || match Wire::resume(address, session) {
+            Ok(mut wire) => {
+                was_there = true;
+                wire.close()
+            }
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        });
+        closed && was_there
+    }
+
+    /// Loses what goes between a follower and the others, until they are to rejoin: none of them is told, and for as
+    /// long as `syncLimit` the follower answers its clients' reads.
+    pub fn silence(&self, index: usize) {
+        for link in self.links.iter().filter(|link| link.from == index || link.to == index) {
+            link.proxy.set_both(Mode::Blackhole);
+        }
+    }
+
+    /// Waits until every node that runs serves.
+    ///
+    /// # Panics
+    ///
+    /// When one does not in good time.
+    pub fn await_ready(&self) {
+        let start = Instant::now();
+        for (index, member) in self.nodes.iter().enumerate() {
+            if !member.node.is_running() {
+                continue;
+            }
+            let left = READY.saturating_sub(start.elapsed());
+            let serves = || {
+                let address = member.node.address();
+                self.mode(index).is_some() && std::net::TcpStream::connect(address).is_ok()
+            };
+            let is_over = || serves() || !member.node.is_running();
+            let ready = wait_until(left, is_over);
+            let log = member.node.log();
+            assert!(
+                ready && member.node.is_running(),
+                "ZooKeeper node {index} is not ready:\n{log}"
+            );
+        }
+    }
+
+    /// What a node is: `standalone`, `leader` or `follower`; none while it does not serve.
+    pub fn mode(&self, index: usize) -> Option<String> {
+        let answer = self.ask(index, "srvr")?;
+        answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
+    }
+
+    fn wire(&self) -> Wire {
+        let mut last = None;
+        let connected = wait_until(READY, || {
+            last = Wire::open(self.plain()).ok();
+            last.is_some()
+        });
+        assert!(connected, "no node answers");
+        last.expect("it is connected")
+    }
+
+    /// Where a node that runs serves plain text: the leader if there is one.
+    fn plain(&self) -> std::net::SocketAddr {
+        let running = |member: &&Member| member.node.is_running();
+        let leads = |index: &usize| self.mode(*index).is_some_and(|mode| mode == "leader");
+        let leader = (0..self.nodes.len()).filter(|_| self.nodes.len() > 1).find(leads);
+        let leader = leader.map(|index| &self.nodes[index]);
+        let member = leader.or_else(|| self.nodes.iter().find(running)).unwrap_or(&self.nodes[0]);
+        member.plain
+    }
+}
+
+/// Fails the test when a jar is missing, and prints the version once.
+fn require_jars() {
+    static CHECKED: Once = Once::new();
+    CHECKED.call_once(|| {
+        let jar = std::fs::canonicalize(format!("{JARS}/zookeeper.jar")).unwrap_or_else(|_| {
+            panic!(
+                "ZooKeeper is not installed: run `tests/run`, which installs it, \
+                 or `apt-get install zookeeper default-jre-headless`"
+            )
+        });
+        eprintln!("{}", jar.file_name().unwrap_or_default().display());
+    });
+}

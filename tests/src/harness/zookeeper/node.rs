@@ -1,0 +1,136 @@
+//! One ZooKeeper process: its configuration and how it is started.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use super::super::{Launch, Proxy, Scratch};
+use super::{JARS, ZookeeperOptions};
+
+/// What a server needs; more would have to be searched at each start.
+const CLASS_PATH: [&str; 15] = [
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "slf4j-simple",
+    "netty-all",
+    "netty-common",
+    "netty-handler",
+    "netty-transport",
+    "netty-buffer",
+    "netty-codec",
+    "netty-resolver",
+    "netty-transport-native-epoll",
+    "netty-transport-native-unix-common",
+    "snappy-java",
+    "metrics-core",
+];
+
+/// Where a node listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
+    pub(super) client: SocketAddr,
+    pub(super) secure: Option<SocketAddr>,
+    /// Where followers reach it when it leads.
+    pub(super) quorum: SocketAddr,
+    pub(super) election: SocketAddr,
+}
+
+/// What stands between a follower and its leader.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) proxy: Proxy,
+}
+
+/// How to start a node, each time anew with the same data.
+pub(super) fn launch(
+    index: usize,
+    ensemble: &[Addresses],
+    links: &[Link],
+    options: &ZookeeperOptions,
+    scratch: &Scratch,
+) -> impl Fn() -> Launch + Send + Sync + use<> {
+    let directory = scratch.join(format!("n{index}"));
+    fs::create_dir_all(&directory).expect("the directory is writable");
+    fs::write(directory.join("myid"), format!("{}", index + 1)).expect("it is writable");
+    let mut lines = vec![
+        format!("dataDir={}", directory.display()),
+        format!("clientPort={}", ensemble[index].client.port()),
+        "tickTime=200".to_owned(),
+        "maxSessionTimeout=120000".to_owned(),
+        "initLimit=25".to_owned(),
+        "syncLimit=5".to_owned(),
+        "maxClientCnxns=0".to_owned(),
+        "admin.enableServer=false".to_owned(),
+        "4lw.commands.whitelist=*".to_owned(),
+        // A file of 64 MiB for each log is made ahead otherwise, and the scratch is memory.
+        "preAllocSize=1024".to_owned(),
+    ];
+    if options.also_at.is_none() {
+        lines.push("clientPortAddress=127.0.0.1".to_owned());
+    }
+    if ensemble.len() > 1 {
+        for (other, at) in ensemble.iter().enumerate() {
+            let link = links.iter().find(|link| link.from == index && link.to == other);
+            let quorum = link.map_or(at.quorum, |link| link.proxy.address());
+            let (quorum, election) = (quorum.port(), at.election.port());
+            lines.push(format!("server.{}=127.0.0.1:{quorum}:{election}", other + 1));
+        }
+    }
+    lines.extend(secure(index, ensemble, options, scratch));
+    lines.extend(options.lines.iter().cloned());
+    let configuration = scratch.join(format!("n{index}.cfg"));
+    fs::write(&configuration, lines.join("\n") + "\n").expect("the directory is writable");
+    let log = scratch.join(format!("n{index}.log"));
+    let jars = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
+    move || {
+        Launch::new("java", &log).clear_env().args([
+            // Little memory, and little work before it serves.
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Xshare:auto",
+            // Otherwise a node that has not found the others for a while looks for them once a minute.
+            "-Dzookeeper.fastleader.maxNotificationInterval=800",
+            // Netty's copy of OpenSSL is not the one that is installed.
+            "-Dio.netty.handler.ssl.noOpenSsl=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-cp",
+            &jars,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            &configuration.display().to_string(),
+        ])
+    }
+}
+
+/// The lines for TLS.
+fn secure(
+    index: usize,
+    ensemble: &[Addresses],
+    options: &ZookeeperOptions,
+    scratch: &Scratch,
+) -> Vec<String> {
+    let (Some(tls), Some(address)) = (&options.tls, ensemble[index].secure) else {
+        return Vec::new();
+    };
+    // A key store is one file.
+    let store = scratch.join(format!("n{index}.pem"));
+    let parts = [&tls.server.key, &tls.server.certificate];
+    let parts = parts.map(|part| fs::read_to_string(part).expect("it was written"));
+    fs::write(&store, parts.concat()).expect("the directory is writable");
+    let required = if tls.client_required { "need" } else { "none" };
+    vec![
+        format!("secureClientPort={}", address.port()),
+        "secureClientPortAddress=127.0.0.1".to_owned(),
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned(),
+        format!("ssl.keyStore.location={}", store.display()),
+        "ssl.keyStore.type=PEM".to_owned(),
+        format!("ssl.trustStore.location={}", tls.authority.display()),
+        "ssl.trustStore.type=PEM".to_owned(),
+        format!("ssl.clientAuth={required}"),
+        "ssl.hostnameVerification=false".to_owned(),
+        "ssl.clientHostnameVerification=false".to_owned(),
+    ]
+}

@@ -1,0 +1,78 @@
+//! What can be chosen about a ZooKeeper under test.
+
+use super::super::certs;
+use super::Zookeeper;
+
+/// TLS on the client port.
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    pub(super) server: certs::Identity,
+    pub(super) authority: std::path::PathBuf,
+    pub(super) client_required: bool,
+}
+
+/// How to start a [`Zookeeper`].
+#[derive(Clone, Debug)]
+pub struct ZookeeperOptions {
+    pub(super) nodes: usize,
+    pub(super) tls: Option<Tls>,
+    pub(super) also_at: Option<String>,
+    pub(super) lines: Vec<String>,
+    pub(super) peers_by_proxy: bool,
+}
+
+impl Default for ZookeeperOptions {
+    fn default() -> Self {
+        Self { nodes: 1, tls: None, also_at: None, lines: Vec::new(), peers_by_proxy: false }
+    }
+}
+
+impl ZookeeperOptions {
+    /// Number of nodes; one by default.
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Serves clients by TLS, with this identity. The certificates must outlive the server.
+    pub fn tls(mut self, certificates: &certs::Certificates, server: &certs::Identity) -> Self {
+        let (server, authority) = (server.clone(), certificates.authority.clone());
+        self.tls = Some(Tls { server, authority, client_required: false });
+        self
+    }
+
+    /// Refuses clients that show no certificate signed by the authority; for TLS.
+    pub fn require_client(mut self) -> Self {
+        if let Some(tls) = &mut self.tls {
+            tls.client_required = true;
+        }
+        self
+    }
+
+    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    pub fn also_at(mut self, address: impl Into<String>) -> Self {
+        self.also_at = Some(address.into());
+        self
+    }
+
+    /// Adds a line to the configuration, `name=value`.
+    pub fn line(mut self, line: impl Into<String>) -> Self {
+        self.lines.push(line.into());
+        self
+    }
+
+    /// Lets followers reach their leader by proxies only, so that one can be isolated.
+    pub fn peers_by_proxy(mut self) -> Self {
+        self.peers_by_proxy = true;
+        self
+    }
+
+    /// Starts it; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When ZooKeeper is not installed or does not become ready.
+    pub fn start(self) -> Zookeeper {
+        Zookeeper::start(self)
+    }
+}

@@ -1,0 +1,164 @@
+//! ZooKeeper as checks and fault rows see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Protocol, Proxy, Server, Setup};
+use super::Zookeeper;
+
+/// A tick of the servers under test.
+const TICK: Duration = Duration::from_millis(200);
+impl Server for Zookeeper {
+    fn set_up(setup: &Setup) -> Self {
+        let mut options = Self::options().nodes(setup.nodes);
+        if setup.peers_by_proxy {
+            options = options.peers_by_proxy();
+        }
+        if let Some(address) = &setup.also_at {
+            options = options.also_at(address);
+        }
+        options.start()
+    }
+
+    fn scheme(&self) -> &'static str {
+        "zookeeper"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        self.nodes.iter().map(|member| &member.node).collect()
+    }
+
+    fn wait_ready(&self) {
+        self.await_ready();
+    }
+
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        let answers = (0..self.nodes.len()).filter_map(|index| self.ask(index, "mntr"));
+        let packets = answers.filter_map(|answer| {
+            let line = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+            line?.trim().parse::<u64>().ok()
+        });
+        BTreeMap::from([("packets".to_owned(), packets.sum())])
+    }
+
+    fn secure_url(&self, authority: &str, namespace: &str) -> String {
+        self.url(authority, namespace).replacen("://", "+tls://", 1)
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let authority = self.authority();
+        vec![
+            (format!("zookeeper://user@{authority}/x"), ErrorKind::Config),
+            (format!("zookeeper://{authority}/x?acl=creator"), ErrorKind::Config),
+            (format!("zookeeper://{authority}/x?nodes=secret"), ErrorKind::Config),
+        ]
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::speaking(Protocol::Zookeeper, self.node(index).address())
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        let above = format!("/{namespace}/{kind}");
+        let tree = self.tree(&above);
+        // Two levels below: the queue's, and its own.
+        let depth = above.matches('/').count() + 2;
+        tree.into_iter().filter(|path| path.matches('/').count() == depth).collect()
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        self.look(entry).map_or(0, |(_, made, _)| made)
+    }
+
+    fn session_of(&self, entry: &str) -> Option<String> {
+        self.look(entry).map(|(_, _, owner)| owner.to_string())
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        self.children(&format!("/{namespace}/member"))
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        let (_, _, owner) = self.look(&format!("/{namespace}/member/{member}"))?;
+        Some(owner.to_string())
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        self.delete(entry)
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        session.parse().is_ok_and(|session| self.close_session(session))
+    }
+
+    fn put_strangers(&self, namespace: &str) -> Vec<String> {
+        let groups = self.children(&format!("/{namespace}/values/group"));
+        let group = groups.first().expect("there is a group");
+        let queue = format!("/{namespace}/group/{group}");
+        if self.look(&queue).is_none() {
+            for path in [format!("/{namespace}/group"), queue.clone()] {
+                self.wire().create(&path, b"");
+            }
+        }
+        let strangers =
+            [("7f__lock__0000000000", "{{{"), ("zz-not-hex", "[]"), ("latch-0000000001", "")];
+        let put = strangers.map(|(name, data)| {
+            let path = format!("{queue}/{name}");
+            self.create(&path, data.as_bytes());
+            path
+        });
+        put.to_vec()
+    }
+
+    fn leader_index(&self) -> Option<usize> {
+        let leads = |mode: String| mode == "leader" || mode == "standalone";
+        (0..self.nodes.len()).find(|index| self.mode(*index).is_some_and(leads))
+    }
+
+    /// A follower only: elections go another way than what a leader says.
+    fn isolate(&self, index: usize) {
+        assert!(!self.links.is_empty(), "the nodes are connected directly");
+        for link in self.links.iter().filter(|link| link.from == index || link.to == index) {
+            link.proxy.refuse();
+            link.proxy.reset_all();
+        }
+    }
+
+    fn rejoin(&self) {
+        for link in &self.links {
+            // What was lost leaves a hole in the stream.
+            link.proxy.reset_all();
+            link.proxy.heal();
+        }
+    }
+
+    /// A Java machine takes more than a second to start, and the client tries again after one, and then after two.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(4)
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        ttl + TICK * 3 / 2
+    }
+
+    fn notice(&self, _heartbeat: Duration) -> Duration {
+        Duration::from_millis(50)
+    }
+
+    /// The connection ends with the session. The client's second try to connect comes after 100 to 200 ms.
+    fn notice_of_end(&self, heartbeat: Duration) -> Duration {
+        self.notice(heartbeat) + Duration::from_millis(200)
+    }
+
+    /// The client crate connects again and again for 7/5 of the lease, and each time the server hears of the session.
+    fn insists_for(&self, ttl: Duration) -> Duration {
+        ttl * 7 / 5
+    }
+
+    /// The one before it.
+    fn proof_lag(&self, heartbeat: Duration) -> Duration {
+        heartbeat
+    }
+}

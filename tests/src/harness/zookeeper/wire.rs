@@ -1,0 +1,201 @@
+//! Just enough of ZooKeeper's protocol for an administrator: a session, and calls one by one.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The lease of an administrator's session.
+const LEASE_MS: i32 = 4_000;
+/// What makes a session's password of its id, in every server (`SessionTrackerImpl`, `ZooKeeperServer`).
+const SECRET: i64 = 0xB341_5C00;
+
+/// What servers answer.
+pub(super) mod code {
+    pub(in super::super) const OK: i32 = 0;
+    pub(super) const NO_NODE: i32 = -101;
+}
+
+mod operation {
+    pub(super) const CREATE: i32 = 1;
+    pub(super) const DELETE: i32 = 2;
+    pub(super) const DATA: i32 = 4;
+    pub(super) const CHILDREN: i32 = 8;
+    pub(super) const CLOSE: i32 = -11;
+}
+
+/// A session.
+pub(super) struct Wire {
+    stream: TcpStream,
+    last: i32,
+}
+
+impl Wire {
+    /// A session of our own; it ends with this.
+    pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
+        Self::connect(address, 0, [0; 16])
+    }
+
+    /// Somebody else's session.
+    pub(super) fn resume(address: SocketAddr, session: i64) -> io::Result<Self> {
+        Self::connect(address, session, password(session))
+    }
+
+    fn connect(address: SocketAddr, session: i64, password: [u8; 16]) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let mut wire = Self { stream, last: 0 };
+        let mut hello = vec![0; 12];
+        hello.extend(LEASE_MS.to_be_bytes());
+        hello.extend(session.to_be_bytes());
+        hello.extend(16_i32.to_be_bytes());
+        hello.extend(password);
+        hello.push(0);
+        wire.send(&hello)?;
+        let answer = wire.receive()?;
+        // Protocol, lease, session.
+        let lease = i32::from_be_bytes(part(&answer, 4)?);
+        if lease == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such session"));
+        }
+        Ok(wire)
+    }
+
+    /// The names of a node's children, in order; nothing where it is not there.
+    pub(super) fn children(&mut self, path: &str) -> Option<Vec<String>> {
+        let body = self.call(operation::CHILDREN, &[&text(path.as_bytes()), &[0]]).ok()?;
+        let mut rest = &body[..];
+        let count = i32::from_be_bytes(part(take(&mut rest, 4)?, 0).ok()?);
+        let mut names = Vec::new();
+        for _ in 0..count {
+            let length = u32::from_be_bytes(part(take(&mut rest, 4)?, 0).ok()?) as usize;
+            names.push(String::from_utf8_lossy(take(&mut rest, length)?).into_owned());
+        }
+        names.sort();
+        Some(names)
+    }
+
+    /// A node's data, the transaction that made it and the session that owns it.
+    pub(super) fn data(&mut self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
+        let body = self.call(operation::DATA, &[&text(path.as_bytes()), &[0]]).ok()?;
+        let mut rest = &body[..];
+        let length = i32::from_be_bytes(part(take(&mut rest, 4)?, 0).ok()?);
+        let data = take(&mut rest, usize::try_from(length).unwrap_or_default())?.to_vec();
+        let made = u64::from_be_bytes(part(rest, 0).ok()?);
+        // After four long numbers and three short ones.
+        let owner = i64::from_be_bytes(part(rest, 44).ok()?);
+        Some((data, made, owner))
+    }
+
+    /// Makes a persistent node for everybody; answers the server's code.
+    pub(super) fn create(&mut self, path: &str, data: &[u8]) -> i32 {
+        // One rule: everything is allowed to anyone.
+        let acl =
+            [&1_i32.to_be_bytes()[..], &31_i32.to_be_bytes(), &text(b"world"), &text(b"anyone")];
+        let parts = [&text(path.as_bytes())[..], &text(data), &acl.concat(), &[0; 4]];
+        self.call(operation::CREATE, &parts).map_or_else(|code| code, |_| code::OK)
+    }
+
+    /// Removes a node; answers the server's code.
+    pub(super) fn delete(&mut self, path: &str) -> i32 {
+        let call = self.call(operation::DELETE, &[&text(path.as_bytes()), &(-1_i32).to_be_bytes()]);
+        call.map_or_else(|code| code, |_| code::OK)
+    }
+
+    /// Ends the session; true when the server confirmed.
+    pub(super) fn close(&mut self) -> bool {
+        self.call(operation::CLOSE, &[]).is_ok()
+    }
+
+    /// Calls and waits for the answer; an error is the server's code.
+    fn call(&mut self, operation: i32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+        self.last += 1;
+        let mut request = [self.last.to_be_bytes(), operation.to_be_bytes()].concat();
+        request.extend(parts.concat());
+        let answer = self.send(&request).and_then(|()| self.receive());
+        // Number, transaction, code.
+        let Ok(mut answer) = answer else { return Err(code::NO_NODE) };
+        let code = part(&answer, 12).map_or(code::NO_NODE, i32::from_be_bytes);
+        if code != code::OK {
+            return Err(code);
+        }
+        Ok(answer.split_off(16))
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.stream.write_all(&text(message))
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length)?;
+        let mut message = vec![0; u32::from_be_bytes(length) as usize];
+        self.stream.read_exact(&mut message)?;
+        Ok(message)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The answer to one of the words that servers understand without a session.
+pub(super) fn four_letters(address: SocketAddr, word: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(word.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    // A server that hung up first must not leave us waiting.
+    let _ = stream.shutdown(Shutdown::Both);
+    Ok(answer)
+}
+
+/// The password of a session: `java.util.Random` of its id.
+fn password(session: i64) -> [u8; 16] {
+    const MULTIPLIER: u64 = 0x5_DEEC_E66D;
+    const MASK: u64 = (1 << 48) - 1;
+    let mut seed = ((session ^ SECRET).cast_unsigned() ^ MULTIPLIER) & MASK;
+    let mut password = [0; 16];
+    for bytes in password.chunks_mut(4) {
+        seed = (seed.wrapping_mul(MULTIPLIER).wrapping_add(0xB)) & MASK;
+        // The upper 32 of 48 bits, the lowest byte first.
+        let number = (seed >> 16) as u32;
+        bytes.copy_from_slice(&number.to_le_bytes());
+    }
+    password
+}
+
+/// Bytes with their length before them.
+fn text(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len()).expect("it is short");
+    [&length.to_be_bytes(), bytes].concat()
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(length)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn part<const N: usize>(bytes: &[u8], at: usize) -> io::Result<[u8; N]> {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_those_that_servers_make() {
+        // java: Random r = new Random(0x100000000000001L ^ 0xB3415C00L); r.nextBytes(new byte[16])
+        let bytes = password(0x0100_0000_0000_0001);
+        assert_eq!(bytes.len(), 16);
+        assert_ne!(bytes, password(0x0100_0000_0000_0002));
+    }
+}

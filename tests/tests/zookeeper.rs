@@ -1,0 +1,4 @@
+//! `zookeeper://` keeps the contract.
+#![cfg(feature = "zookeeper")]
+
+coordination_tests::conformance!(zookeeper);
