@@ -60,7 +60,7 @@ pub fn f11_requests_swallowed(site: &Site) {
 /// F-12: nothing comes back.
 pub fn f12_replies_swallowed(site: &Site) {
     // Heartbeats reach the server until the client gives up.
-    swallowed(site, Direction::ToClient, site.lease());
+    swallowed(site, Direction::ToClient, site.server().insists_for(site.lease()));
 }
 
 fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {

@@ -37,7 +37,10 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert!(remove(&site.entry_of(first.token)));
         let removed_ns = now_ns();
         let lost = holder.lost(LONG);
-        let notice = site.server().notice(site.heartbeat);
+        let notice = match reason {
+            "ExpiredByServer" => site.server().notice_of_end(site.heartbeat),
+            _ => site.server().notice(site.heartbeat),
+        };
         let told = assert_told_within(notice, removed_ns, lost.t_ns);
         // Whichever word came first: of the entry, or of the session.
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");

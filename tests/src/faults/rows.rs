@@ -115,6 +115,7 @@ macro_rules! fault_rows {
     (etcd) => { $crate::fault_rows! { @servers_and_three Etcd } };
     (redis) => { $crate::fault_rows! { @servers Redis } };
     (consul) => { $crate::fault_rows! { @servers_and_three Consul } };
+    (zookeeper) => { $crate::fault_rows! { @servers_and_three Zookeeper } };
 }
 
 /// Each row: its name, and which stores it is for.

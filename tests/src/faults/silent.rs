@@ -64,7 +64,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     // Heartbeats that reach the server renew the lease until the client gives up.
     let renewed_for = match lost.contains(&Direction::ToServer) {
         true => Duration::ZERO,
-        false => site.lease(),
+        false => site.server().insists_for(site.lease()),
     };
     let (holder, waiter) = (away.process("holder"), site.process("waiter"));
     let first = holder.acquire(LOCK);
