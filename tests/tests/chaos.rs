@@ -52,6 +52,11 @@ fn redis() {
 #[test]
 fn consul() {
     let summary = survives(Store::CONSUL, 90);
+/// Contract 4.4.
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper() {
+    let summary = survives(Store::ZOOKEEPER3, 90);
     assert!(summary.grants >= 2_000, "too little happened");
     assert!(summary.faults() >= 30 && summary.faults.len() >= 12, "too little was broken");
 }

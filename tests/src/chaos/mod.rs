@@ -60,6 +60,11 @@ impl Store {
     /// One Consul server.
     pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
 
+    /// One ZooKeeper server.
+    pub const ZOOKEEPER: Self = Self { backend: Backend::Zookeeper, nodes: 1 };
+    /// Three of them.
+    pub const ZOOKEEPER3: Self = Self { backend: Backend::Zookeeper, nodes: 3 };
+
     /// Those of this build.
     pub const ALL: &[Self] = &[
         Self::FILE,
@@ -71,10 +76,16 @@ impl Store {
         Self::REDIS,
         #[cfg(feature = "consul")]
         Self::CONSUL,
+        #[cfg(feature = "zookeeper")]
+        Self::ZOOKEEPER,
+        #[cfg(feature = "zookeeper")]
+        Self::ZOOKEEPER3,
     ];
 
     /// The lease, where there is one.
     const TTL: Duration = Duration::from_secs(2);
+    /// Where a server takes more than a second to start, and its client seconds to find it again.
+    const LONG_TTL: Duration = Duration::from_secs(6);
 
     /// By the name that the command line has for it.
     pub fn named(name: &str) -> Option<Self> {
@@ -101,7 +112,8 @@ impl Store {
 
     /// The lease, where there is one.
     fn ttl(self) -> Option<Duration> {
-        self.has_server().then_some(Self::TTL)
+        let ttl = if self.backend == Backend::Zookeeper { Self::LONG_TTL } else { Self::TTL };
+        self.has_server().then_some(ttl)
     }
 
     fn heartbeat(self) -> Duration {

@@ -8,6 +8,8 @@ mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
 mod servers;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::{path::Path, process::Command, time::Duration};
 

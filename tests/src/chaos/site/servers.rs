@@ -41,6 +41,7 @@ pub(in super::super) struct Servers {
     // Before the servers they lead to.
     pub(in super::super) links: Vec<Vec<Proxy>>,
     pub(in super::super) own: Box<dyn Own>,
+    ttl: Duration,
 }
 
 impl Servers {
@@ -53,13 +54,16 @@ impl Servers {
             Backend::Redis => Box::new(super::redis::Operator::start()),
             #[cfg(feature = "consul")]
             Backend::Consul => Box::new(super::consul::Operator::start(store.nodes)),
+            #[cfg(feature = "zookeeper")]
+            Backend::Zookeeper => Box::new(super::zookeeper::Operator::start(store.nodes)),
             _ => return None,
         };
         let link = |_| {
             let nodes = 0..own.server().nodes().len();
             nodes.map(|index| own.server().proxy_to(index)).collect()
         };
-        Some(Self { links: (0..seats).map(link).collect(), own })
+        let links = (0..seats).map(link).collect();
+        Some(Self { links, own, ttl: store.ttl().unwrap_or_default() })
     }
 
     pub(in super::super) fn server(&self) -> &dyn Server {
@@ -76,7 +80,7 @@ impl Servers {
     }
 
     pub(super) fn crash_release(&self) -> Duration {
-        self.server().crash_release(Store::TTL)
+        self.server().crash_release(self.ttl)
     }
 
     pub(super) fn sessions(&self) -> Vec<String> {

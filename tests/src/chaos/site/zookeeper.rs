@@ -1,0 +1,49 @@
+//! ZooKeeper: nothing happens to it but what happens to all.
+
+use std::{path::Path, time::Duration};
+
+use super::super::nemesis::Fault;
+use super::servers::Own;
+use crate::harness::{Server, Zookeeper};
+
+#[derive(Debug)]
+pub(super) struct Operator(Zookeeper);
+
+impl Own for Operator {
+    fn server(&self) -> &dyn Server {
+        &self.0
+    }
+
+    fn data(&self) -> &Path {
+        self.0.directory()
+    }
+
+    fn strike(&self, fault: Fault, _length: Duration) {
+        unreachable!("{fault:?} does not happen on ZooKeeper")
+    }
+
+    fn mend(&self) -> bool {
+        true
+    }
+
+    fn is_well(&self) -> bool {
+        let nodes = self.0.nodes();
+        (0..nodes.len()).all(|index| nodes[index].is_running() && self.0.mode(index).is_some())
+    }
+
+    /// Those that own a node: others end by themselves, and nobody minds.
+    fn sessions(&self) -> Vec<String> {
+        let leader = self.0.leader_index().unwrap_or_default();
+        let dump = self.0.ask(leader, "dump").unwrap_or_default();
+        let owners = dump.split("Sessions with Ephemerals").nth(1).unwrap_or_default();
+        let sessions = owners.lines().filter(|line| line.starts_with("0x") && line.ends_with(':'));
+        sessions.map(|session| format!("session {}", session.trim_end_matches(':'))).collect()
+    }
+}
+
+impl Operator {
+    pub(super) fn start(nodes: usize) -> Self {
+        let options = Zookeeper::options().nodes(nodes);
+        Self(if nodes > 1 { options.peers_by_proxy().start() } else { options.start() })
+    }
+}
