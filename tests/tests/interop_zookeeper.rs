@@ -1,0 +1,187 @@
+//! Together with kazoo, and so with Tooz, on the same ZooKeeper: its locks and ours stand in one queue.
+//!
+//! kazoo is installed from PyPI into a virtual environment under `target`, once.
+#![cfg(feature = "zookeeper")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use coordination::Coordinator;
+use coordination_tests::harness::{Server, Zookeeper, eventually_async};
+use tokio::task::block_in_place;
+
+const NAME: &str = "vol-7";
+const PATH: &str = "/coordination/lock/vol-7";
+const SOON: Duration = Duration::from_secs(10);
+const VERSION: &str = "kazoo==2.10.0";
+
+/// Takes a lock of this kind, says so, holds it until it is told to release, and says that too.
+const PROGRAM: &str = "
+import logging, sys
+from kazoo.client import KazooClient
+logging.disable(logging.CRITICAL)
+hosts, kind, path = sys.argv[1:]
+client = KazooClient(hosts=hosts, timeout=4)
+client.start()
+lock = getattr(client, kind)(path, 'kazoo')
+lock.acquire()
+print('held', flush=True)
+sys.stdin.readline()
+lock.release()
+print('released', flush=True)
+client.stop()
+";
+
+/// A Python that has kazoo.
+fn python() -> PathBuf {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let install = || {
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kazoo");
+        let python = directory.join("bin/python3");
+        let run = |program: &str, arguments: &[&str]| {
+            let done = Command::new(program).args(arguments).status();
+            assert!(done.is_ok_and(|status| status.success()), "{program} {arguments:?} failed");
+        };
+        let has_it =
+            Command::new(&python).args(["-c", "import kazoo"]).stderr(Stdio::null()).status();
+        if !has_it.is_ok_and(|status| status.success()) {
+            run("python3", &["-m", "venv", &directory.display().to_string()]);
+            run(&python.display().to_string(), &["-m", "pip", "install", "-q", VERSION]);
+        }
+        python
+    };
+    PYTHON.get_or_init(install).clone()
+}
+
+/// A process that wants a lock of kazoo's, and holds it once it has it.
+struct Kazoo {
+    child: Child,
+    says: mpsc::Receiver<String>,
+}
+
+impl Kazoo {
+    fn start(zookeeper: &Zookeeper, kind: &str) -> Self {
+        let mut child = Command::new(python())
+            .args(["-c", PROGRAM, &zookeeper.authority(), kind, PATH])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it is installed");
+        let output = child.stdout.take().expect("it is piped");
+        let (told, says) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = told.send(line);
+            }
+        });
+        Self { child, says }
+    }
+
+    fn says(&self, word: &str) {
+        let line = block_in_place(|| self.says.recv_timeout(SOON)).expect("it says something");
+        assert_eq!(line, word);
+    }
+
+    fn is_silent(&self) -> bool {
+        block_in_place(|| self.says.recv_timeout(Duration::from_millis(700))).is_err()
+    }
+
+    fn release(&mut self) {
+        let input = self.child.stdin.as_mut().expect("it is piped");
+        input.write_all(b"\n").expect("it listens");
+        self.says("released");
+    }
+}
+
+impl Drop for Kazoo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn client(zookeeper: &Zookeeper) -> Coordinator {
+    let url = format!("zookeeper://{}", zookeeper.authority());
+    let builder = Coordinator::builder().member_id("ours").ttl(Duration::from_secs(4));
+    builder.connect(&url).await.expect("the server is there")
+}
+
+/// Whose entries stand there, in order; of another library they have no member.
+async fn members(client: &Coordinator) -> Vec<String> {
+    let lock = client.lock(NAME).expect("a good name");
+    let holders = lock.holders().await.expect("the store answers");
+    holders.into_iter().map(|one| one.member).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_take_turns() {
+    let zookeeper = block_in_place(Zookeeper::one);
+    let client = client(&zookeeper).await;
+    let lock = client.lock(NAME).expect("a good name");
+    for kind in ["Lock", "WriteLock"] {
+        let first = lock.acquire(Some(SOON)).await.expect("free");
+        let mut second = Kazoo::start(&zookeeper, kind);
+        eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+        let third = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire(Some(3 * SOON)).await }
+        });
+        eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
+        assert!(second.is_silent(), "{kind}: granted to two");
+        let token = first.token();
+        first.release().await.expect("the store confirms");
+        second.says("held");
+        assert!(!third.is_finished(), "{kind}: granted to two");
+        assert!(lock.try_acquire().await.expect("the store answers").is_none());
+        second.release();
+        let third = third.await.expect("no panic").expect("it was released");
+        assert!(third.token() > token);
+        third.release().await.expect("the store confirms");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_take_turns_with_writers() {
+    let zookeeper = block_in_place(Zookeeper::one);
+    let client = client(&zookeeper).await;
+    let lock = client.lock(NAME).expect("a good name");
+    // Its readers and ours share, and keep writers of both kinds waiting.
+    let share = lock.acquire_shared(Some(SOON)).await.expect("free");
+    let mut reader = Kazoo::start(&zookeeper, "ReadLock");
+    reader.says("held");
+    assert!(lock.try_acquire().await.expect("the store answers").is_none());
+    let mut writer = Kazoo::start(&zookeeper, "WriteLock");
+    eventually_async(SOON, async || members(&client).await == ["ours", "", ""]).await;
+    share.release().await.expect("the store confirms");
+    assert!(writer.is_silent(), "granted beside a reader");
+    // A writer that waits goes first.
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire_shared(Some(3 * SOON)).await }
+    });
+    eventually_async(SOON, async || members(&client).await == ["", "", "ours"]).await;
+    reader.release();
+    writer.says("held");
+    assert!(!waiting.is_finished(), "granted beside a writer");
+    writer.release();
+    let share = waiting.await.expect("no panic").expect("the writer has gone");
+    // One that we have downgraded keeps its name, so a reader of kazoo's goes on waiting: safe, and documented.
+    share.release().await.expect("the store confirms");
+}
+
+/// Its session ends with it, some time after its death.
+#[tokio::test(flavor = "multi_thread")]
+async fn kazoo_dies() {
+    let zookeeper = block_in_place(Zookeeper::one);
+    let client = client(&zookeeper).await;
+    let other = Kazoo::start(&zookeeper, "Lock");
+    other.says("held");
+    drop(other);
+    let lock = client.lock(NAME).expect("a good name");
+    lock.acquire(Some(SOON)).await.expect("free after its lease").release().await.expect("ours");
+}
