@@ -19,6 +19,8 @@ mod file;
 mod redis;
 #[cfg(feature = "_network")]
 mod server;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::error::Error;
 
@@ -50,6 +52,9 @@ fn main() -> Outcome {
     #[cfg(feature = "consul")]
     if wanted("consul") {
         runtime.block_on(server::all::<consul::Consul>())?;
+    #[cfg(feature = "zookeeper")]
+    if wanted("zookeeper") {
+        runtime.block_on(server::all::<zookeeper::Zookeeper>())?;
     }
     Ok(())
 }
@@ -64,6 +69,8 @@ async fn contend(store: &str, contender: &str) -> Outcome {
         "redis" => contention::contend::<redis::Redis>(contender).await,
         #[cfg(feature = "consul")]
         "consul" => contention::contend::<consul::Consul>(contender).await,
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => contention::contend::<zookeeper::Zookeeper>(contender).await,
         _ => Err(format!("no store of this build: {store}").into()),
     }
 }
