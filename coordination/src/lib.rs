@@ -46,13 +46,13 @@
 //! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
 //! | `zookeeper://h1:2181,h2:2181/namespace` | ZooKeeper 3.6 or newer | processes of many hosts | `zookeeper` |
 //! | `zookeeper+tls://…` | the same by TLS | processes of many hosts | `zookeeper` |
-//! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //! | `consul://h1:8500,h2:8500/namespace` | Consul 1.8 or newer | processes of many hosts | `consul` |
 //! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
+//! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //!
-//! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`. A user and a password go
-//! before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are written
-//! percent-encoded.
+//! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`, `zk` and `kazoo` of `zookeeper`. A user
+//! and a password go before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are
+//! written percent-encoded.
 //!
 //! # URL options
 //!
@@ -60,7 +60,7 @@
 //!
 //! | option | default | |
 //! | --- | --- | --- |
-//! | `namespace` | `coordination` | what the store's keys begin with; on etcd also the URL's path |
+//! | `namespace` | `coordination` | what the store's keys begin with; on etcd, ZooKeeper and Consul also the URL's path |
 //! | `ttl` | `10s` | the lease asked for, 100 ms to 24 h; stores without leases ignore it |
 //! | `heartbeat` | `1s` | time between heartbeats; at most a third of the granted lease |
 //! | `initial_reconnect_backoff` | `0.1` | shortest delay before another try |
@@ -82,16 +82,17 @@
 //! | `zookeeper`, `zookeeper+tls` | `password_file` | none | a file with the password, instead of one in the URL |
 //! | `zookeeper`, `zookeeper+tls` | `acl` | `creator` with a user, else `open` | whom the nodes let in |
 //! | `zookeeper`, `zookeeper+tls` | `nodes` | `kazoo` | `curator`: whose locks the nodes look like |
-//! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
-//! | `rediss` | `ca`, `cert`, `key`, `server_name` | as of `etcds` | as of `etcds` |
 //! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //! | `consul`, `consul+https` | `token_file` | none | a file with the ACL token, instead of the URL's password |
 //! | `consul`, `consul+https` | `dc` | the agent's | the datacenter |
+//! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
+//! | `rediss` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //!
 //! # Features
 //!
-//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd` is not, as building it needs
-//! the program `protoc` (Debian: `protobuf-compiler` and `libprotobuf-dev`).
+//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul` and `redis` are
+//! not, as building them needs a C compiler, and `etcd` also the program `protoc` (Debian: `protobuf-compiler` and
+//! `libprotobuf-dev`).
 //!
 //! # Where to look
 //!

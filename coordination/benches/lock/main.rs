@@ -52,6 +52,7 @@ fn main() -> Outcome {
     #[cfg(feature = "consul")]
     if wanted("consul") {
         runtime.block_on(server::all::<consul::Consul>())?;
+    }
     #[cfg(feature = "zookeeper")]
     if wanted("zookeeper") {
         runtime.block_on(server::all::<zookeeper::Zookeeper>())?;

@@ -23,17 +23,17 @@ use crate::simulation;
 use crate::url::Url;
 
 /// Every scheme there is: its aliases, and the cargo feature that brings it.
-const SCHEMES: [(&str, &[&str], bool); 5] = [
+const SCHEMES: [(&str, &[&str], bool); 6] = [
     ("memory", &["memory"], cfg!(feature = "memory")),
     ("file", &["file"], cfg!(feature = "file")),
     ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
-    ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
-    ("consul", &["consul", "consul+https"], cfg!(feature = "consul")),
     (
         "zookeeper",
         &["zookeeper", "zk", "kazoo", "zookeeper+tls", "zk+tls", "kazoo+tls"],
         cfg!(feature = "zookeeper"),
     ),
+    ("consul", &["consul", "consul+https"], cfg!(feature = "consul")),
+    ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
 ];
 
 /// A store that a URL names, with everything checked that can be without asking it.
@@ -152,6 +152,7 @@ fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
         "consul" => {
             let settings = Settings::resolve(config, url, consul::Config::namespace(url))?;
             (Kind::Consul(consul::Config::parse(url)?), settings, consul::OPTIONS)
+        }
         #[cfg(feature = "zookeeper")]
         "zookeeper" => {
             let settings = Settings::resolve(config, url, zookeeper::Config::namespace(url))?;

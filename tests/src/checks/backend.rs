@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Consul, Etcd, Redis, Server, Setup};
-use crate::harness::{Etcd, Redis, Server, Setup, Zookeeper};
+use crate::harness::{Consul, Etcd, Redis, Server, Setup, Zookeeper};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,18 +13,23 @@ pub enum Backend {
     File,
     /// `etcd://`
     Etcd,
-    /// `redis://`
-    Redis,
-    /// `consul://`
-    Consul,
     /// `zookeeper://`
     Zookeeper,
+    /// `consul://`
+    Consul,
+    /// `redis://`
+    Redis,
 }
 
 /// All of them, in the order of the README's tables.
-pub const BACKENDS: &[Backend] =
-    &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis, Backend::Consul];
-    &[Backend::Memory, Backend::File, Backend::Etcd, Backend::Redis, Backend::Zookeeper];
+pub const BACKENDS: &[Backend] = &[
+    Backend::Memory,
+    Backend::File,
+    Backend::Etcd,
+    Backend::Zookeeper,
+    Backend::Consul,
+    Backend::Redis,
+];
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.
@@ -40,12 +44,12 @@ macro_rules! each_store {
         const _: &[fn($crate::checks::Backend)] = &[$($test),+];
         #[cfg(feature = "etcd")]
         $crate::each_store! { @on etcd Etcd $($test)+ }
-        #[cfg(feature = "redis")]
-        $crate::each_store! { @on redis Redis $($test)+ }
-        #[cfg(feature = "consul")]
-        $crate::each_store! { @on consul Consul $($test)+ }
         #[cfg(feature = "zookeeper")]
         $crate::each_store! { @on zookeeper Zookeeper $($test)+ }
+        #[cfg(feature = "consul")]
+        $crate::each_store! { @on consul Consul $($test)+ }
+        #[cfg(feature = "redis")]
+        $crate::each_store! { @on redis Redis $($test)+ }
     };
     (@on $store:ident $backend:ident $($test:ident)+) => {
         mod $store {
@@ -70,9 +74,9 @@ impl Backend {
         Some(match self {
             Self::Memory | Self::File => return None,
             Self::Etcd => Arc::new(Etcd::set_up(setup)),
-            Self::Redis => Arc::new(Redis::set_up(setup)),
-            Self::Consul => Arc::new(Consul::set_up(setup)),
             Self::Zookeeper => Arc::new(Zookeeper::set_up(setup)),
+            Self::Consul => Arc::new(Consul::set_up(setup)),
+            Self::Redis => Arc::new(Redis::set_up(setup)),
         })
     }
 

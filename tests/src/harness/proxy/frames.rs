@@ -1,7 +1,6 @@
 //! What a stream of bytes is made of, in whatever protocol.
 
-use super::{Direction, Unit, http1::Http1, http2::Http2, resp::Resp};
-use super::{Direction, Unit, http2::Http2, resp::Resp, zookeeper::Zookeeper};
+use super::{Direction, Unit, http1::Http1, http2::Http2, resp::Resp, zookeeper::Zookeeper};
 
 /// What client and server speak: each has a file beside this one, which finds its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,10 +9,10 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
-    /// ZooKeeper's own, without TLS.
-    Zookeeper,
     /// Redis' protocol, version 2 or 3.
     Resp,
+    /// ZooKeeper's own, without TLS.
+    Zookeeper,
 }
 
 impl Protocol {
@@ -21,8 +20,8 @@ impl Protocol {
         match self {
             Self::Http1 => Box::new(Http1::new(direction)),
             Self::Http2 => Box::new(Http2::new(direction)),
-            Self::Zookeeper => Box::new(Zookeeper::new(direction)),
             Self::Resp => Box::new(Resp::new(direction)),
+            Self::Zookeeper => Box::new(Zookeeper::new(direction)),
         }
     }
 }
