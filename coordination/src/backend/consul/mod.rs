@@ -21,7 +21,8 @@
 //! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends
 //! a session between one and two leases after its last heartbeat, so a crashed holder is followed within two leases.
 //! Sessions have no health check: only their lease, or an operator, ends them. They belong to the agent that was
-//! connected to, and end when that leaves the cluster. After loss of all data tokens start again from 1.
+//! connected to, and end when that leaves the cluster; a server that is thought dead is made to, unless
+//! `autopilot.cleanup_dead_servers` is off. After loss of all data tokens start again from 1.
 //!
 //! `consul lock` is another protocol: its key `.lock` may stand among ours, and neither minds the other.
 //!
@@ -83,6 +84,8 @@ use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
+const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
+                       that it thinks dead";
 /// How often a call is made anew while calls of others are in doubt.
 const TRIES: usize = 3;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
@@ -224,7 +227,7 @@ impl Backend for Consul {
             survives_failover: Durability::Yes,
             fifo: true,
             fencing_survives_data_loss: false,
-            early_expiry: None,
+            early_expiry: Some(LEAVING),
             max_plain_name: 200,
             min_ttl: self.agent.min_ttl,
         }

@@ -126,6 +126,8 @@ impl ConsulOptions {
                 "grpc": -1,
             },
             "telemetry": { "prometheus_retention_time": "24h", "disable_hostname": true },
+            // Otherwise a server that stands still is made to leave, and the sessions of its agent end with it.
+            "autopilot": { "cleanup_dead_servers": false },
             "disable_update_check": true,
             "leave_on_terminate": false,
             "log_level": "warn",
