@@ -62,7 +62,7 @@ impl Consul {
         assert_eq!((made, given), (200, 200), "ACLs can be set up");
     }
 
-    /// Takes the token of [`make_token`](Self::make_token) away.
+    /// Takes a client's token away.
     pub fn revoke_token(&self) {
         let path = "/v1/acl/token/1b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
         assert_eq!(self.ask("DELETE", path, "").0, 200, "there is a token");
