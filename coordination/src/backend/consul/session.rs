@@ -30,8 +30,8 @@ struct Known {
     /// The index of the member's key, and how often that was put: see [`Admission`].
     admission: u64,
     puts: u64,
-    /// Whether there may be more than one at the server.
-    is_in_doubt: bool,
+    /// How often it was to be created: there may be so many at the server.
+    creates: u32,
 }
 
 /// Which calls of a session still count.
@@ -145,7 +145,7 @@ impl Sessions {
             if is_renewed(connections, "open", &id).await? {
                 return Ok(id);
             }
-        } else if known.is_some_and(|known| known.is_in_doubt) {
+        } else if known.is_some() {
             let mut found = listed(connections, "open", session.id).await?.into_iter();
             if let Some(id) = found.next() {
                 for other in found {
@@ -157,13 +157,14 @@ impl Sessions {
                 }
             }
         }
+        let creates = self.known().get(&session.id).map_or(0, |known| known.creates) + 1;
         let started = Known {
             id: None,
+            creates,
             member_key: member_key.into(),
             is_open: false,
             admission: 0,
             puts: 0,
-            is_in_doubt: true,
         };
         self.known().insert(session.id, started);
         let id = create(connections, session).await?;
@@ -184,7 +185,8 @@ impl Sessions {
         if let Some(id) = &known.id {
             destroy(connections, "close", id).await?;
         }
-        if known.id.is_none() {
+        // One whose answer was lost may have been created after another was looked for.
+        if known.id.is_none() || known.creates > 1 {
             for id in listed(connections, "close", session).await? {
                 destroy(connections, "close", &id).await?;
             }
