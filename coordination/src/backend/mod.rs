@@ -46,8 +46,12 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod registry;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+mod rotation;
 #[cfg(feature = "_network")]
 mod stored;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+mod unanswered;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 

@@ -262,7 +262,7 @@ impl Session {
                 Ok(answer) => return Ok((answer, doubt)),
                 Err(error) => error,
             };
-            doubt.0 |= error.kind() == ErrorKind::Unavailable;
+            doubt.0 |= error.effect() == Effect::Unknown;
             let next = Instant::now() + delays.next_delay();
             let may_pass = matches!(
                 error.kind(),

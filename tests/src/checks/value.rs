@@ -98,6 +98,7 @@ pub async fn va1_versions_rise_over_deletion(stage: &Stage) -> Result<()> {
             0 => assert!(one.compare_and_delete(third).await?),
             _ => assert!(other.delete().await?),
         }
+        assert!(!other.compare_and_delete(third).await?, "it was deleted already");
         last = Some(third);
     }
     Ok(())

@@ -12,7 +12,8 @@ use crate::harness::wait_until;
 
 const CLIENTS: usize = 8;
 
-/// Nothing that was given up has an effect: all entries are removed, and none comes back while its session lives.
+/// Nothing that was given up has an effect: all entries are removed, and none comes back while its session lives; of
+/// values that were created and deleted, none is created again.
 ///
 /// # Panics
 ///
@@ -30,22 +31,26 @@ pub fn f09_given_up_calls_come_late(site: &Site) {
         };
         site.server().node(node).pause();
         let until = Instant::now() + pause;
-        let turns: JoinSet<()> = clients
-            .iter()
-            .zip(&names)
-            .map(|(client, name)| take_turns(client.clone(), name.clone(), until))
-            .fold(JoinSet::new(), |mut turns, turn| {
-                turns.spawn_on(turn, runtime.handle());
-                turns
-            });
+        let (mut turns, mut writers) = (JoinSet::new(), JoinSet::new());
+        for (client, name) in clients.iter().zip(&names) {
+            turns.spawn_on(take_turns(client.clone(), name.clone(), until), runtime.handle());
+            let name = format!("{name}-{round}");
+            writers.spawn_on(create_and_delete(client.clone(), name, until), runtime.handle());
+        }
         thread::sleep(until - Instant::now());
         site.server().node(node).resume();
         runtime.block_on(turns.join_all());
+        let deleted = runtime.block_on(writers.join_all());
         site.server().wait_ready();
         // What comes late has come.
         thread::sleep(Duration::from_millis(500));
         let gone = wait_until(LONG, || site.entries().is_empty());
         assert!(gone, "round {round}: {:?}", site.entries());
+        for name in deleted.iter().flatten() {
+            let value = clients[0].value::<u32>(name).expect("a good name");
+            let found = runtime.block_on(value.read()).expect("nothing is broken");
+            assert_eq!(found, None, "round {round}: {name} was deleted");
+        }
     }
 }
 
@@ -59,4 +64,25 @@ async fn take_turns(client: Coordinator, name: String, until: Instant) {
             drop(guard.release().await);
         }
     }
+}
+
+/// A client that creates values and deletes them. Answers the names of those that are certainly deleted.
+async fn create_and_delete(client: Coordinator, name: String, until: Instant) -> Vec<String> {
+    let mut deleted = Vec::new();
+    for number in 0.. {
+        if Instant::now() >= until {
+            break;
+        }
+        let name = format!("{name}-{number}");
+        let value = client.value::<u32>(&name).expect("a good name");
+        match value.compare_and_set(None, &number).await {
+            Ok(written) => assert!(written.is_some(), "nobody else writes {name}"),
+            // It may be created yet.
+            Err(_) => continue,
+        }
+        while value.delete().await.is_err() {}
+        deleted.push(name);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    deleted
 }

@@ -5,8 +5,8 @@
 //! pool goes when a call got no answer for longer than a heartbeat may take.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rand::seq::SliceRandom;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -17,15 +17,13 @@ use tokio::sync::{Semaphore, watch};
 use super::config::Config;
 use super::error::{from_client, from_status, garbled, is_hang_up};
 use crate::backend::access::Tls;
+use crate::backend::rotation::{Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::random;
-use crate::retry::DecorrelatedJitter;
 use crate::url::{Host, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// While a session can still be saved, it is tried at least this often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
 /// Calls under way at a time, see above; heartbeats and what waits are not among them.
@@ -99,45 +97,12 @@ pub(super) struct Connections {
     tls: Option<Tls>,
     token: Option<Secret>,
     datacenter: Option<String>,
-    current: Mutex<Current>,
-    /// Rises whenever connections are given up, for queries that wait on them.
-    epoch: watch::Sender<u64>,
+    rotation: Rotation<Client>,
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
     in_flight: Semaphore,
     /// Held by the one who tries whether the server answers again; the others wait for it.
     trying: tokio::sync::Mutex<()>,
-    /// Between tries once all agents have failed, while a session can still be saved.
-    hurry: DecorrelatedJitter,
-    /// The same, when it is too late for that: nothing was heard for as long as the lease.
-    calm: DecorrelatedJitter,
-    lease: Duration,
-}
-
-struct Current {
-    client: Option<Client>,
-    index: usize,
-    /// When the last answer came on these connections.
-    heard: Option<Instant>,
-    /// Connections given up since an answer came.
-    failures: usize,
-    /// When an answer came on any.
-    last_heard: Instant,
-    hurry: DecorrelatedJitter,
-    calm: DecorrelatedJitter,
-    /// No try before this.
-    pause_until: Option<Instant>,
-}
-
-/// One use of the connections: dropped unfinished after too long a time, it condemns them.
-struct Attempt<'a> {
-    connections: &'a Connections,
-    epoch: u64,
-    started: Instant,
-    /// Whether silence says something: not of a query that waits.
-    is_prompt: bool,
-    /// Whether it failed; `None`: not known, the call was dropped.
-    failed: Option<bool>,
 }
 
 impl Connections {
@@ -145,38 +110,16 @@ impl Connections {
         let mut hosts = config.hosts.clone();
         // Contract R4: a thousand clients must not all come to the same agent.
         hosts.shuffle(&mut random::rng());
-        let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
-        let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
-        let longest = settings.max_backoff.min(settings.ttl);
-        let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
         Self {
+            rotation: Rotation::new(hosts.len(), settings, patience),
             hosts,
             tls: config.tls.clone(),
             token: config.token.clone(),
             datacenter: config.datacenter.clone(),
-            current: Mutex::new(Current {
-                client: None,
-                index: 0,
-                heard: None,
-                failures: 0,
-                last_heard: Instant::now(),
-                hurry,
-                calm,
-                pause_until: None,
-            }),
-            epoch: watch::Sender::new(0),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
             trying: tokio::sync::Mutex::new(()),
-            hurry,
-            calm,
-            lease: settings.ttl,
         }
-    }
-
-    /// Whether the last call failed, so that the next one waits for its turn.
-    fn is_failing(&self) -> bool {
-        self.current().failures > 0
     }
 
     /// Makes a call. While the agents fail, one caller tries for all, and not before the pause is over: a server
@@ -200,7 +143,7 @@ impl Connections {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        let mut left = self.hosts.len();
+        let mut left = self.rotation.servers();
         loop {
             left = left.saturating_sub(1);
             match self.ask(operation, &request, true).await {
@@ -225,8 +168,8 @@ impl Connections {
 
     /// The first call of all: who is there? Answers the agent that leads.
     pub(super) async fn greet(&self) -> Result<Answer> {
-        let mut left = self.hosts.len();
-        for _ in 0..GREETINGS + self.hosts.len() {
+        let mut left = self.rotation.servers();
+        for _ in 0..GREETINGS + left {
             let request = Request::get("status/leader");
             match self.ask("connect", &request, true).await {
                 // The alert that says why may have lost the race with the end of the connection.
@@ -244,18 +187,14 @@ impl Connections {
     }
 
     async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        if !self.is_failing() {
+        if !self.rotation.is_failing() {
             return None;
         }
         let turn = self.trying.lock().await;
-        let pause_until = {
-            let current = self.current();
-            if current.failures == 0 {
-                return None;
-            }
-            current.pause_until
-        };
-        if let Some(moment) = pause_until {
+        if !self.rotation.is_failing() {
+            return None;
+        }
+        if let Some(moment) = self.rotation.turn().pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
         Some(turn)
@@ -277,14 +216,14 @@ impl Connections {
             url.push_str(&part);
         }
         let sending = client.request(request.method.clone(), url).body(request.body.clone()).send();
-        let mut attempt =
-            Attempt { connections: self, epoch, started: Instant::now(), is_prompt, failed: None };
+        let attempt = self.rotation.attempt(epoch);
+        let attempt = if is_prompt { attempt } else { attempt.unhurried() };
         let outcome = async { read(operation, sending.await?).await }.await;
         let outcome = match outcome {
             Ok(answer) => answer.map_err(|error| Failure(error, false)),
             Err(error) => Err(Failure(self.explain(operation, &error), is_hang_up(&error))),
         };
-        attempt.failed = Some(match &outcome {
+        attempt.ended(match &outcome {
             Ok(answer) => matches!(answer.status, 429 | 500..=599) && is_transient(answer),
             Err(Failure(error, _)) => error.kind() != ErrorKind::Corrupt,
         });
@@ -292,16 +231,18 @@ impl Connections {
     }
 
     fn client(&self) -> Result<(Client, String, u64)> {
-        let mut current = self.current();
-        let host = self.hosts.get(current.index).or(self.hosts.first());
+        let Turn { index, epoch, .. } = self.rotation.turn();
+        let host = self.hosts.get(index).or(self.hosts.first());
         let host = host.ok_or_else(|| Error::config("no host"))?;
         let name = self.tls.as_ref().and_then(|tls| tls.server_name.clone());
         let shown = match (&name, host.port) {
             (Some(name), Some(port)) => format!("{name}:{port}"),
             _ => host.to_string(),
         };
-        if let Some(client) = &current.client {
-            return Ok((client.clone(), shown, *self.epoch.borrow()));
+        if let Some((client, in_use)) = self.rotation.connected()
+            && in_use == epoch
+        {
+            return Ok((client, shown, epoch));
         }
         let mut builder = Client::builder()
             .no_proxy()
@@ -323,8 +264,8 @@ impl Connections {
         let client = builder.build().map_err(|_| {
             Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
         })?;
-        current.client = Some(client.clone());
-        Ok((client, shown, *self.epoch.borrow()))
+        self.rotation.install(client.clone(), epoch);
+        Ok((client, shown, epoch))
     }
 
     fn headers(&self) -> Result<HeaderMap> {
@@ -351,47 +292,7 @@ impl Connections {
 
     /// Told of every time that the connections are given up.
     pub(super) fn epochs(&self) -> watch::Receiver<u64> {
-        self.epoch.subscribe()
-    }
-
-    /// Gives up the connections, unless that was done already.
-    fn give_up(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.client = None;
-            current.heard = None;
-            current.failures += 1;
-            if current.failures >= self.hosts.len() {
-                let is_too_late = current.last_heard.elapsed() > self.lease;
-                let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
-                let pause = delays.next_delay();
-                current.pause_until = Some(Instant::now() + pause);
-            }
-            current.index = (current.index + 1) % self.hosts.len().max(1);
-            self.epoch.send_modify(|epoch| *epoch += 1);
-        }
-    }
-
-    /// An answer came.
-    fn heard(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.last_heard = Instant::now();
-            current.heard = Some(current.last_heard);
-            if current.failures > 0 {
-                current.failures = 0;
-                (current.hurry, current.calm) = (self.hurry, self.calm);
-                current.pause_until = None;
-            }
-        }
-    }
-
-    /// Whether nothing came for too long a time, while a call of this start was waiting.
-    fn is_silent(&self, started: Instant) -> bool {
-        // A little less: who gives up a call after that time does it a moment earlier.
-        let limit = self.patience * 9 / 10;
-        let is_long_ago = |at: Instant| at.elapsed() >= limit;
-        is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
+        self.rotation.epochs()
     }
 
     /// The agents, for messages.
@@ -399,30 +300,10 @@ impl Connections {
         let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
         hosts.join(",")
     }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 /// Why there is no answer, and whether the server hung up.
 struct Failure(Error, bool);
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let connections = self.connections;
-        match self.failed {
-            Some(true) => connections.give_up(self.epoch),
-            Some(false) => connections.heard(self.epoch),
-            // A caller who lost interest early says nothing about the connection. One whose time ran
-            // out does, unless others got answers meanwhile: then it is slow, and not silent.
-            None if self.is_prompt && connections.is_silent(self.started) => {
-                connections.give_up(self.epoch)
-            }
-            None => {}
-        }
-    }
-}
 
 /// Whether another agent, or the same one later, may do better.
 fn is_transient(answer: &Answer) -> bool {

@@ -71,10 +71,11 @@ use self::kv::{
     Operation, Outcome, Pair, Refusal, delete, parsed, read_all, read_together, transact,
 };
 use self::session::Sessions;
-use self::value::{Unanswered, value_of};
+use self::value::value_of;
 use self::wait::Reads;
 use self::watch::Watches;
 use super::stored::StoredEntry;
+use super::unanswered::Unanswered;
 use super::{
     Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
     Position, SessionId, Write,

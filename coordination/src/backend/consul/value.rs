@@ -4,9 +4,6 @@
 //! finds another index; only one that creates the value could find it as it expected, once more: so it asks for
 //! the [admission](super::session::Admission) of a session of ours.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
-
 use super::client::Request;
 use super::entry::{check_pair, entry_of};
 use super::keys::{Keys, queue_of_value};
@@ -20,44 +17,6 @@ use crate::key;
 
 /// How many values are read in one transaction: Consul takes 64 operations, and a value may be large.
 const BATCH: usize = 32;
-/// How many writes without an answer are remembered.
-const REMEMBERED: usize = 1024;
-
-/// How many calls of each write were sent and not answered.
-#[derive(Default)]
-pub(super) struct Unanswered(Mutex<HashMap<u64, u32>>);
-
-impl Unanswered {
-    fn sent(&self, id: u64) {
-        let mut writes = self.writes();
-        if writes.len() >= REMEMBERED {
-            // Those were given up for good, and nobody was told that they were done.
-            writes.clear();
-        }
-        *writes.entry(id).or_default() += 1;
-    }
-
-    /// Whether another call of this write may still be on its way.
-    fn answered(&self, id: u64) -> bool {
-        let mut writes = self.writes();
-        let Some(left) = writes.get_mut(&id) else { return false };
-        *left = left.saturating_sub(1);
-        let is_in_doubt = *left > 0;
-        if !is_in_doubt {
-            writes.remove(&id);
-        }
-        is_in_doubt
-    }
-
-    fn forget(&self, id: u64) {
-        self.writes().remove(&id);
-    }
-
-    fn writes(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 /// The value that this key has.
 pub(super) fn value_of(pair: &Pair) -> Result<Value> {
     let stored = StoredValue::read(&pair.value())?;
@@ -152,7 +111,9 @@ impl Consul {
                 steps.push(Operation::write(key.as_str(), &value, expected));
             }
             (None, Some(version)) => {
-                steps.push(Operation::delete_unchanged(key.as_str(), version));
+                // `delete-cas` is content where there is no key: somebody else's removal would be ours too.
+                steps.push(Operation::is_unchanged(key.as_str(), version));
+                steps.push(Operation::delete(key.as_str()));
             }
             // Nothing is to become nothing.
             (None, None) => steps.push(Operation::is_absent(key.as_str())),

@@ -1,9 +1,10 @@
 //! Which calls of a session still count.
 //!
 //! A call that was given up may reach the servers much later: a leader that stands still for seconds passes on what
-//! it had when it goes on. So an entry is put on condition of the revision in which its member's key was last
-//! put, the session's *admission*. Where an entry is removed that may still be put by such a call, the member's
-//! key is put anew with it: from then on nothing that was sent before has an effect.
+//! it had when it goes on. So an entry is put, and a value created, on condition of the revision in which its member's
+//! key was last put, the session's *admission*. Where an entry is removed that may still be put by such a call, or a
+//! value was written that may still be created by one, the member's key is put anew: from then on nothing that was
+//! sent before has an effect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +24,7 @@ pub(super) struct Admissions(Mutex<HashMap<SessionId, Admission>>);
 /// Holds as long as the member's key has this revision.
 #[derive(Clone)]
 pub(super) struct Admission {
-    session: SessionId,
+    pub(super) session: SessionId,
     key: Arc<str>,
     revision: i64,
 }
@@ -43,31 +44,38 @@ impl Admissions {
         self.all().get(&session).cloned().ok_or_else(over)
     }
 
-    /// Removes an entry's key, and ends the admission of whatever may still be on its way to put it again.
-    pub(super) async fn remove(
+    /// That of a session that is open, for what belongs to none.
+    pub(super) fn any(&self) -> Result<Admission> {
+        // Of several the last one: that before may be over.
+        let newest = self.all().values().max_by_key(|admission| admission.revision).cloned();
+        newest.ok_or_else(no_session)
+    }
+
+    /// Does this, and ends the admission of whatever may still be on its way.
+    pub(super) async fn admit_anew(
         &self,
         connections: &Connections,
+        operation: &'static str,
         session: SessionId,
-        key: &str,
+        before: Option<TxnOp>,
     ) -> Result<()> {
         for _ in 0..2 {
             let admission = self.of(session)?;
-            let remove = Txn::new()
+            let change = Txn::new()
                 .when([admission.holds()])
-                .and_then([TxnOp::delete(key, None), admission.renew()])
+                .and_then(before.iter().cloned().chain([admission.renew()]).collect::<Vec<_>>())
                 .or_else([admission.read()]);
-            let removed = connections.call("leave", |client| {
-                let remove = remove.clone();
-                async move { client.kv_client().txn(remove).await }
-            });
-            let answer = removed.await?;
+            let changed = connections
+                .call(operation, |client| async move { client.kv_client().txn(change).await });
+            let answer = changed.await?;
             if answer.succeeded() {
                 self.note(session, &admission.key, revision_in(answer.header()));
                 return Ok(());
             }
             self.learn(&admission, found(&answer, 0).first())?;
         }
-        Err(Error::new(ErrorKind::Unavailable, "leave", "other calls were in doubt meanwhile"))
+        let message = "other calls were in doubt meanwhile";
+        Err(Error::new(ErrorKind::Unavailable, operation, message))
     }
 
     /// What was read of the member's key.
@@ -97,10 +105,20 @@ impl Admission {
         TxnOp::put(&*self.key, self.session.to_string(), Some(put))
     }
 
+    /// Whether the member's key, as it was read, is the one that was put then.
+    pub(super) fn is_of(&self, found: &KeyValue) -> bool {
+        found.mod_revision() == self.revision
+    }
+
     /// For [`Admissions::learn`].
     pub(super) fn read(&self) -> TxnOp {
         TxnOp::get(&*self.key, Some(GetOptions::new().with_keys_only()))
     }
+}
+
+/// What belongs to no session finds none whose admission it could ask for.
+pub(super) fn no_session() -> Error {
+    Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
 }
 
 fn over() -> Error {

@@ -4,8 +4,8 @@
 //! connection that went silent hangs it. So each endpoint gets a client of its own, used until a
 //! call fails on it or takes longer than a heartbeat may; then the next endpoint gets a fresh one.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{
     Certificate, Client, ConnectOptions, Error as EtcdError, GetOptions, Identity, StatusResponse,
@@ -17,14 +17,12 @@ use tokio::sync::{Semaphore, watch};
 use super::config::Config;
 use super::error::{from_etcd, is_connection_failure, is_hang_up};
 use crate::backend::access::Tls;
+use crate::backend::rotation::{Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
-use crate::retry::DecorrelatedJitter;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// While a session can still be saved, a connection is tried at least this often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
 /// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
@@ -36,45 +34,14 @@ pub(super) struct Connections {
     endpoints: Vec<String>,
     options: ConnectOptions,
     secure: bool,
-    current: Mutex<Current>,
-    /// Rises whenever a connection is given up, for streams that live on it.
-    epoch: watch::Sender<u64>,
+    rotation: Rotation<Arc<Client>>,
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
     in_flight: Semaphore,
     /// Held by the one who makes a connection; the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// Between connections once all endpoints have failed, while a session can still be saved.
-    hurry: DecorrelatedJitter,
-    /// The same, when it is too late for that: nothing was heard for as long as the lease.
-    calm: DecorrelatedJitter,
-    lease: Duration,
     /// A key within the namespace, which may be read.
     probe: String,
-}
-
-struct Current {
-    client: Option<Arc<Client>>,
-    index: usize,
-    /// When the last answer came on this connection.
-    heard: Option<Instant>,
-    /// Connections given up since an answer came.
-    failures: usize,
-    /// When an answer came on any connection.
-    last_heard: Instant,
-    hurry: DecorrelatedJitter,
-    calm: DecorrelatedJitter,
-    /// No new connection before this.
-    pause_until: Option<Instant>,
-}
-
-/// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
-struct Attempt<'a> {
-    connections: &'a Connections,
-    epoch: u64,
-    started: Instant,
-    /// Whether the connection failed; `None`: not known, the call was dropped.
-    failed: Option<bool>,
 }
 
 impl Connections {
@@ -93,52 +60,31 @@ impl Connections {
         if let Some(tls) = &config.tls {
             options = options.with_tls(tls_options(tls));
         }
-        let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
-        let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
-        let longest = settings.max_backoff.min(settings.ttl);
-        let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
         Self {
+            rotation: Rotation::new(endpoints.len(), settings, patience),
             endpoints,
             options,
             secure: config.tls.is_some(),
-            current: Mutex::new(Current {
-                client: None,
-                index: 0,
-                heard: None,
-                failures: 0,
-                last_heard: Instant::now(),
-                hurry,
-                calm,
-                pause_until: None,
-            }),
-            epoch: watch::Sender::new(0),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
             connecting: tokio::sync::Mutex::new(()),
-            hurry,
-            calm,
-            lease: settings.ttl,
             probe: format!("{}/", settings.namespace),
         }
     }
 
     /// The connection in use, made if there is none, and its epoch.
     ///
-    /// One caller makes it for all, and not before the pause is over that follows when all endpoints
-    /// have failed: a server that is down, or coming up, is not stormed (contract R4).
+    /// One caller makes it for all.
     pub(super) async fn client(&self) -> Result<(Arc<Client>, u64), EtcdError> {
-        if let Some(found) = self.connected() {
+        if let Some(found) = self.rotation.connected() {
             return Ok(found);
         }
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(found) = self.connected() {
+        if let Some(found) = self.rotation.connected() {
             return Ok(found);
         }
-        let (endpoint, epoch, pause_until) = {
-            let current = self.current();
-            let endpoint = self.endpoints.get(current.index).cloned().unwrap_or_default();
-            (endpoint, *self.epoch.borrow(), current.pause_until)
-        };
+        let Turn { index, epoch, pause_until } = self.rotation.turn();
+        let endpoint = self.endpoints.get(index).cloned().unwrap_or_default();
         if let Some(moment) = pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
@@ -149,15 +95,12 @@ impl Connections {
             Ok(client) => Arc::new(client),
             Err(error) => {
                 if is_connection_failure(&error) {
-                    self.give_up(epoch);
+                    self.rotation.give_up(epoch);
                 }
                 return Err(error);
             }
         };
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.client = Some(Arc::clone(&client));
-        }
+        self.rotation.install(Arc::clone(&client), epoch);
         Ok((client, epoch))
     }
 
@@ -174,11 +117,6 @@ impl Connections {
             // A refusal is an answer too; who cares for it makes a call of his own.
             _ => Ok(client),
         }
-    }
-
-    fn connected(&self) -> Option<(Arc<Client>, u64)> {
-        let current = self.current();
-        current.client.as_ref().map(|client| (Arc::clone(client), *self.epoch.borrow()))
     }
 
     /// The first call of all: who is there?
@@ -198,54 +136,21 @@ impl Connections {
 
     /// Told of every connection that is given up.
     pub(super) fn epochs(&self) -> watch::Receiver<u64> {
-        self.epoch.subscribe()
+        self.rotation.epochs()
     }
 
     /// Gives up a connection, unless that was done already.
     pub(super) fn give_up(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.client = None;
-            current.heard = None;
-            current.failures += 1;
-            if current.failures >= self.endpoints.len() {
-                let is_too_late = current.last_heard.elapsed() > self.lease;
-                let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
-                let pause = delays.next_delay();
-                current.pause_until = Some(Instant::now() + pause);
-            }
-            current.index = (current.index + 1) % self.endpoints.len().max(1);
-            self.epoch.send_modify(|epoch| *epoch += 1);
-        }
+        self.rotation.give_up(epoch);
     }
 
-    /// An answer came, if only of an error.
-    fn heard(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.last_heard = Instant::now();
-            current.heard = Some(current.last_heard);
-            if current.failures > 0 {
-                current.failures = 0;
-                (current.hurry, current.calm) = (self.hurry, self.calm);
-                current.pause_until = None;
-            }
-        }
-    }
-
-    /// Whether nothing came for too long a time, while a call of this start was waiting.
-    fn is_silent(&self, started: Instant) -> bool {
-        let is_long_ago = |at: Instant| at.elapsed() >= self.patience;
-        is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
-    }
-
-    /// Makes a call on the connection in use, and on each other endpoint once while it fails.
+    /// Makes a call on the connection in use; if there is none, on the first endpoint that can be reached.
     ///
-    /// The call must be one that may be made twice.
+    /// It is made once only: whoever repeats it has to know that it may have been carried out.
     pub(super) async fn call<T, F>(
         &self,
         operation: &'static str,
-        call: impl Fn(Arc<Client>) -> F,
+        call: impl FnOnce(Arc<Client>) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<T, EtcdError>>,
@@ -256,7 +161,7 @@ impl Connections {
     /// [`call`](Self::call) with the client's own error, for callers who look at it.
     pub(super) async fn raw_call<T, F>(
         &self,
-        call: impl Fn(Arc<Client>) -> F,
+        call: impl FnOnce(Arc<Client>) -> F,
     ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, EtcdError>>,
@@ -269,21 +174,18 @@ impl Connections {
     /// [`raw_call`](Self::raw_call) that waits for no other, for heartbeats.
     pub(super) async fn urgent_call<T, F>(
         &self,
-        call: impl Fn(Arc<Client>) -> F,
+        call: impl FnOnce(Arc<Client>) -> F,
     ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
-        let mut left = self.endpoints.len();
+        let mut left = self.rotation.servers();
         loop {
-            left = left.saturating_sub(1);
-            let outcome = match self.client().await {
-                Ok((client, epoch)) => self.on_epoch(epoch, call(client)).await,
-                Err(error) => Err(error),
-            };
-            let failed = matches!(&outcome, Err(error) if is_connection_failure(error));
-            if !failed || left == 0 {
-                return outcome;
+            left -= 1;
+            match self.client().await {
+                Ok((client, epoch)) => return self.on_epoch(epoch, call(client)).await,
+                Err(error) if left == 0 || !is_connection_failure(&error) => return Err(error),
+                Err(_) => {}
             }
         }
     }
@@ -294,10 +196,9 @@ impl Connections {
         epoch: u64,
         work: impl Future<Output = Result<T, EtcdError>>,
     ) -> Result<T, EtcdError> {
-        let mut attempt =
-            Attempt { connections: self, epoch, started: Instant::now(), failed: None };
+        let attempt = self.rotation.attempt(epoch);
         let outcome = work.await;
-        attempt.failed = Some(matches!(&outcome, Err(error) if is_connection_failure(error)));
+        attempt.ended(matches!(&outcome, Err(error) if is_connection_failure(error)));
         outcome
     }
 
@@ -316,24 +217,6 @@ impl Connections {
     /// The endpoints, for messages.
     pub(super) fn shown(&self) -> String {
         self.endpoints.join(",")
-    }
-
-    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let connections = self.connections;
-        match self.failed {
-            Some(true) => connections.give_up(self.epoch),
-            Some(false) => connections.heard(self.epoch),
-            // A caller who lost interest early says nothing about the connection. One whose time ran
-            // out does, unless others got answers meanwhile: then it is slow, and not silent.
-            None if connections.is_silent(self.started) => connections.give_up(self.epoch),
-            None => {}
-        }
     }
 }
 

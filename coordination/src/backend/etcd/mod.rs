@@ -75,6 +75,7 @@ use self::slots::Slots;
 use self::wait::Reads;
 use self::watch::Watches;
 use super::stored::{StoredEntry, check_name};
+use super::unanswered::Unanswered;
 use super::{
     Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
     Position, SessionId, Write,
@@ -95,6 +96,7 @@ pub(crate) struct Etcd {
     watches: Watches,
     slots: Arc<Slots>,
     reads: Reads,
+    unanswered: Unanswered,
     namespace: String,
     early_expiry: Option<&'static str>,
     /// How long one read may take within a wait.
@@ -115,6 +117,7 @@ impl Etcd {
             admissions: Arc::default(),
             slots: Arc::default(),
             reads: Reads::default(),
+            unanswered: Unanswered::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
             patience,
@@ -135,19 +138,16 @@ impl Etcd {
         key: &str,
         options: GetOptions,
     ) -> Result<GetResponse> {
-        let reading = self.connections.call(operation, |client| {
-            let options = options.clone();
+        let reading = self.connections.call(operation, |client| async move {
             let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
-            async move { kv.get(key, Some(options)).await }
+            kv.get(key, Some(options)).await
         });
         reading.await
     }
 
     async fn transact(&self, operation: &'static str, transaction: Txn) -> Result<TxnResponse> {
-        let done = self.connections.call(operation, |client| {
-            let transaction = transaction.clone();
-            let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
-            async move { kv.txn(transaction).await }
+        let done = self.connections.call(operation, |client| async move {
+            client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(transaction).await
         });
         done.await
     }
@@ -161,7 +161,8 @@ impl Etcd {
                 tokio::time::sleep(pause).await;
                 // Gone with the coordinator.
                 let Some(admissions) = admissions.upgrade() else { return };
-                match admissions.remove(&connections, session, &key).await {
+                let remove = Some(TxnOp::delete(key.as_str(), None));
+                match admissions.admit_anew(&connections, "leave", session, remove).await {
                     Ok(()) => return slots.free(&entry),
                     Err(error) if error.loss_reason().is_some() => return,
                     Err(_) => {}
@@ -289,7 +290,6 @@ impl Backend for Etcd {
                 .or_else([]);
             let answer = self.connections.call("enter", |client| {
                 self.slots.count(&entry.place);
-                let enter = enter.clone();
                 async move { client.kv_client().txn(enter).await }
             });
             let answer = answer.await?;
@@ -354,7 +354,8 @@ impl Backend for Etcd {
             self.slots.free(entry);
             return Ok(());
         };
-        match self.admissions.remove(&self.connections, session, &key).await {
+        let remove = Some(TxnOp::delete(key.as_str(), None));
+        match self.admissions.admit_anew(&self.connections, "leave", session, remove).await {
             Ok(()) => self.slots.free(entry),
             Err(error) if error.kind() == ErrorKind::Quota => {
                 // A delete needs no room. The rest follows when there is some; until then calls that put

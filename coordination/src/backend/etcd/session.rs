@@ -49,10 +49,8 @@ impl Sessions {
             .when([Compare::create_revision(member_key, CompareOp::Equal, 0)])
             .and_then([TxnOp::put(member_key, session.id.to_string(), Some(put))])
             .or_else([TxnOp::get(member_key, None)]);
-        let answer = connections.call("open", |client| {
-            let enter = enter.clone();
-            async move { client.kv_client().txn(enter).await }
-        });
+        let answer =
+            connections.call("open", |client| async move { client.kv_client().txn(enter).await });
         let answer = match answer.await {
             Ok(answer) => answer,
             Err(error) if error.is_transient() => return Err(error),
@@ -139,10 +137,7 @@ async fn grant(connections: &Connections, session: &NewSession) -> Result<Durati
     let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
     let options = LeaseGrantOptions::new().with_id(lease);
     let granted = connections
-        .raw_call(|client| {
-            let options = options.clone();
-            async move { client.lease_client().grant(seconds, Some(options)).await }
-        })
+        .raw_call(|client| async move { client.lease_client().grant(seconds, Some(options)).await })
         .await;
     let ttl = match granted {
         Ok(granted) => granted.ttl(),

@@ -1,11 +1,12 @@
 //! Queues' values: a key each, owned by no session, written by compare-and-set.
 //!
-//! The version is the key's modification revision, which rises for ever, over removals too.
+//! The version is the key's modification revision, which rises for ever, over removals too. A write that comes late
+//! finds another one; only one that creates the value could find it as it expected, once more: so it asks for the
+//! [admission](super::admission) of a session of ours.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnResponse};
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
-
+use super::admission::{Admission, no_session};
 use super::entry::{number, revision_of};
 use super::keys::{Keys, queue_of_value};
 use super::{Etcd, found, revision_in};
@@ -25,32 +26,65 @@ pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
 
 impl Etcd {
     pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
-        let transaction = transaction(write, &self.keys(&write.queue))?;
-        let tries = AtomicUsize::new(0);
-        let answer = self.connections.call("write", |client| {
-            tries.fetch_add(1, Ordering::Relaxed);
-            let transaction = transaction.clone();
-            async move { client.kv_client().txn(transaction).await }
-        });
-        let answer = answer.await?;
-        if answer.succeeded() {
-            let written = number(revision_in(answer.header()));
-            return Ok(if write.data.is_some() { Some(written) } else { write.expected });
+        // Again where calls of others were in doubt meanwhile, which has ended the admission.
+        for _ in 0..2 {
+            let admission = match write.expected {
+                None => Some(self.admissions.any()?),
+                // One that comes late finds another version.
+                Some(_) => None,
+            };
+            let transaction = transaction(write, &self.keys(&write.queue), admission.as_ref())?;
+            let answer = match &admission {
+                None => self.transact("write", transaction).await?,
+                Some(admission) => self.create(write, admission, transaction).await?,
+            };
+            if answer.succeeded() {
+                let written = number(revision_in(answer.header()));
+                return Ok(if write.data.is_some() { Some(written) } else { write.expected });
+            }
+            if let Some(kv) = found(&answer, 0).first() {
+                check_name(&write.queue, kv.value())?;
+                let is_ours = StoredValue::read(kv.value())?.id == write.id;
+                return Ok(is_ours.then(|| number(kv.mod_revision())));
+            }
+            let Some(admission) = admission else { return Ok(None) };
+            let read = found(&answer, 1);
+            if read.first().is_some_and(|own| admission.is_of(own)) {
+                // It has entries.
+                return Ok(None);
+            }
+            self.admissions.learn(&admission, read.first()).map_err(|_| no_session())?;
         }
-        if let Some(kv) = found(&answer, 0).first() {
-            check_name(&write.queue, kv.value())?;
-            if StoredValue::read(kv.value())?.id == write.id {
-                return Ok(Some(number(kv.mod_revision())));
+        let message = "other calls were in doubt meanwhile";
+        Err(Error::new(ErrorKind::Unavailable, "write", message))
+    }
+
+    /// Writes a value that is not there yet. If a call that was given up may still do so too, once this one is removed
+    /// perhaps, that is prevented.
+    async fn create(
+        &self,
+        write: &Write,
+        admission: &Admission,
+        transaction: Txn,
+    ) -> Result<TxnResponse> {
+        self.unanswered.sent(write.id);
+        let outcome = match self.transact("write", transaction).await {
+            Err(error) if error.effect() == Effect::Unknown => return Err(error),
+            outcome => outcome,
+        };
+        if self.unanswered.answered(write.id) {
+            let connections = &self.connections;
+            let ended =
+                self.admissions.admit_anew(connections, "write", admission.session, None).await;
+            match ended {
+                // With the session its admissions have ended.
+                Err(error) if error.loss_reason().is_none() => {
+                    return Err(error.with_effect(Effect::Unknown));
+                }
+                _ => self.unanswered.forget(write.id),
             }
         }
-        if tries.into_inner() > 1 {
-            // It was sent on two connections: the first may have done it, and another's write
-            // followed. Whoever repeats this call has to know that it is in doubt.
-            let message = "the connection broke, and the value was changed since";
-            let error = Error::new(ErrorKind::Unavailable, "write", message);
-            return Err(error.with_effect(Effect::Unknown));
-        }
-        Ok(None)
+        outcome
     }
 
     /// The names of the queues of this kind that have a value, in order.
@@ -75,7 +109,7 @@ impl Etcd {
     }
 }
 
-fn transaction(write: &Write, keys: &Keys) -> Result<Txn> {
+fn transaction(write: &Write, keys: &Keys, admission: Option<&Admission>) -> Result<Txn> {
     let key = keys.value();
     let mut conditions = vec![match write.expected {
         Some(version) => {
@@ -97,5 +131,7 @@ fn transaction(write: &Write, keys: &Keys) -> Result<Txn> {
         ),
         None => TxnOp::delete(key.as_str(), None),
     };
-    Ok(Txn::new().when(conditions).and_then([change]).or_else([TxnOp::get(key, None)]))
+    conditions.extend(admission.map(Admission::holds));
+    let look = [TxnOp::get(key, None)].into_iter().chain(admission.map(Admission::read));
+    Ok(Txn::new().when(conditions).and_then([change]).or_else(look.collect::<Vec<_>>()))
 }
