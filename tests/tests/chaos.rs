@@ -65,7 +65,11 @@ fn zookeeper() {
     survives_ninety_seconds(Store::ZOOKEEPER3);
 }
 
-// Not on Consul yet: see docs/testing.md.
+#[cfg(feature = "consul")]
+#[test]
+fn consul() {
+    survives_ninety_seconds(Store::CONSUL);
+}
 
 #[cfg(feature = "redis")]
 #[test]

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use super::super::http;
 use super::{Consul, MASTER, TOKEN};
 
+/// The name of a session that is to show whether a server is ready.
+const PROBE: &str = "harness";
+
 impl Consul {
     /// Asks a server that runs, as the administrator: the status and the body of the answer.
     ///
@@ -35,8 +38,8 @@ impl Consul {
 
     /// Whether it creates sessions.
     pub(super) fn is_ready(&self, index: usize) -> bool {
-        let wanted = r#"{"Name":"harness","NodeChecks":[],"Checks":[],"Behavior":"delete"}"#;
-        let created = self.ask_node(index, "PUT", "/v1/session/create", wanted);
+        let wanted = json!({ "Name": PROBE, "NodeChecks": [], "Checks": [] }).to_string();
+        let created = self.ask_node(index, "PUT", "/v1/session/create", &wanted);
         let Some((200, created)) = created else { return false };
         let created: Value = serde_json::from_str(&created).unwrap_or_default();
         let id = created["ID"].as_str().unwrap_or_default().to_owned();
@@ -117,11 +120,13 @@ impl Consul {
         status == 200 && found.contains(id)
     }
 
-    /// The ids of all sessions.
+    /// The ids of all sessions but those that were to show whether a server is ready: where that has lost the answer,
+    /// one is left.
     pub fn sessions(&self) -> Vec<String> {
         let (_, listed) = self.ask("GET", "/v1/session/list", "");
         let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
-        let ids = listed.iter().filter_map(|session| session["ID"].as_str());
+        let clients = listed.iter().filter(|session| session["Name"] != PROBE);
+        let ids = clients.filter_map(|session| session["ID"].as_str());
         ids.map(str::to_owned).collect()
     }
 
