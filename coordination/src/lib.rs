@@ -85,6 +85,7 @@
 //! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //! | `consul`, `consul+https` | `token_file` | none | a file with the ACL token, instead of the URL's password |
 //! | `consul`, `consul+https` | `dc` | the agent's | the datacenter |
+//! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: how long what a session had is kept from others when it was ended by force |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //!

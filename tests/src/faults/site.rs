@@ -90,6 +90,12 @@ impl Site {
         Self { ttl: Some(ttl), ..self.clone() }
     }
 
+    /// The same store, for clients with an option more, as in `name=value`.
+    pub fn with_option(&self, option: &str) -> Self {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        Self { url: format!("{}{separator}{option}", self.url), ..self.clone() }
+    }
+
     /// The same store, for clients with the library's own heartbeat interval.
     pub fn with_default_heartbeat(self) -> Self {
         Self { heartbeat: Duration::from_secs(1), ..self }

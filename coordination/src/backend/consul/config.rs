@@ -1,13 +1,20 @@
 //! URL → typed configuration.
 
+use std::time::Duration;
+
 use crate::backend::access::{self, Tls};
+use crate::duration;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 
 const DEFAULT_PORT: u16 = 8500;
 
 /// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] = &["ca", "cert", "key", "server_name", "token_file", "dc"];
+pub(crate) const OPTIONS: &[&str] =
+    &["ca", "cert", "key", "server_name", "token_file", "dc", "lock_delay"];
+
+/// The longest lock-delay that Consul takes.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// What the URL says.
 #[derive(Clone, Debug)]
@@ -18,6 +25,8 @@ pub(crate) struct Config {
     pub(super) token: Option<Secret>,
     /// Default: the agent's own datacenter.
     pub(super) datacenter: Option<String>,
+    /// How long what a session had is kept from others when it was ended by force.
+    pub(super) lock_delay: Duration,
     /// Present for `consul+https`.
     pub(super) tls: Option<Tls>,
 }
@@ -56,8 +65,23 @@ impl Config {
             host
         });
         let hosts = hosts.collect();
-        Ok(Self { hosts, token, datacenter: url.take_option("dc"), tls })
+        let lock_delay = match url.take_option("lock_delay") {
+            None => Duration::ZERO,
+            Some(text) => lock_delay(&text)
+                .map_err(|problem| Error::config(format!("option `lock_delay`: {problem}")))?,
+        };
+        Ok(Self { hosts, token, datacenter: url.take_option("dc"), lock_delay, tls })
     }
+}
+
+fn lock_delay(text: &str) -> Result<Duration, String> {
+    let delay = duration::parse(text)?;
+    if delay > LONGEST_DELAY {
+        return Err(format!(
+            "{delay:?} is longer than {LONGEST_DELAY:?}, the longest that Consul takes"
+        ));
+    }
+    Ok(delay)
 }
 
 /// Whether it can stand in the header of a request.
@@ -75,11 +99,13 @@ mod tests {
 
     #[test]
     fn a_url_says_where_and_with_what() -> Result<()> {
-        let config = parsed("consul://:secret@h,[::1]:1/ns?dc=east")?;
+        let config = parsed("consul://:secret@h,[::1]:1/ns?dc=east&lock_delay=1500ms")?;
         let hosts: Vec<_> = config.hosts.iter().map(ToString::to_string).collect();
         assert_eq!(hosts, ["h:8500", "[::1]:1"]);
         assert_eq!(config.token.as_ref().map(Secret::expose), Some("secret"));
         assert_eq!(config.datacenter.as_deref(), Some("east"));
+        assert_eq!(config.lock_delay, Duration::from_millis(1500));
+        assert_eq!(parsed("consul://h")?.lock_delay, Duration::ZERO);
         assert!(!format!("{config:?}").contains("secret"));
         Ok(())
     }
@@ -93,6 +119,8 @@ mod tests {
             "consul://:CANARY@h?token_file=/dev/null",
             "consul://h?token_file=/dev/null",
             "consul://h?ca=/dev/null",
+            "consul://h?lock_delay=61s",
+            "consul://h?lock_delay=long",
         ] {
             let error = parsed(text).expect_err(text);
             assert!(!format!("{error} {error:?}").contains("CANARY"), "{error:?}");

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
 
+use super::entry::name_of;
 use super::keys::Keys;
 use super::kv::Pair;
 use crate::backend::{Blocker, EntryId, EntryRef};
@@ -36,10 +37,8 @@ struct Crowd {
 impl Crowds {
     /// A queue was read in full.
     pub(super) fn read(&self, queue: &QueueKey, keys: &Keys, pairs: &[Pair]) {
-        let named = |pair: &Pair| {
-            let name = keys.entry_name(&pair.key).filter(|_| pair.is_locked())?;
-            Some((pair.create_index, EntryId::from_store(name)))
-        };
+        let named =
+            |pair: &Pair| Some((pair.create_index, EntryId::from_store(name_of(pair, keys)?)));
         let mut crowds = self.crowds();
         if pairs.len() < LONG {
             crowds.remove(queue);

@@ -11,11 +11,11 @@ use crate::error::Result;
 use crate::key::QueueKey;
 use crate::time::unix_micros;
 
-/// The entry of a key; `None`: the key is none of ours, or no session has it.
+/// The entry of a key; `None`: the key is none of ours, or no session ever had it.
 ///
 /// Its number is the index of Consul's log by which it was created: each transaction has one of its own.
 pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
-    let name = keys.entry_name(&pair.key).filter(|_| pair.is_locked())?;
+    let name = name_of(pair, keys)?;
     let stored = StoredEntry::read(&pair.value());
     let mode = stored.as_ref().map(StoredEntry::mode).unwrap_or_default();
     let since = stored.as_ref().and_then(StoredEntry::since);
@@ -25,6 +25,11 @@ pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
     Some(Entry { id, seq: pair.create_index, member, since, mode, data })
 }
 
+/// The name of the entry whose key this is.
+pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
+    keys.entry_name(&pair.key).filter(|_| pair.is_locked() || pair.is_left())
+}
+
 /// The newest entry before this number that keeps a later one of this mode waiting.
 pub(super) fn blocker_in(
     pairs: &[Pair],
@@ -32,7 +37,7 @@ pub(super) fn blocker_in(
     queue: &QueueKey,
     (seq, mode): (u64, Mode),
 ) -> Result<Option<Blocker>> {
-    let is_entry = |pair: &&Pair| pair.is_locked() && keys.entry_name(&pair.key).is_some();
+    let is_entry = |pair: &&Pair| name_of(pair, keys).is_some();
     let mut before: Vec<_> =
         pairs.iter().filter(|pair| pair.create_index < seq).filter(is_entry).collect();
     before.sort_unstable_by_key(|pair| std::cmp::Reverse(pair.create_index));

@@ -23,6 +23,9 @@ pub(super) struct Pair {
     /// Of whom it is locked.
     #[serde(default)]
     pub(super) session: Option<String>,
+    /// How often it was locked.
+    #[serde(default)]
+    pub(super) lock_index: u64,
     #[serde(default)]
     pub(super) create_index: u64,
     #[serde(default)]
@@ -36,9 +39,14 @@ impl Pair {
         BASE64.decode(text.as_bytes()).unwrap_or_default()
     }
 
-    /// Whether a session has it: what none has is nobody's entry.
+    /// Whether a session has it.
     pub(super) fn is_locked(&self) -> bool {
         self.session.as_ref().is_some_and(|session| !session.is_empty())
+    }
+
+    /// Whether a session had it, which is over, and Consul has kept it: see [`leftover`](super::leftover).
+    pub(super) fn is_left(&self) -> bool {
+        !self.is_locked() && self.lock_index > 0
     }
 
     pub(super) fn is_of(&self, session: &str) -> bool {
@@ -79,6 +87,11 @@ impl<'a> Operation<'a> {
     pub(super) fn lock(key: impl Into<Cow<'a, str>>, value: &[u8], session: &'a str) -> Self {
         let value = Some(BASE64.encode(value));
         Self { value, session: Some(session), ..Self::new("lock", key) }
+    }
+
+    /// Holds while the session has the key.
+    pub(super) fn is_held(key: impl Into<Cow<'a, str>>, session: &'a str) -> Self {
+        Self { session: Some(session), ..Self::new("check-session", key) }
     }
 
     /// A number beside the value. A write of what is there already changes nothing, not even the index.
@@ -129,6 +142,11 @@ impl Refusal {
     /// Whether the session is over.
     pub(super) fn is_of_no_session(&self) -> bool {
         self.message.starts_with("invalid session")
+    }
+
+    /// Whether the lock-delay of a session that is over keeps the key.
+    pub(super) fn is_of_delay(&self) -> bool {
+        self.message.contains("due to lock delay")
     }
 
     /// Whether another session has the key.

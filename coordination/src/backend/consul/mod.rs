@@ -41,6 +41,7 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `token_file`: a file with the ACL token, instead of the URL's password: `consul://:token@host`.
 //! * `dc`: the datacenter, if it is not the agent's own.
+//! * `lock_delay`: how long what a session had is kept from others when it was ended by force, 0 to 60 s. Default: 0.
 
 mod client;
 mod config;
@@ -51,6 +52,7 @@ mod error;
 mod fuzz;
 mod keys;
 mod kv;
+mod leftover;
 mod session;
 mod value;
 mod wait;
@@ -70,6 +72,7 @@ use self::keys::Keys;
 use self::kv::{
     Operation, Outcome, Pair, Refusal, delete, parsed, read_all, read_together, transact,
 };
+use self::leftover::Leftovers;
 use self::session::Sessions;
 use self::value::value_of;
 use self::wait::Reads;
@@ -104,6 +107,7 @@ pub(crate) struct Consul {
     unanswered: Unanswered,
     watches: Watches,
     reads: Reads,
+    leftovers: Leftovers,
     namespace: String,
     agent: Agent,
 }
@@ -122,14 +126,20 @@ impl Consul {
         let connections = Arc::new(Connections::new(&config, settings, patience));
         let agent = greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
+        let sessions = Arc::new(Sessions::new(&prefix, config.lock_delay));
         Ok(Self {
+            leftovers: Leftovers::new(
+                Arc::clone(&connections),
+                Arc::clone(&sessions),
+                config.lock_delay,
+            ),
             watches: Watches::new(
                 Arc::clone(&connections),
                 prefix,
                 settings.ttl.min(LONGEST_QUERY),
             ),
             connections,
-            sessions: Arc::default(),
+            sessions,
             entries: Entries::default(),
             crowds: Crowds::default(),
             unanswered: Unanswered::default(),
@@ -165,6 +175,7 @@ impl Consul {
         if seq.is_some_and(|seq| seq != found) {
             return Ok(None);
         }
+        self.leftovers.remove(&keys, pairs);
         let blocker = blocker_in(pairs, &keys, queue, (found, entry.mode))?;
         Ok(Some(Position { seq: found, blocker }))
     }
@@ -413,6 +424,7 @@ impl Backend for Consul {
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let keys = self.keys(queue);
         let (pairs, index) = read_all(&self.connections, "list", keys.prefix()).await?;
+        self.leftovers.remove(&keys, &pairs);
         let (mut listing, mut listed) = (Listing::default(), Vec::new());
         for pair in &pairs {
             let entry = entry_of(pair, &keys);

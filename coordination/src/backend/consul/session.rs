@@ -13,9 +13,14 @@ use super::kv::{Operation, Outcome, Pair, parsed, read_all, transact};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
+/// How many keys are given back in one transaction: Consul takes 64 operations.
+const GIVEN_BACK: usize = 32;
+
 /// The sessions that were opened and not closed.
-#[derive(Default)]
 pub(super) struct Sessions {
+    /// Of all keys of the namespace.
+    prefix: String,
+    lock_delay: Duration,
     // One session is open at a time; the one before may still be closing.
     known: Mutex<HashMap<SessionId, Known>>,
 }
@@ -62,7 +67,7 @@ impl Known {
     }
 }
 
-/// A session to create. What is said here is not the default: that is a delay of 15 s, and a health check which
+/// A session to create. What is said here is not the default: that is a lock-delay of 15 s, and a health check which
 /// ends sessions when the agent is thought to be down.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -70,7 +75,7 @@ struct Wanted<'a> {
     name: &'a str,
     #[serde(rename = "TTL")]
     ttl: String,
-    lock_delay: &'static str,
+    lock_delay: String,
     behavior: &'static str,
     node_checks: [&'static str; 0],
     checks: [&'static str; 0],
@@ -92,6 +97,10 @@ struct Created {
 }
 
 impl Sessions {
+    pub(super) fn new(prefix: &str, lock_delay: Duration) -> Self {
+        Self { prefix: prefix.to_owned(), lock_delay, known: Mutex::default() }
+    }
+
     /// Opens a session and takes the member's key for it.
     pub(super) async fn open(
         &self,
@@ -167,7 +176,7 @@ impl Sessions {
             puts: 0,
         };
         self.known().insert(session.id, started);
-        let id = create(connections, session).await?;
+        let id = self.create(connections, session).await?;
         self.change(session.id, |known| known.id = Some(id.clone()));
         Ok(id)
     }
@@ -183,6 +192,10 @@ impl Sessions {
     pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
         let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
         if let Some(id) = &known.id {
+            if !self.lock_delay.is_zero() {
+                // The delay is not for what is given back.
+                self.give_back(connections, id).await?;
+            }
             destroy(connections, "close", id).await?;
         }
         // One whose answer was lost may have been created after another was looked for.
@@ -193,6 +206,46 @@ impl Sessions {
         }
         self.known().remove(&session);
         Ok(())
+    }
+
+    async fn give_back(&self, connections: &Connections, id: &str) -> Result<()> {
+        let (pairs, _) = read_all(connections, "close", &self.prefix).await?;
+        let own: Vec<_> = pairs.iter().filter(|pair| pair.is_of(id)).collect();
+        for batch in own.chunks(GIVEN_BACK) {
+            let steps: Vec<_> = batch
+                .iter()
+                .flat_map(|pair| {
+                    [Operation::is_held(&*pair.key, id), Operation::delete(&*pair.key)]
+                })
+                .collect();
+            // Where one of them was taken away meanwhile, they go with the session.
+            transact(connections, "close", &steps).await?;
+        }
+        Ok(())
+    }
+
+    async fn create(&self, connections: &Connections, session: &NewSession) -> Result<Arc<str>> {
+        let wanted = Wanted {
+            name: &session.id.to_string(),
+            ttl: format!("{}ms", session.ttl.as_millis()),
+            lock_delay: format!("{}ms", self.lock_delay.as_millis()),
+            // A key that is gone cannot be kept from others.
+            behavior: if self.lock_delay.is_zero() { "delete" } else { "release" },
+            node_checks: [],
+            checks: [],
+        };
+        let body = serde_json::to_vec(&wanted)
+            .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
+        let answer = connections.urgent_call("open", Request::put("session/create", body)).await?;
+        if answer.text().contains("Invalid Session TTL") {
+            let message = format!(
+                "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
+                answer.text().trim().escape_debug()
+            );
+            return Err(Error::new(ErrorKind::Config, "open", message));
+        }
+        let created: Created = parsed("open", &answer.done("open")?)?;
+        Ok(created.id.into())
     }
 
     /// Consul's id of a session.
@@ -275,29 +328,6 @@ impl Sessions {
     fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-async fn create(connections: &Connections, session: &NewSession) -> Result<Arc<str>> {
-    let wanted = Wanted {
-        name: &session.id.to_string(),
-        ttl: format!("{}ms", session.ttl.as_millis()),
-        lock_delay: "0s",
-        behavior: "delete",
-        node_checks: [],
-        checks: [],
-    };
-    let body = serde_json::to_vec(&wanted)
-        .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
-    let answer = connections.urgent_call("open", Request::put("session/create", body)).await?;
-    if answer.text().contains("Invalid Session TTL") {
-        let message = format!(
-            "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
-            answer.text().trim().escape_debug()
-        );
-        return Err(Error::new(ErrorKind::Config, "open", message));
-    }
-    let created: Created = parsed("open", &answer.done("open")?)?;
-    Ok(created.id.into())
 }
 
 /// Whether the session was there to be renewed.

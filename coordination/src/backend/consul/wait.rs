@@ -63,8 +63,15 @@ impl Consul {
     pub(super) async fn wait_gone(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<()> {
         let keys = self.keys(&entry.queue);
         let subject = Subject::Key(keys.entry(&entry.id));
+        let is_own = self.entries.own(entry).is_some();
         let is_over = |seen: &Seen| {
             let Some(pair) = &seen.pair else { return seen.index > 0 };
+            if !pair.is_locked() {
+                self.leftovers.remove(&keys, std::slice::from_ref(pair));
+                if is_own {
+                    return true;
+                }
+            }
             let blocks =
                 |pair| entry_of(pair, &keys).is_some_and(|entry| entry.mode.blocks(waiter));
             pair.create_index != seq || !blocks(pair)
