@@ -1,0 +1,156 @@
+//! What locking costs at each store, counted on the wire, and by the server where it counts.
+#![cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use coordination::{Builder, Coordinator, Lock, LockGuard};
+use coordination_tests::harness::{Direction, Proxy, Server};
+use tokio::task::{JoinHandle, block_in_place};
+
+const SOON: Duration = Duration::from_secs(5);
+const WAITERS: usize = 20;
+
+/// A server, a proxy that counts, and a client behind it.
+struct Counted {
+    server: Arc<dyn Server>,
+    proxy: Proxy,
+    client: Coordinator,
+}
+
+/// What was counted between two moments.
+#[derive(Debug)]
+struct Cost {
+    requests: u64,
+    /// Messages to the server; heartbeats' and watches' among them.
+    sent: u64,
+    /// Messages from it.
+    #[expect(dead_code, reason = "printed")]
+    received: u64,
+    /// As the server counts them.
+    by_kind: BTreeMap<String, i64>,
+}
+
+impl Counted {
+    async fn new(start: impl FnOnce() -> Arc<dyn Server>, builder: Builder) -> Self {
+        let server = block_in_place(start);
+        let proxy = server.proxy_to(0);
+        let url = server.url(&proxy.address().to_string(), "");
+        let client = builder.connect(&url).await.expect("the server is there");
+        Self { server, proxy, client }
+    }
+
+    fn lock(&self, name: &str) -> Lock {
+        self.client.lock(name).expect("a good name")
+    }
+
+    /// Takes a free lock and gives it back, so often.
+    async fn cycle(&self, lock: &Lock, rounds: u64) {
+        for _ in 0..rounds {
+            self.hold(lock, Duration::ZERO).await;
+        }
+    }
+
+    /// Takes a free lock and holds it for so long.
+    async fn hold(&self, lock: &Lock, length: Duration) {
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        if !length.is_zero() {
+            tokio::time::sleep(length).await;
+        }
+        guard.release().await.expect("the store confirms");
+    }
+
+    /// Tries to take a lock that somebody has, and waits until that is cleaned up.
+    async fn try_in_vain(&self, lock: &Lock) {
+        assert!(lock.try_acquire().await.expect("the store answers").is_none());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    /// Takes the lock, and has all the waiters wait for it.
+    async fn with_waiters(&self, lock: &Lock) -> (LockGuard, Vec<JoinHandle<()>>) {
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        let wait = |_| {
+            let lock = lock.clone();
+            tokio::spawn(async move {
+                lock.acquire(None).await.expect("served").release().await.expect("confirmed");
+            })
+        };
+        let waiting = (0..WAITERS).map(wait).collect();
+        while lock.holders().await.expect("the store answers").len() <= WAITERS {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (guard, waiting)
+    }
+
+    /// What it costs to give the lock to one waiter after the other.
+    async fn hand_over(&self, guard: LockGuard, waiting: Vec<JoinHandle<()>>) -> Cost {
+        let handing = async {
+            guard.release().await.expect("the store confirms");
+            for waiter in waiting {
+                waiter.await.expect("no waiter fails");
+            }
+        };
+        let cost = self.cost(handing).await;
+        println!("{WAITERS} hand-overs: {cost:?}");
+        cost
+    }
+
+    /// Waits until a request was made, a heartbeat, and is over.
+    async fn after_a_heartbeat(&self) {
+        let beat = self.proxy.requests();
+        while self.proxy.requests() == beat {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    /// Counts what `work` costs.
+    async fn cost(&self, work: impl Future<Output = ()>) -> Cost {
+        let served = || block_in_place(|| self.server.request_counts());
+        let counts = || {
+            let messages = [Direction::ToServer, Direction::ToClient];
+            (self.proxy.requests(), messages.map(|direction| self.proxy.messages_in(direction)))
+        };
+        let mut by_kind: BTreeMap<_, _> =
+            served().into_iter().map(|(kind, count)| (kind, -(count as i64))).collect();
+        let (requests, [sent, received]) = counts();
+        work.await;
+        let now = counts();
+        for (kind, count) in served() {
+            *by_kind.entry(kind).or_default() += count as i64;
+        }
+        by_kind.retain(|_, count| *count != 0);
+        Cost {
+            requests: now.0 - requests,
+            sent: now.1[0] - sent,
+            received: now.1[1] - received,
+            by_kind,
+        }
+    }
+}
+
+impl Cost {
+    /// How many requests the server counted.
+    #[cfg(feature = "etcd")]
+    fn served(&self) -> i64 {
+        self.by_kind.values().sum()
+    }
+
+    #[cfg(any(feature = "etcd", feature = "redis"))]
+    fn of(&self, kind: &str) -> i64 {
+        self.by_kind.get(kind).copied().unwrap_or_default()
+    }
+}
+
+fn every(heartbeat: Duration) -> Builder {
+    Coordinator::builder().heartbeat(heartbeat)
+}

@@ -1,0 +1,52 @@
+//! On Redis.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination_tests::harness::Redis;
+
+use super::{Cost, Counted, SOON, WAITERS, every};
+
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// With a client that knows its scripts.
+async fn counted() -> Counted {
+    let counted = Counted::new(|| Arc::new(Redis::one()), every(HEARTBEAT)).await;
+    // Each script is sent in full once.
+    let lock = counted.lock("first");
+    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+    counted.try_in_vain(&lock).await;
+    guard.release().await.expect("the server confirms");
+    drop(lock.holders().await.expect("the server answers"));
+    tokio::time::sleep(HEARTBEAT * 3 / 2).await;
+    counted
+}
+
+/// Whether everything that was sent was a script that the server knew.
+fn is_known(cost: &Cost) -> bool {
+    i64::try_from(cost.sent) == Ok(cost.of("evalsha"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uncontended_lock_is_one_request_and_its_release_another() {
+    let server = counted().await;
+    let lock = server.lock("uncontended");
+    let rounds = 10;
+    let cost = server.cost(server.cycle(&lock, rounds)).await;
+    println!("{rounds} uncontended acquires and releases: {cost:?}");
+    // A heartbeat may be among them, and nothing else.
+    assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_waiters_cost_nothing_but_heartbeats() {
+    let server = counted().await;
+    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
+    // Shorter than the re-check of each waiter, which comes once in five seconds.
+    let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
+    println!("{WAITERS} idle waiters for 3 s: {idle:?}");
+    assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle:?}");
+    let handing = server.hand_over(guard, waiting).await;
+    // Each leaves, and hears that it is its turn.
+    assert!(handing.sent <= WAITERS as u64 + 3, "{handing:?}");
+}

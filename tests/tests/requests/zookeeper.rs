@@ -1,0 +1,75 @@
+//! On ZooKeeper.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::Zookeeper;
+
+use super::{Counted, SOON, WAITERS, every};
+
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+async fn counted() -> Counted {
+    let builder = every(HEARTBEAT).ttl(Duration::from_secs(30));
+    Counted::new(|| Arc::new(Zookeeper::one()), builder).await
+}
+
+/// Whether that many requests were made, and no others than heartbeats.
+fn is_about(requests: u64, expected: u64, took: Duration) -> bool {
+    let heartbeats = 1 + took.as_secs();
+    (expected..=expected + heartbeats).contains(&requests)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uncontended_lock_is_two_requests_and_its_release_another() {
+    let server = counted().await;
+    let lock = server.lock("uncontended");
+    // The first one makes the queue's node and those above it.
+    server.cycle(&lock, 1).await;
+    let rounds = 100;
+    let began = Instant::now();
+    let cost = server.cost(server.cycle(&lock, rounds)).await;
+    println!("{rounds} uncontended acquires and releases: {cost:?}");
+    assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_held_for_a_while_is_watched() {
+    let server = counted().await;
+    let lock = server.lock("held");
+    let hold = async || {
+        server.hold(&lock, Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    hold().await;
+    let cost = server.cost(hold()).await;
+    println!("a lock held for 200 ms: {cost:?}");
+    // The watch, and its end.
+    assert!((4..=6).contains(&cost.requests), "{cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_in_vain_is_three_requests() {
+    let server = counted().await;
+    let lock = server.lock("taken");
+    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+    // The watch on its own node is there.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let cost = server.cost(server.try_in_vain(&lock)).await;
+    println!("a try in vain: {cost:?}");
+    assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost:?}");
+    guard.release().await.expect("the store confirms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_waiters_cost_nothing_but_heartbeats() {
+    let server = counted().await;
+    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
+    // Shorter than the re-check of each waiter, which comes once in five seconds.
+    let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
+    println!("{WAITERS} idle waiters for 3 s: {idle:?}");
+    assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle:?}");
+    let handing = server.hand_over(guard, waiting).await;
+    // Leave, and look where one stands.
+    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing:?}");
+}
