@@ -12,15 +12,20 @@ use std::{
 use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
 use coordination_tests::checks::tools::given_seed;
 
-/// Two at a time: more would starve each other, and a pause that nobody planned is judged as one that was.
-static RUNNING: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
+/// How many servers run at a time: with more they would starve each other, and a pause that nobody planned is
+/// judged as one that was.
+const SERVERS: usize = 3;
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 fn survives(store: Store, seconds: u64) -> Summary {
     let (running, ended) = &RUNNING;
+    let servers = store.nodes.max(1);
     let count = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut count =
-        ended.wait_while(count, |count| *count >= 2).unwrap_or_else(PoisonError::into_inner);
-    *count += 1;
+    let mut count = ended
+        .wait_while(count, |count| *count + servers > SERVERS)
+        .unwrap_or_else(PoisonError::into_inner);
+    *count += servers;
     drop(count);
     let chaos = Chaos {
         store,
@@ -31,8 +36,8 @@ fn survives(store: Store, seconds: u64) -> Summary {
         program: PathBuf::from(env!("CARGO_BIN_EXE_chaos")),
     };
     let outcome = catch_unwind(|| chaos.run());
-    *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-    ended.notify_one();
+    *running.lock().unwrap_or_else(PoisonError::into_inner) -= servers;
+    ended.notify_all();
     let outcome = outcome.unwrap_or_else(|panic| resume_unwind(panic));
     println!("{}", outcome.summary);
     assert!(outcome.failures.is_empty(), "{}", outcome.failures.join("\n"));
