@@ -73,7 +73,7 @@ fn zookeeper() {
 #[cfg(feature = "consul")]
 #[test]
 fn consul() {
-    survives_ninety_seconds(Store::CONSUL);
+    survives_ninety_seconds(Store::CONSUL3);
 }
 
 #[cfg(feature = "redis")]

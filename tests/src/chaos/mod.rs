@@ -59,7 +59,8 @@ impl Store {
     pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
     /// One Consul server.
     pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
-
+    /// Three of them.
+    pub const CONSUL3: Self = Self { backend: Backend::Consul, nodes: 3 };
     /// One ZooKeeper server.
     pub const ZOOKEEPER: Self = Self { backend: Backend::Zookeeper, nodes: 1 };
     /// Three of them.
@@ -76,6 +77,8 @@ impl Store {
         Self::REDIS,
         #[cfg(feature = "consul")]
         Self::CONSUL,
+        #[cfg(feature = "consul")]
+        Self::CONSUL3,
         #[cfg(feature = "zookeeper")]
         Self::ZOOKEEPER,
         #[cfg(feature = "zookeeper")]
@@ -84,7 +87,7 @@ impl Store {
 
     /// The lease, where there is one.
     const TTL: Duration = Duration::from_secs(2);
-    /// Where a server takes more than a second to start, and its client seconds to find it again.
+    /// Where a server takes more than a second to start, or several seconds to lead.
     const LONG_TTL: Duration = Duration::from_secs(6);
 
     /// By the name that the command line has for it.
@@ -112,8 +115,8 @@ impl Store {
 
     /// The lease, where there is one.
     fn ttl(self) -> Option<Duration> {
-        let ttl = if self.backend == Backend::Zookeeper { Self::LONG_TTL } else { Self::TTL };
-        self.has_server().then_some(ttl)
+        let is_slow = self.backend == Backend::Zookeeper || self == Self::CONSUL3;
+        self.has_server().then_some(if is_slow { Self::LONG_TTL } else { Self::TTL })
     }
 
     fn heartbeat(self) -> Duration {

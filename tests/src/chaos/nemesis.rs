@@ -152,6 +152,8 @@ enum Stores {
     /// With one only.
     One,
     Several,
+    /// With several that can be cut off from each other.
+    Apart,
     Only(Backend),
 }
 
@@ -162,6 +164,8 @@ impl Stores {
             Self::Servers => store.nodes > 0,
             Self::One => store.nodes == 1,
             Self::Several => store.nodes > 1,
+            // Servers of Consul meet at the ports that they serve.
+            Self::Apart => store.nodes > 1 && store.backend != Backend::Consul,
             Self::Only(backend) => store.backend == backend,
         }
     }
@@ -182,7 +186,7 @@ const fn row(
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};
-    use Stores::{All, Only, One, Servers, Several};
+    use Stores::{All, Apart, Only, One, Servers, Several};
     const ETCD: Stores = Only(Backend::Etcd);
     const FILE: Stores = Only(Backend::File);
     const REDIS: Stores = Only(Backend::Redis);
@@ -213,8 +217,8 @@ const ROWS: &[Row] = {
         row(F::MemberPaused, "member paused", Lane::Store, Several, 300..3_000, Keep),
         row(F::LeaderPaused, "leader paused", Lane::Store, Several, 300..3_500, Untimed),
         row(F::AllPaused, "all members paused", Lane::Store, Several, 1_000..3_000, Untimed),
-        row(F::MemberIsolated, "member isolated", Lane::Store, Several, 500..3_000, Keep),
-        row(F::LeaderIsolated, "leader isolated", Lane::Store, Several, 500..3_000, Keep),
+        row(F::MemberIsolated, "member isolated", Lane::Store, Apart, 500..3_000, Keep),
+        row(F::LeaderIsolated, "leader isolated", Lane::Store, Apart, 500..3_000, Keep),
         row(F::MajorityLost, "majority lost", Lane::Store, Several, 1_000..3_000, Lose),
         row(F::Compaction, "compaction and defragmentation", Lane::Store, ETCD, 500..1_500, Keep),
         row(F::NoSpace, "no space", Lane::Store, ETCD, 300..1_500, Keep),
