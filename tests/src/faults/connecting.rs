@@ -114,6 +114,16 @@ pub fn f48_not_there(site: &Site) {
     client.is_discreet();
 }
 
+/// F-48: nobody is there at several addresses; one of two is enough.
+pub fn f48_not_all_there(site: &Site) {
+    let mut client = Traced::new(&site.worker, &["canary-31"]);
+    let (nobody, there) = (free_address(), site.server().authority());
+    let user = site.server().user_information("canary-31");
+    client.refused(&site.at(format!("{user}{nobody},{nobody}")).url, &["Refused"]);
+    client.connects(&site.at(format!("{nobody},{there}")).url);
+    client.is_discreet();
+}
+
 /// F-48: somebody is there and says nothing.
 pub fn f48_silent(site: &Site) {
     let proxy = site.server().proxy_to(0);

@@ -22,6 +22,7 @@ mod rows;
 pub mod server;
 pub mod silent;
 mod site;
+pub mod tls;
 mod told;
 
 pub use process::{Grant, Lost, NotHeld, Process};

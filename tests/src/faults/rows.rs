@@ -52,6 +52,7 @@ macro_rules! fault_rows {
             site guards f43_tied_runtime_dropped [processes];
             site identity f46_odd_names [processes];
             site connecting f48_not_there [servers];
+            site connecting f48_not_all_there [servers];
             site connecting f48_silent [servers];
             site connecting f48_no_quorum [cluster];
             site connecting f48_down_after_connect [servers];

@@ -1,36 +1,16 @@
-//! F-48 with what Consul has of its own: several agents, tokens, datacenters and certificates; and F-49.
+//! F-48 with what Consul has of its own: tokens, short leases and certificates; and F-49.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use coordination_tests::faults::connecting::Traced;
+use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::consul::{MASTER, TOKEN};
-use coordination_tests::harness::ports::free_address;
-use coordination_tests::harness::{Certificates, Consul, ConsulTls, Identity, Server};
+use coordination_tests::harness::{Consul, ConsulTls, Server};
 
 use super::WORKER;
-
-/// What is between the first and the last line of a PEM file.
-fn body(key: &Path) -> String {
-    let pem = std::fs::read_to_string(key).expect("it was written");
-    pem.lines().nth(1).unwrap_or_default().to_owned()
-}
-
-#[test]
-fn f48_not_all_there() {
-    let consul = Consul::one();
-    let mut client = Traced::new(WORKER, &["canary-31"]);
-    let nobody = free_address();
-    client.refused(&format!("consul://:canary-31@{nobody},{nobody}"), &["Refused"]);
-    client.refused("consul://user:canary-31@127.0.0.1:1", &["Config"]);
-    client.refused(&format!("consul://{}?dc=nowhere", consul.authority()), &["Config"]);
-    // One of two is enough.
-    client.connects(&format!("consul://{nobody},{}", consul.authority()));
-    client.is_discreet();
-}
 
 #[test]
 fn f48_a_lease_that_is_too_short() {
@@ -86,52 +66,26 @@ fn f49_token_revoked_while_held() {
 
 #[test]
 fn f48_certificates() {
-    let certificates = Certificates::new();
-    let consul = Consul::options().tls(ConsulTls::new(&certificates)).start();
-    let key = body(&certificates.client.key);
-    let mut client = Traced::new(WORKER, &["canary-35", &key]);
-    let at = consul.authority();
-    let ca = certificates.authority.display();
-    client.refused(&format!("consul://{at}"), &["Tls"]);
-    client.refused(&format!("consul+https://{at}"), &["Tls"]);
-    let other = certificates.other_authority.display();
-    client.refused(&format!("consul+https://{at}?ca={other}"), &["Tls"]);
-    client.refused(&format!("consul+https://{at}?ca={ca}&server_name=elsewhere.example"), &["Tls"]);
-    client.refused(&format!("consul+https://{at}?ca=/missing"), &["Config"]);
-    client.refused(&format!("consul://{at}?ca={ca}"), &["Config"]);
-    let cert = certificates.client.certificate.display();
-    client.refused(&format!("consul+https://{at}?ca={ca}&cert={cert}"), &["Config"]);
-    client.refused(&format!("consul+https://{at}?ca={cert}"), &["Tls"]);
-    client.connects(&format!("consul+https://{at}?ca={ca}"));
-    client.connects(&format!("consul+https://{at}?ca={ca}&server_name=localhost"));
-    for (server, name) in
-        [(&certificates.wrong_host, "wrong host"), (&certificates.expired, "expired")]
-    {
-        let consul = Consul::options().tls(ConsulTls::new(&certificates).server(server)).start();
-        println!("F-48 consul: {name}");
-        client.refused(&format!("consul+https://{}?ca={ca}", consul.authority()), &["Tls"]);
-    }
-    let plain = Consul::one();
-    client.refused(&format!("consul+https://{}?ca={ca}", plain.authority()), &["Tls"]);
-    client.is_discreet();
+    tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
+        Some(shown) => {
+            secured(Consul::options().tls(ConsulTls::new(certificates).server(shown)).start())
+        }
+        None => {
+            let consul = Consul::one();
+            let at = consul.authority();
+            (Arc::new(consul), at)
+        }
+    });
 }
 
 #[test]
 fn f48_client_certificates() {
-    let certificates = Certificates::new();
-    let consul = Consul::options().tls(ConsulTls::new(&certificates).require_client()).start();
-    let (own, other) = (&certificates.client, &certificates.other_client);
-    let mut client = Traced::new(WORKER, &[&body(&own.key), &body(&other.key)]);
-    let url =
-        format!("consul+https://{}?ca={}", consul.authority(), certificates.authority.display());
-    client.refused(&url, &["Tls"]);
-    let with = |identity: &Identity| {
-        let (cert, key) = (identity.certificate.display(), identity.key.display());
-        format!("{url}&cert={cert}&key={key}")
-    };
-    client.refused(&with(other), &["Tls"]);
-    let cert = own.certificate.display();
-    client.refused(&format!("{url}&cert={cert}&key={cert}"), &["Config", "Tls"]);
-    client.connects(&with(own));
-    client.is_discreet();
+    tls::f48_client_certificates(WORKER, |certificates| {
+        secured(Consul::options().tls(ConsulTls::new(certificates).require_client()).start())
+    });
+}
+
+fn secured(consul: Consul) -> Started {
+    let at = consul.authority();
+    (Arc::new(consul), at)
 }

@@ -1,11 +1,12 @@
-//! F-48, F-49 with what Redis has of its own: users, certificates, sockets, several addresses.
+//! F-48, F-49 with what Redis has of its own: users, certificates, sockets.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
 use coordination_tests::faults::connecting::Traced;
-use coordination_tests::harness::{Certificates, Identity, Redis, Server, ports::free_address};
+use coordination_tests::faults::tls::{self, Started};
+use coordination_tests::harness::{Redis, Server};
 
 use super::{LONG, WORKER, site, with_url};
 
@@ -27,25 +28,6 @@ const RIGHTS: [&str; 15] = [
     "+exists",
     "+config|get",
 ];
-
-/// What is between the first and the last line of a PEM file.
-fn body(key: &Path) -> String {
-    let pem = std::fs::read_to_string(key).expect("it was written");
-    pem.lines().nth(1).unwrap_or_default().to_owned()
-}
-
-#[test]
-fn f48_not_all_there() {
-    let redis = Redis::one();
-    let mut client = Traced::new(WORKER, &["canary-31"]);
-    let nobody = free_address();
-    client.refused(&format!("redis://user:canary-31@{nobody},{nobody}"), &["Refused"]);
-    client.refused("redis://user@127.0.0.1:1", &["Config"]);
-    client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);
-    // One of two is enough.
-    client.connects(&format!("redis://{nobody},{}", redis.authority()));
-    client.is_discreet();
-}
 
 #[test]
 fn f48_users() {
@@ -103,60 +85,33 @@ fn f49_user_removed() {
 
 #[test]
 fn f48_certificates() {
-    let certificates = Certificates::new();
-    let redis = Redis::options().tls(&certificates, &certificates.server, false).start();
-    let key = body(&certificates.client.key);
-    let mut client = Traced::new(WORKER, &["canary-35", &key]);
-    let at = redis.secure_address();
-    let ca = certificates.authority.display();
-    client.refused(&format!("redis://{at}"), &["Tls"]);
-    client.refused(&format!("rediss://{at}"), &["Tls"]);
-    let other = certificates.other_authority.display();
-    client.refused(&format!("rediss://{at}?ca={other}"), &["Tls"]);
-    client.refused(&format!("rediss://{at}?ca={ca}&server_name=elsewhere.example"), &["Tls"]);
-    client.refused(&format!("rediss://{at}?ca=/missing"), &["Config"]);
-    client.refused(&format!("redis://{at}?ca={ca}"), &["Config"]);
-    let cert = certificates.client.certificate.display();
-    client.refused(&format!("rediss://{at}?ca={ca}&cert={cert}"), &["Config"]);
-    client.refused(&format!("rediss://{at}?ca={cert}"), &["Tls"]);
-    client.connects(&format!("rediss://{at}?ca={ca}"));
-    client.connects(&format!("rediss://{at}?ca={ca}&server_name=localhost"));
-    for (server, name) in
-        [(&certificates.wrong_host, "wrong host"), (&certificates.expired, "expired")]
-    {
-        let redis = Redis::options().tls(&certificates, server, false).start();
-        println!("F-48 redis: {name}");
-        client.refused(&format!("rediss://{}?ca={ca}", redis.secure_address()), &["Tls"]);
-    }
-    let plain = Redis::one();
-    client.refused(&format!("rediss://{}?ca={ca}", plain.authority()), &["Tls"]);
-    client.is_discreet();
+    tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
+        Some(shown) => secured(Redis::options().tls(certificates, shown, false).start()),
+        None => {
+            let redis = Redis::one();
+            let at = redis.authority();
+            (Arc::new(redis), at)
+        }
+    });
 }
 
 #[test]
 fn f48_client_certificates() {
-    let certificates = Certificates::new();
-    let redis = Redis::options().tls(&certificates, &certificates.server, true).start();
-    let (own, other) = (&certificates.client, &certificates.other_client);
-    let mut client = Traced::new(WORKER, &[&body(&own.key), &body(&other.key)]);
-    let url =
-        format!("rediss://{}?ca={}", redis.secure_address(), certificates.authority.display());
-    client.refused(&url, &["Tls"]);
-    let with = |identity: &Identity| {
-        let (cert, key) = (identity.certificate.display(), identity.key.display());
-        format!("{url}&cert={cert}&key={key}")
-    };
-    client.refused(&with(other), &["Tls"]);
-    client
-        .refused(&format!("{url}&cert={0}&key={0}", own.certificate.display()), &["Config", "Tls"]);
-    client.connects(&with(own));
-    client.is_discreet();
+    tls::f48_client_certificates(WORKER, |certificates| {
+        secured(Redis::options().tls(certificates, &certificates.server, true).start())
+    });
+}
+
+fn secured(redis: Redis) -> Started {
+    let at = redis.secure_address().to_string();
+    (Arc::new(redis), at)
 }
 
 #[test]
 fn f48_socket_and_database() {
     let redis = Redis::options().socket().start();
     let mut client = Traced::new(WORKER, &[]);
+    client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);
     client.connects(&format!("redis+unix://{}", redis.socket().display()));
     client.connects(&format!("unix://{}?db=3", redis.socket().display()));
     client.connects(&format!("redis://{}/3", redis.authority()));

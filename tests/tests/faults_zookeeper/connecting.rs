@@ -1,31 +1,12 @@
-//! F-48 with what ZooKeeper has of its own: several addresses, users and certificates, servers that only read.
+//! F-48 with what ZooKeeper has of its own: users and certificates, servers that only read.
 
-use std::path::Path;
+use std::sync::Arc;
 
-use coordination_tests::{
-    faults::connecting::Traced,
-    harness::{Certificates, Server, Zookeeper, ports::free_address},
-};
+use coordination_tests::faults::connecting::Traced;
+use coordination_tests::faults::tls::{self, Started};
+use coordination_tests::harness::{Server, Zookeeper};
 
 use super::WORKER;
-
-/// What is between the first and the last line of a PEM file.
-fn body(key: &Path) -> String {
-    let pem = std::fs::read_to_string(key).expect("it was written");
-    pem.lines().nth(1).unwrap_or_default().to_owned()
-}
-
-#[test]
-fn f48_not_all_there() {
-    let zookeeper = Zookeeper::one();
-    let mut client = Traced::new(WORKER, &["canary-31"]);
-    let nobody = free_address();
-    client.refused(&format!("zookeeper://user:canary-31@{nobody},{nobody}"), &["Refused"]);
-    client.refused("zookeeper://user@127.0.0.1:1", &["Config"]);
-    // One of two is enough.
-    client.connects(&format!("zookeeper://{nobody},{}", zookeeper.authority()));
-    client.is_discreet();
-}
 
 /// A server takes any password: what counts is whom the nodes let in.
 #[test]
@@ -45,55 +26,28 @@ fn f48_users() {
 
 #[test]
 fn f48_certificates() {
-    let certificates = Certificates::new();
-    let zookeeper = Zookeeper::options().tls(&certificates, &certificates.server).start();
-    let key = body(&certificates.client.key);
-    let mut client = Traced::new(WORKER, &["canary-35", &key]);
-    let at = zookeeper.authority();
-    let ca = certificates.authority.display();
-    client.refused(&format!("zookeeper://{at}"), &["Tls"]);
-    client.refused(&format!("zookeeper+tls://{at}"), &["Tls"]);
-    let other = certificates.other_authority.display();
-    client.refused(&format!("zookeeper+tls://{at}?ca={other}"), &["Tls"]);
-    client.refused(&format!("zookeeper+tls://{at}?ca={ca}&server_name=a.example"), &["Config"]);
-    client.refused(&format!("zookeeper+tls://{at}?ca=/missing"), &["Config"]);
-    client.refused(&format!("zookeeper://{at}?ca={ca}"), &["Config"]);
-    let cert = certificates.client.certificate.display();
-    client.refused(&format!("zookeeper+tls://{at}?ca={ca}&cert={cert}"), &["Config"]);
-    client.refused(&format!("zookeeper+tls://{at}?ca={cert}"), &["Tls"]);
-    client.connects(&format!("zookeeper+tls://{at}?ca={ca}"));
-    for (server, name) in
-        [(&certificates.wrong_host, "wrong host"), (&certificates.expired, "expired")]
-    {
-        let zookeeper = Zookeeper::options().tls(&certificates, server).start();
-        println!("F-48 zookeeper: {name}");
-        let url = format!("zookeeper+tls://{}?ca={ca}", zookeeper.authority());
-        client.refused(&url, &["Tls"]);
-    }
-    let plain = Zookeeper::one();
-    client.refused(&format!("zookeeper+tls://{}?ca={ca}", plain.authority()), &["Tls"]);
-    client.is_discreet();
+    tls::f48_certificates(WORKER, false, |certificates, shown| match shown {
+        Some(shown) => secured(Zookeeper::options().tls(certificates, shown).start()),
+        None => {
+            let zookeeper = Zookeeper::one();
+            let at = zookeeper.authority();
+            (Arc::new(zookeeper), at)
+        }
+    });
 }
 
 #[test]
 fn f48_client_certificates() {
-    let certificates = Certificates::new();
-    let options = Zookeeper::options().tls(&certificates, &certificates.server);
-    let zookeeper = options.require_client().start();
-    let (own, other) = (&certificates.client, &certificates.other_client);
-    let mut client = Traced::new(WORKER, &[&body(&own.key), &body(&other.key)]);
-    let (at, ca) = (zookeeper.authority(), certificates.authority.display());
-    let url = format!("zookeeper+tls://{at}?ca={ca}");
-    client.refused(&url, &["Tls"]);
-    let with = |identity: &coordination_tests::harness::Identity| {
-        let (cert, key) = (identity.certificate.display(), identity.key.display());
-        format!("{url}&cert={cert}&key={key}")
-    };
-    client.refused(&with(other), &["Tls"]);
-    client
-        .refused(&format!("{url}&cert={0}&key={0}", own.certificate.display()), &["Config", "Tls"]);
-    client.connects(&with(own));
-    client.is_discreet();
+    tls::f48_client_certificates(WORKER, |certificates| {
+        secured(
+            Zookeeper::options().tls(certificates, &certificates.server).require_client().start(),
+        )
+    });
+}
+
+fn secured(zookeeper: Zookeeper) -> Started {
+    let at = zookeeper.authority();
+    (Arc::new(zookeeper), at)
 }
 
 /// A server without the others that lets clients read is none for us.

@@ -1,0 +1,75 @@
+//! F-48 with TLS: servers that show the wrong certificate, and clients that do. Only how a server is started is a
+//! store's own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::connecting::Traced;
+use crate::harness::{Certificates, Identity, Server};
+
+/// A server, and the authority at which it speaks TLS, if it does.
+pub type Started = (Arc<dyn Server>, String);
+
+/// A server's certificate is checked. `start` makes a server that shows this, or speaks plain text; `takes_names`:
+/// the option `server_name` is supported.
+///
+/// # Panics
+///
+/// When a row does not hold; likewise below.
+pub fn f48_certificates(
+    worker: &str,
+    takes_names: bool,
+    start: impl Fn(&Certificates, Option<&Identity>) -> Started,
+) {
+    let certificates = Certificates::new();
+    let mut client = Traced::new(worker, &["canary-35", &body(&certificates.client.key)]);
+    let (server, at) = start(&certificates, Some(&certificates.server));
+    let (plain, secure) = (server.url(&at, ""), server.secure_url(&at, ""));
+    let ca = certificates.authority.display();
+    client.refused(&plain, &["Tls"]);
+    client.refused(&secure, &["Tls"]);
+    let other = certificates.other_authority.display();
+    client.refused(&format!("{secure}?ca={other}"), &["Tls"]);
+    client.refused(&format!("{secure}?ca=/missing"), &["Config"]);
+    client.refused(&format!("{plain}?ca={ca}"), &["Config"]);
+    let cert = certificates.client.certificate.display();
+    client.refused(&format!("{secure}?ca={ca}&cert={cert}"), &["Config"]);
+    client.refused(&format!("{secure}?ca={cert}"), &["Tls"]);
+    client.connects(&format!("{secure}?ca={ca}"));
+    let named = |name: &str| format!("{secure}?ca={ca}&server_name={name}");
+    if takes_names {
+        client.refused(&named("elsewhere.example"), &["Tls"]);
+        client.connects(&named("localhost"));
+    } else {
+        client.refused(&named("localhost"), &["Config"]);
+    }
+    let wrong_host = (Some(&certificates.wrong_host), "wrong host");
+    for (shown, name) in [wrong_host, (Some(&certificates.expired), "expired"), (None, "none")] {
+        let (server, at) = start(&certificates, shown);
+        println!("F-48 {}: {name}", server.scheme());
+        client.refused(&format!("{}?ca={ca}", server.secure_url(&at, "")), &["Tls"]);
+    }
+    client.is_discreet();
+}
+
+/// A client's certificate is asked for, by the server that `start` makes.
+pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -> Started) {
+    let certificates = Certificates::new();
+    let (server, at) = start(&certificates);
+    let (own, other) = (&certificates.client, &certificates.other_client);
+    let mut client = Traced::new(worker, &[&body(&own.key), &body(&other.key)]);
+    let url = format!("{}?ca={}", server.secure_url(&at, ""), certificates.authority.display());
+    let with =
+        |cert: &Path, key: &Path| format!("{url}&cert={}&key={}", cert.display(), key.display());
+    client.refused(&url, &["Tls"]);
+    client.refused(&with(&other.certificate, &other.key), &["Tls"]);
+    client.refused(&with(&own.certificate, &own.certificate), &["Config", "Tls"]);
+    client.connects(&with(&own.certificate, &own.key));
+    client.is_discreet();
+}
+
+/// What is between the first and the last line of a PEM file.
+fn body(key: &Path) -> String {
+    let pem = std::fs::read_to_string(key).expect("it was written");
+    pem.lines().nth(1).unwrap_or_default().to_owned()
+}
