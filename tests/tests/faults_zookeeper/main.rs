@@ -3,6 +3,7 @@
 //! Leases are of four seconds and heartbeats 300 ms apart, unless a row needs longer ones.
 #![cfg(feature = "zookeeper")]
 
+mod closing;
 mod connecting;
 mod ensemble;
 

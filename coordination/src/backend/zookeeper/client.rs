@@ -5,7 +5,7 @@
 //! not carried out after those that follow: the server a session has moved away from has it no longer.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(super) struct Connection {
     /// Gone once the session is being closed: the crate closes it when the last one is.
     client: Mutex<Option<Arc<Client>>>,
     closing: watch::Sender<bool>,
+    /// When closing began, if there was a connection then.
+    parted: OnceLock<Option<BootInstant>>,
     states: StateWatcher,
     /// Its id there, which its nodes name as their owner.
     owner: i64,
@@ -82,6 +84,7 @@ impl Connector {
             ttl: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),
+            parted: OnceLock::new(),
             asked,
         })
     }
@@ -242,14 +245,19 @@ impl Connection {
 
     /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
     pub(super) async fn close(&self) -> bool {
+        let mut states = self.states.clone();
+        let is_connected = states.state() == SessionState::SyncConnected;
+        let parted = self.parted.get_or_init(|| is_connected.then(BootInstant::now));
         self.closing.send_replace(true);
         drop(self.client().take());
-        let mut states = self.states.clone();
         while !states.state().is_terminated() {
             states.changed().await;
         }
-        // A client that hears nothing for longer than the lease says that it has expired, as a server does.
-        states.state() != SessionState::Expired
+        // When the answer is lost, the next server says that the session has expired. So does a client that has heard
+        // nothing for longer than the lease; but not before that.
+        let is_word =
+            |parted: &BootInstant| BootInstant::now().saturating_duration_since(*parted) < self.ttl;
+        states.state() != SessionState::Expired || parted.as_ref().is_some_and(is_word)
     }
 
     /// Whether the session is over, as far as the client knows, or is to be.
