@@ -22,13 +22,20 @@ impl Own for Operator {
         unreachable!("{fault:?} does not happen on ZooKeeper")
     }
 
+    /// An ensemble whose followers have joined at the same moment may serve, and commit nothing for ever: a follower may
+    /// acknowledge a proposal before it says that it has caught up, and that word is lost (ZOOKEEPER-4685, 4394; seen
+    /// with 3.8.0). Whoever looks after it has to restart the leader.
     fn mend(&self) -> bool {
+        if self.serves() && !self.0.commits() {
+            let leader = self.0.leader_index().map(|index| self.0.node(index));
+            leader.inspect(|node| println!("{} leads, and nothing is committed", node.address()));
+            leader.inspect(|node| node.kill()).inspect(|node| node.restart());
+        }
         true
     }
 
     fn is_well(&self) -> bool {
-        let nodes = self.0.nodes();
-        (0..nodes.len()).all(|index| nodes[index].is_running() && self.0.mode(index).is_some())
+        self.serves() && self.0.commits()
     }
 
     /// Those that own a node: others end by themselves, and nobody minds.
@@ -42,6 +49,11 @@ impl Own for Operator {
 }
 
 impl Operator {
+    fn serves(&self) -> bool {
+        let nodes = self.0.nodes();
+        (0..nodes.len()).all(|index| nodes[index].is_running() && self.0.mode(index).is_some())
+    }
+
     pub(super) fn start(nodes: usize) -> Self {
         let options = Zookeeper::options().nodes(nodes);
         Self(if nodes > 1 { options.peers_by_proxy().start() } else { options.start() })

@@ -13,6 +13,7 @@ pub use options::ZookeeperOptions;
 
 use std::path::Path;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
@@ -75,7 +76,8 @@ impl Zookeeper {
         let mut links = Vec::new();
         for from in (0..options.nodes).filter(|_| options.peers_by_proxy) {
             for to in (0..options.nodes).filter(|to| *to != from) {
-                links.push(Link { from, to, proxy: Proxy::start(addresses[to].quorum) });
+                let proxy = Proxy::start(addresses[to].quorum);
+                links.push(Link { from, to, proxy, is_cut: AtomicBool::new(false) });
             }
         }
         let start = |index: usize| {
@@ -167,9 +169,20 @@ impl Zookeeper {
     /// Loses what goes between a follower and the others, until they are to rejoin: none of them is told, and for as
     /// long as `syncLimit` the follower answers its clients' reads.
     pub fn silence(&self, index: usize) {
-        for link in self.links.iter().filter(|link| link.from == index || link.to == index) {
+        for link in self.links_of(index) {
             link.proxy.set_both(Mode::Blackhole);
+            link.is_cut.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// What leads from a node to the others, and from them to it.
+    fn links_of(&self, index: usize) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(move |link| link.from == index || link.to == index)
+    }
+
+    /// Whether the ensemble writes: a session is one.
+    pub fn commits(&self) -> bool {
+        Wire::open(self.plain()).is_ok()
     }
 
     /// Waits until every node that runs serves.

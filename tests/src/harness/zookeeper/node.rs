@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 
 use super::super::{Launch, Proxy, Scratch};
 use super::{JARS, ZookeeperOptions};
@@ -41,6 +42,8 @@ pub(super) struct Link {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) proxy: Proxy,
+    /// Whether something was lost on it since it was whole.
+    pub(super) is_cut: AtomicBool,
 }
 
 /// How to start a node, each time anew with the same data.

@@ -1,6 +1,7 @@
 //! ZooKeeper as checks and fault rows see it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use coordination::ErrorKind;
@@ -120,14 +121,16 @@ impl Server for Zookeeper {
     /// A follower only: elections go another way than what a leader says.
     fn isolate(&self, index: usize) {
         assert!(!self.links.is_empty(), "the nodes are connected directly");
-        for link in self.links.iter().filter(|link| link.from == index || link.to == index) {
+        for link in self.links_of(index) {
             link.proxy.refuse();
             link.proxy.reset_all();
+            link.is_cut.store(true, Ordering::SeqCst);
         }
     }
 
     fn rejoin(&self) {
-        for link in &self.links {
+        // Others stay as they are: followers that join at the same moment may stop the ensemble (`commits`).
+        for link in self.links.iter().filter(|link| link.is_cut.swap(false, Ordering::SeqCst)) {
             // What was lost leaves a hole in the stream.
             link.proxy.reset_all();
             link.proxy.heal();
