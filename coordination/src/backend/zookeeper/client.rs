@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use zookeeper_client::{
-    Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
+    Client, Error as ZooKeeperError, MultiReadResult, MultiReader, SessionState, StateWatcher,
+    TlsOptions,
 };
 
 use super::config::Config;
@@ -20,11 +21,6 @@ use super::greeting::{authorities, choose_provider};
 use crate::backend::access::Tls;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
-
-/// A request may have a megabyte, with room for what stands around the paths.
-const LONGEST_REQUEST: usize = 900 * 1024;
-/// What a path costs beside its text.
-const PATH_COST: usize = 32;
 
 /// How to make a session.
 pub(super) struct Connector {
@@ -211,36 +207,25 @@ impl Connection {
         operation: &'static str,
         children: Option<&str>,
         paths: &[String],
-    ) -> Result<(Option<Vec<String>>, Vec<Option<Found>>)> {
-        let size: usize = paths.iter().map(|path| path.len() + PATH_COST).sum();
-        if size > LONGEST_REQUEST {
-            let message =
-                format!("{} nodes are more than can be read as of one moment", paths.len());
-            return Err(Error::new(ErrorKind::Unsupported, operation, message));
-        }
-        let mut results = self
-            .call(operation, |client| async move {
-                let mut reader = client.new_multi_reader();
-                if let Some(children) = children {
-                    reader.add_get_children(children)?;
-                }
-                for path in paths {
-                    reader.add_get_data(path)?;
-                }
-                reader.commit().await
-            })
-            .await?
-            .into_iter();
-        let names = match children.and_then(|_| results.next()) {
-            Some(MultiReadResult::Children { children }) => Some(children),
-            Some(other) => missing(operation, other)?,
-            None => None,
+    ) -> Result<Reading> {
+        let reading =
+            |client: Arc<Client>| async move { reader(&client, children, paths)?.commit().await };
+        found(operation, children, self.call(operation, reading).await?)
+    }
+
+    /// [`read`](Self::read), as of now and not as of when the server last heard from its leader.
+    pub(super) async fn read_now(
+        &self,
+        operation: &'static str,
+        children: &str,
+        paths: &[String],
+    ) -> Result<Reading> {
+        let reading = |client: Arc<Client>| async move {
+            let mut reader = reader(&client, Some(children), paths)?;
+            let (synced, read) = tokio::join!(client.sync(children), reader.commit());
+            synced.and(read)
         };
-        let found = results.map(|result| match result {
-            MultiReadResult::Data { data, stat } => Ok(Some(Found { data, stat })),
-            other => missing(operation, other),
-        });
-        Ok((names, found.collect::<Result<_>>()?))
+        found(operation, Some(children), self.call(operation, reading).await?)
     }
 
     /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
@@ -274,10 +259,48 @@ fn closed(operation: &'static str) -> Error {
     Error::lost(operation, LossReason::ConnectionLost)
 }
 
+/// The names of children that were read, and the nodes; `None`: they are not there.
+type Reading = (Option<Vec<String>>, Vec<Option<Found>>);
+
 /// A node as it was read.
 pub(super) struct Found {
     pub(super) data: Vec<u8>,
     pub(super) stat: zookeeper_client::Stat,
+}
+
+/// What reads nodes, and the names of a node's children, as of one moment.
+fn reader<'a>(
+    client: &'a Client,
+    children: Option<&str>,
+    paths: &[String],
+) -> Result<MultiReader<'a>, ZooKeeperError> {
+    let mut reader = client.new_multi_reader();
+    if let Some(children) = children {
+        reader.add_get_children(children)?;
+    }
+    for path in paths {
+        reader.add_get_data(path)?;
+    }
+    Ok(reader)
+}
+
+/// What it has read.
+fn found(
+    operation: &'static str,
+    children: Option<&str>,
+    results: Vec<MultiReadResult>,
+) -> Result<Reading> {
+    let mut results = results.into_iter();
+    let names = match children.and_then(|_| results.next()) {
+        Some(MultiReadResult::Children { children }) => Some(children),
+        Some(other) => missing(operation, other)?,
+        None => None,
+    };
+    let found = results.map(|result| match result {
+        MultiReadResult::Data { data, stat } => Ok(Some(Found { data, stat })),
+        other => missing(operation, other),
+    });
+    Ok((names, found.collect::<Result<_>>()?))
 }
 
 /// What it means that a read within several found nothing.

@@ -11,7 +11,8 @@
 //! The node of a shared entry has `__rlock__` in its name, so that an exclusive one sees by the names who is before it.
 //! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
 //! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent
-//! watches, and read it once for each change: the names first, then all nodes in one read, which has the names again.
+//! watches, and read it once for each change: the names first, then the nodes that are new. What an entry says changes by
+//! an update only, which changes the node of the queue too: see `entries.rs`.
 //!
 //! A server that a client is connected to answers reads by itself, and hears late of what others have written: so a look
 //! at a whole queue begins with a `sync`. It also answers heartbeats before the leader, which ends sessions, has heard
@@ -45,6 +46,7 @@
 
 mod client;
 mod config;
+mod entries;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -66,6 +68,7 @@ use async_trait::async_trait;
 use self::client::{Connection, Connector};
 use self::config::Style;
 pub(crate) use self::config::{Config, OPTIONS};
+use self::entries::Entries;
 use self::places::Places;
 use self::session::Sessions;
 use self::tree::Tree;
@@ -86,6 +89,7 @@ pub(crate) struct Zookeeper {
     places: Arc<Places>,
     watches: Watches,
     seen: LastSeen,
+    entries: Entries,
     tree: Tree,
     style: Style,
     /// The shortest lease that the servers grant.
@@ -106,6 +110,7 @@ impl Zookeeper {
             places: Arc::default(),
             watches: Watches::default(),
             seen: LastSeen::default(),
+            entries: Entries::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
             style: config.style,
             shortest,

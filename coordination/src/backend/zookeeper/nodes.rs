@@ -47,11 +47,12 @@ impl Style {
             // Nobody makes that, and it would be called as one of ours is.
             return None;
         }
-        let (_, mode, number) = self.infixes().iter().find_map(|(infix, mode)| {
-            let (before, digits) = name.rsplit_once(infix)?;
-            Some((before, *mode, sequence(digits)?))
-        })?;
-        Some(Node { name, mode, number })
+        // With a sign it may have one more. Names are read by the thousand.
+        [DIGITS, DIGITS + 1].into_iter().find_map(|length| {
+            let (before, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
+            let (_, mode) = self.infixes().iter().find(|(infix, _)| before.ends_with(infix))?;
+            Some(Node { name, mode: *mode, number: sequence(digits)? })
+        })
     }
 
     /// What the entry of a listed node is called: its whole name, so that the node is found by it.
@@ -89,10 +90,7 @@ impl Node<'_> {
 /// The sequence number, if that is all that this is.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
-    if digits.len() < DIGITS || !is_number {
-        return None;
-    }
-    digits.parse().ok()
+    if is_number { digits.parse().ok() } else { None }
 }
 
 /// Whether a name begins as an [`EntryId`] of ours does.

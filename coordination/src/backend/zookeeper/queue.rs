@@ -3,9 +3,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, Stat};
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
 
 use super::client::{Connection, Found};
+use super::entries::{Age, Written};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::places::{Made, Place};
@@ -20,6 +21,8 @@ use crate::key::QueueKey;
 const FIRST: usize = 2;
 /// How often a queue is read again that changes while it is read.
 const READS: usize = 8;
+/// How many nodes are read at once: a request may have a megabyte, a path 500 bytes and more.
+const BATCH: usize = 1024;
 
 /// A sequence number for a transaction's.
 pub(super) fn number(transaction: i64) -> u64 {
@@ -164,16 +167,17 @@ impl Zookeeper {
         children: &[String],
     ) -> Result<Option<Blocker>> {
         let queue = &entry.place.queue;
-        let mut before: Vec<_> = children
+        let before = children
             .iter()
             .filter_map(|child| self.style.read(child))
-            .filter(|node| node.is_before(number) && node.mode.blocks(entry.mode))
-            .collect();
-        // The newest first.
-        before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
+            .filter(|node| node.is_before(number) && node.mode.blocks(entry.mode));
         if entry.mode == Mode::Exclusive && !queue.is_hashed() {
-            return Ok(before.first().map(|node| self.blocker_of(*node)));
+            let newest = before.max_by_key(|node| node.age(number));
+            return Ok(newest.map(|node| self.blocker_of(node)));
         }
+        // The newest first.
+        let mut before: Vec<_> = before.collect();
+        before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         // One that was downgraded says so in its data. If those are the newest, they held at that moment, so that
         // what is read then is short.
         let (newest, older) = before.split_at(before.len().min(FIRST));
@@ -232,11 +236,17 @@ impl Zookeeper {
         let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let queue = self.tree.queue(&entry.place.queue);
         let written = connection.raw_call("update", |client| async move {
-            client.set_data(&made.path, &data, None).await
+            let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+            let mut writer = client.new_multi_writer();
+            writer.add_set_data(&made.path, &data, None)?;
+            // Whoever looks at the queue goes by that: see `entries.rs`.
+            writer.add_set_data(&queue, name.as_bytes(), None)?;
+            Ok(writer.commit().await?)
         });
         match written.await? {
-            Ok(stat) => Ok(stat.ephemeral_owner == connection.owner()),
+            Ok(results) => Ok(owner_in(results.first()) == Some(connection.owner())),
             Err(ZooKeeperError::NoNode) => Ok(false),
             Err(error) => Err(from_zookeeper("update", &error)),
         }
@@ -272,53 +282,96 @@ impl Zookeeper {
     }
 
     pub(super) async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
-        let parent = self.tree.queue(queue);
         let begun = self.watches.told(queue);
-        let mut children = fresh_children(connection, "list", &parent).await?;
+        let parent = self.tree.queue(queue);
+        let paths = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
+        let mut looked = connection.read_now("list", &parent, &paths).await?;
         for _ in 0..READS {
-            let nodes = children.iter().filter_map(|child| self.style.read(child));
-            let mut paths: Vec<_> = nodes.map(|node| format!("{parent}/{}", node.name)).collect();
-            paths.extend([self.tree.value(queue), self.tree.values(queue.kind())]);
-            let (now, mut found) = connection.read("list", Some(&parent), &paths).await?;
-            let is_there = now.is_some();
-            let now = now.unwrap_or_default();
-            if is_same(&children, &now) {
-                let above = found.pop().flatten();
-                let value = found.pop().flatten();
-                self.seen.note(queue, above.as_ref(), value.as_ref(), is_there);
-                let nodes = children.iter().filter_map(|child| self.style.read(child));
-                let listing = self.listing(queue, nodes.zip(found), value)?;
+            let (children, found) = looked;
+            let mut found = found.into_iter();
+            let mut next = || found.next().flatten();
+            let (node, value, above) = (next(), next(), next());
+            self.seen.note(queue, above.as_ref(), value.as_ref(), children.is_some());
+            let names = children.unwrap_or_default();
+            let entries = match &node {
+                Some(node) => self.entries_of(connection, queue, node, &names).await?,
+                None => Some(Vec::new()),
+            };
+            if let Some(entries) = entries {
+                let listing = listing(queue, entries, value)?;
                 self.watches.read(queue, listing.revision, begun);
                 return Ok(listing);
             }
-            children = now;
+            looked = connection.read("list", Some(&parent), &paths).await?;
         }
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
-    fn listing<'a>(
+    /// The entries of these nodes, as they were when the queue's node was like this; `None`: that is too long ago to know.
+    async fn entries_of(
         &self,
+        connection: &Connection,
         queue: &QueueKey,
-        nodes: impl Iterator<Item = (Node<'a>, Option<Found>)>,
-        value: Option<Found>,
-    ) -> Result<Listing> {
-        let mut hasher = DefaultHasher::new();
-        let mut listing = Listing::default();
-        for (node, found) in nodes {
-            let Some(Found { data, stat }) = found else { continue };
-            check_name(queue, &data)?;
-            (node.name, stat.mzxid).hash(&mut hasher);
-            listing.entries.push(entry_of(self.style.id(node), node, &data, &stat));
+        node: &Found,
+        names: &[String],
+    ) -> Result<Option<Vec<Written>>> {
+        let parent = self.tree.queue(queue);
+        let age = Age::new(connection.owner(), &node.stat);
+        let look = || {
+            let is_entry = |name: &str| self.style.read(name).is_some();
+            self.entries.look(queue, age, &node.data, names, is_entry)
+        };
+        let unknown = match look() {
+            Some(Err(unknown)) => unknown,
+            known => return Ok(known.and_then(|known| known.ok())),
+        };
+        for batch in unknown.chunks(BATCH) {
+            let mut paths = vec![parent.clone()];
+            paths.extend(batch.iter().map(|name| format!("{parent}/{name}")));
+            let (_, found) = connection.read("list", None, &paths).await?;
+            let mut found = found.into_iter();
+            let now = found.next().flatten().map(|node| Age::new(connection.owner(), &node.stat));
+            if now != Some(age) {
+                return Ok(None);
+            }
+            for (name, found) in batch.iter().zip(found) {
+                let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name))
+                else {
+                    continue;
+                };
+                check_name(queue, &data)?;
+                let entry = entry_of(self.style.id(node), node, &data, &stat);
+                self.entries.learn(queue, age, name, (entry, stat.mzxid));
+            }
         }
-        // What made them tells their order for ever; their own numbers wrap.
-        listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        if let Some(Found { data, stat }) = value {
-            check_name(queue, &data)?;
-            stat.mzxid.hash(&mut hasher);
-            listing.value = Some(value::value_of(&data, &stat)?);
-        }
-        listing.revision = hasher.finish();
-        Ok(listing)
+        // One that has left since is not among them.
+        Ok(look().and_then(|known| known.ok()))
+    }
+}
+
+fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {
+    // What made them tells their order for ever; their own numbers wrap.
+    entries.sort_unstable_by_key(|(entry, _)| entry.seq);
+    let mut hasher = DefaultHasher::new();
+    let mut listing = Listing::default();
+    for (entry, written) in entries {
+        (entry.seq, written).hash(&mut hasher);
+        listing.entries.push(entry);
+    }
+    if let Some(Found { data, stat }) = value {
+        check_name(queue, &data)?;
+        stat.mzxid.hash(&mut hasher);
+        listing.value = Some(value::value_of(&data, &stat)?);
+    }
+    listing.revision = hasher.finish();
+    Ok(listing)
+}
+
+/// Who owns the node that was written.
+fn owner_in(result: Option<&MultiWriteResult>) -> Option<i64> {
+    match result? {
+        MultiWriteResult::SetData { stat } => Some(stat.ephemeral_owner),
+        _ => None,
     }
 }
 
@@ -364,13 +417,4 @@ pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) ->
     let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
     let (member, data) = (member.into(), data.into());
     Entry { id, seq: number(stat.czxid), member, since, mode, data }
-}
-
-fn is_same(one: &[String], other: &[String]) -> bool {
-    let sorted = |names: &[String]| {
-        let mut names = names.to_vec();
-        names.sort_unstable();
-        names
-    };
-    one.len() == other.len() && (one == other || sorted(one) == sorted(other))
 }

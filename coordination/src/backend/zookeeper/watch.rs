@@ -75,13 +75,13 @@ impl Watches {
         queue: &QueueKey,
         paths: [String; 2],
     ) -> Result<()> {
+        let [path, value] = &paths;
         let watching = connection.call("watch", |client: Arc<Client>| async move {
-            let [queue, value] = &paths;
-            let (queue, value) = (
-                client.watch(queue, AddWatchMode::PersistentRecursive),
+            let (nodes, value) = (
+                client.watch(path, AddWatchMode::PersistentRecursive),
                 client.watch(value, AddWatchMode::Persistent),
             );
-            tokio::try_join!(queue, value)
+            tokio::try_join!(nodes, value)
         });
         let (nodes, value) = watching.await?;
         let told = Arc::new(watch::Sender::new(0));
@@ -89,7 +89,7 @@ impl Watches {
         self.queues().insert(queue.clone(), watched);
         let (watches, queue) = (self.clone(), queue.clone());
         tokio::spawn(async move {
-            follow(nodes, value, &told).await;
+            follow(nodes, &paths[0], value, &told).await;
             let mut queues = watches.queues();
             if queues.get(&queue).is_some_and(|watched| Arc::ptr_eq(&watched.told, &told)) {
                 queues.remove(&queue);
@@ -106,6 +106,7 @@ impl Watches {
 /// Counts what is told, until the connection breaks or nobody wants to know for a while.
 async fn follow(
     mut nodes: PersistentWatcher,
+    queue: &str,
     mut value: PersistentWatcher,
     told: &watch::Sender<u64>,
 ) {
@@ -129,6 +130,10 @@ async fn follow(
             // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
             return;
         }
-        told.send_modify(|told| *told += 1);
+        // What was updated is told by itself.
+        let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
+        if !is_echo {
+            told.send_modify(|told| *told += 1);
+        }
     }
 }
