@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination_tests::harness::Redis;
+use coordination::Coordinator;
+use coordination_tests::harness::{Redis, Server};
+use tokio::task::block_in_place;
 
 use super::{Cost, Counted, SOON, WAITERS, every};
 
@@ -36,6 +38,53 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     println!("{rounds} uncontended acquires and releases: {cost:?}");
     // A heartbeat may be among them, and nothing else.
     assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost:?}");
+}
+
+/// Where nobody observes a queue, scripts tell nobody, and a lock that is free stands in no sorted set.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uncontended_lock_is_few_commands() {
+    let redis = block_in_place(Redis::one);
+    let url = redis.url(&redis.authority(), "");
+    let client = Coordinator::builder().connect(&url).await.expect("the server is there");
+    let lock = client.lock("uncontended").expect("a good name");
+    let cycle = async || {
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        guard.release().await.expect("the server confirms");
+    };
+    cycle().await;
+    let rounds = 20;
+    let before = block_in_place(|| commands(&redis));
+    for _ in 0..rounds {
+        cycle().await;
+    }
+    let run = block_in_place(|| commands(&redis)) - before;
+    println!("{rounds} uncontended acquires and releases: {run} commands within scripts");
+    // Six to enter and four to leave; a heartbeat may be among them.
+    assert!((10 * rounds..=10 * rounds + 20).contains(&run), "{run}");
+    // A second one, and all stand in line.
+    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+    let keys = || block_in_place(|| redis.ask(&["KEYS", "*lock/uncontended"]).texts());
+    assert_eq!(keys(), ["{coordination}:alone:lock/uncontended"]);
+    assert!(lock.try_acquire().await.expect("the server answers").is_none());
+    assert_eq!(keys(), ["{coordination}:exclusive:lock/uncontended"]);
+    guard.release().await.expect("the server confirms");
+    assert!(keys().is_empty());
+}
+
+/// The commands that the server ran within scripts, of those that ours have.
+fn commands(redis: &Redis) -> u64 {
+    let info = redis.ask(&["INFO", "commandstats"]).text().unwrap_or_default();
+    let is_ours = |name: &str| {
+        ["h", "z", "get", "set", "del", "exists", "time", "publish"]
+            .iter()
+            .any(|begin| name.starts_with(begin))
+            && name != "hello"
+    };
+    info.lines()
+        .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
+        .filter(|(name, _)| is_ours(name))
+        .filter_map(|(_, rest)| rest.split(',').next()?.parse::<u64>().ok())
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

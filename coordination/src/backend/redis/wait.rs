@@ -87,7 +87,8 @@ impl Redis {
                     if !is_expected {
                         following = Some(self.in_time(self.connections.follow(&queue)).await?);
                     }
-                    match self.in_time(self.look(&queue, entry, seq, waiter)).await? {
+                    let look = self.look(&queue, entry, seq, waiter, following.is_some());
+                    match self.in_time(look).await? {
                         Some(left) => Instant::now() + left,
                         None => return Ok(()),
                     }
@@ -111,12 +112,14 @@ impl Redis {
         entry: &EntryRef,
         seq: u64,
         waiter: Mode,
+        listens: bool,
     ) -> Result<Option<Duration>> {
         let call = Call::new("watch", Script::Look)
             .with(queue)
             .with(entry.id.as_str())
             .with_number(seq)
-            .with(word_for(waiter));
+            .with(word_for(waiter))
+            .with(if listens { "1" } else { "" });
         let mut answer = self.connections.call(&call).await?;
         answer.is_ok().then(|| answer.natural().map(Duration::from_micros)).transpose()
     }

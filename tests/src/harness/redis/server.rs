@@ -30,6 +30,14 @@ for _, mode in ipairs({ 'exclusive', 'shared' }) do
     end
   end
 end
+local begin = base .. 'alone:'
+for _, key in ipairs(redis.call('KEYS', begin .. ARGV[2] .. '/*')) do
+  local seq, id = string.match(redis.call('GET', key), '^(%d+) (.*)$')
+  local session = base .. 'session:' .. string.sub(id, 1, 16)
+  if tonumber(redis.call('HGET', session, 'expires') or 0) > now then
+    found[#found + 1] = { string.sub(key, #begin + 1), id, tonumber(seq) }
+  end
+end
 table.sort(found, function(one, other) return one[3] < other[3] end)
 return found";
 
@@ -124,7 +132,8 @@ impl Server for Redis {
 
     fn token_of(&self, entry: &str) -> u64 {
         let score = |key: &String| self.ask(&["ZSCORE", key, id_of(entry)]).text()?.parse().ok();
-        keys_of(entry).iter().find_map(score).unwrap_or_default()
+        let alone = self.alone(entry);
+        alone.or_else(|| keys_of(entry).iter().find_map(score)).unwrap_or_default()
     }
 
     fn session_of(&self, entry: &str) -> Option<String> {
@@ -143,6 +152,9 @@ impl Server for Redis {
 
     fn delete_entry(&self, entry: &str) -> bool {
         let remove = |key: &String| self.ask(&["ZREM", key, id_of(entry)]) == Reply::Number(1);
+        if self.alone(entry).is_some() {
+            return self.ask(&["DEL", &key_of(entry, "alone")]) == Reply::Number(1);
+        }
         keys_of(entry).iter().any(remove)
     }
 
@@ -171,11 +183,24 @@ impl Server for Redis {
     }
 }
 
-/// Where the entry stands, if it does.
+impl Redis {
+    /// The entry's number, if it is alone in its queue.
+    fn alone(&self, entry: &str) -> Option<u64> {
+        let text = self.ask(&["GET", &key_of(entry, "alone")]).text()?;
+        let (seq, id) = text.split_once(' ')?;
+        (id == id_of(entry)).then(|| seq.parse().ok())?
+    }
+}
+
+/// Where the entry stands, if it does and others beside it.
 fn keys_of(entry: &str) -> [String; 2] {
+    ["exclusive", "shared"].map(|mode| key_of(entry, mode))
+}
+
+fn key_of(entry: &str, kind: &str) -> String {
     let mut words = entry.split(' ');
     let (namespace, queue) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    ["exclusive", "shared"].map(|mode| format!("{{{namespace}}}:{mode}:{queue}"))
+    format!("{{{namespace}}}:{kind}:{queue}")
 }
 
 fn id_of(entry: &str) -> &str {

@@ -1,31 +1,47 @@
 -- The short way of enter.lua, before any function is made: nothing is odd, and no share is there.
+--
+-- Whoever comes to a free lock needs no time: its client knows when its own lease ends, and before us.
 do
-  local base = string.sub(KEYS[1], 1, -6)
-  local session, queue, id = base .. 'session:' .. ARGV[2], ARGV[4], ARGV[5]
-  local field, set = 'entry:' .. queue .. '/' .. id, base .. 'exclusive:' .. queue
-  local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'started', 'longest')
-  local found = redis.call('HMGET', session, 'expires', 'generation', field)
-  if ARGV[6] == 'exclusive' and clock[1] == ARGV[1] and found[2] == ARGV[3] and not found[3]
-    and redis.call('EXISTS', base .. 'shared:' .. queue) == 0 then
-    local time, length = redis.call('TIME'), tonumber(ARGV[8])
-    local now = time[1] * 1000000 + time[2] + clock[2]
-    if length < 0 then length = math.max(-length, tonumber(clock[5])) end
-    if now > tonumber(clock[3]) and now < tonumber(found[1]) and now >= clock[4] + length then
-      local newest = redis.call('ZREVRANGE', set, 0, 0, 'WITHSCORES')
-      local before, its, left, text = newest[1], tonumber(newest[2])
-      if before then
-        local owner = base .. 'session:' .. string.sub(before, 1, 16)
-        local lease = redis.call('HMGET', owner, 'expires', 'entry:' .. queue .. '/' .. before)
-        left, text = (tonumber(lease[1]) or 0) - now, lease[2]
+  local queue, id = ARGV[4], ARGV[5]
+  local base, field = string.sub(KEYS[1], 1, -6), 'entry:' .. queue .. '/' .. id
+  local alone, set, shared = base .. 'alone:' .. queue, base .. 'exclusive:' .. queue, base .. 'shared:' .. queue
+  local session, answer = base .. 'session:' .. ARGV[2], nil
+  local clock = redis.call('HMGET', KEYS[1], 'up:' .. ARGV[8], 'last', 'heard')
+  if ARGV[6] == 'exclusive' and clock[1] == ARGV[1]
+    and redis.call('HGET', session, 'generation') == ARGV[3] then
+    local number = clock[2] + 1
+    local seq = string.format('%.0f', number)
+    if redis.call('EXISTS', alone, set, shared) == 0 then
+      redis.call('SET', alone, seq .. ' ' .. id)
+      answer = { 'ok', number }
+    elseif redis.call('EXISTS', shared) == 0 and redis.call('HEXISTS', session, field) == 0 then
+      local first, its, before = redis.call('GET', alone), nil, nil
+      if first then
+        its, before = string.match(first, '^(%d+) (.*)$')
+      else
+        local newest = redis.call('ZREVRANGE', set, 0, 0, 'WITHSCORES')
+        before, its = newest[1], newest[2]
       end
-      if not before or (left > 0 and text) then
-        local seq = string.format('%.0f', now)
-        redis.call('HSET', KEYS[1], 'last', seq)
-        redis.call('ZADD', set, seq, id)
-        redis.call('HSET', session, field, ARGV[7])
-        redis.call('PUBLISH', base .. 'queue:' .. queue, 'entered')
-        return { 'ok', now, before, its, left, text }
+      local owner = base .. 'session:' .. string.sub(before, 1, 16)
+      local lease = redis.call('HMGET', owner, 'expires', 'entry:' .. queue .. '/' .. before)
+      local time = redis.call('TIME')
+      local now = time[1] * 1000000 + time[2] + redis.call('HGET', KEYS[1], 'offset')
+      local left = (tonumber(lease[1]) or 0) - now
+      if left > 0 and lease[2] then
+        if first then
+          redis.call('DEL', alone)
+          redis.call('ZADD', set, its, before, seq, id)
+        else
+          redis.call('ZADD', set, seq, id)
+        end
+        answer = { 'ok', number, before, tonumber(its), left, lease[2] }
       end
+    end
+    if answer then
+      redis.call('HSET', KEYS[1], 'last', seq)
+      redis.call('HSET', session, field, ARGV[7])
+      if clock[3] then redis.call('PUBLISH', base .. 'queue:' .. queue, 'entered') end
+      return answer
     end
   end
 end

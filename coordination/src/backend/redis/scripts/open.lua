@@ -13,6 +13,12 @@ redis.call('HSET', base .. 'session:' .. id, 'member', member, 'channel', channe
   'expires', expires, 'generation', generation)
 redis.call('ZADD', base .. 'sessions', expires, id)
 redis.call('SET', base .. 'member:' .. member, id)
-if tonumber(lease) > longest then redis.call('HSET', KEYS[1], 'longest', lease) end
+if tonumber(lease) > longest then
+  redis.call('HSET', KEYS[1], 'longest', lease)
+  -- A server is to be up for longer from now on.
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if string.sub(field, 1, 3) == 'up:' then redis.call('HDEL', KEYS[1], field) end
+  end
+end
 keep()
 return { 'ok' }

@@ -4,16 +4,20 @@
 -- is never set back, and goes on at once where the server's was. Times are microseconds.
 --
 --   clock            hash: offset, last, epoch; of which server it is, when that started, whether it forgets
---                    when it restarts; the longest lease
+--                    when it restarts; the longest lease; heard: until when somebody may listen to what
+--                    happens in queues; up:<length>: the server that has been up for as long as clients want
+--                    that say so, up: for the longest lease
 --   sessions         sorted set: session by its end
 --   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
 --   member:<member>  which session has the member id
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
+--   alone:<queue>    number and id of an exclusive entry that came to an empty queue: it joins the sorted
+--                    set when another comes
 --   values:<kind>    hash: a queue's value by its name, after its version
 --   closed:<id>      a session that was closed before it was opened
 
 local base = string.sub(KEYS[1], 1, -6)
-local now, last, started, longest, epoch, forgets
+local now, last, started, longest, epoch, forgets, heard
 local finish
 
 -- A number as text: Lua's own conversion keeps 14 digits.
@@ -24,12 +28,12 @@ end
 -- Reads the clock; false: this server has not been greeted since it started, or lost its data.
 local function tick()
   local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'started', 'longest', 'epoch',
-    'forgets')
+    'forgets', 'heard')
   if clock[1] ~= ARGV[1] then return false end
   local time = redis.call('TIME')
   local offset = tonumber(clock[2])
   last, started, longest = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5])
-  epoch, forgets = clock[6], clock[7] == '1'
+  epoch, forgets, heard = clock[6], clock[7] == '1', tonumber(clock[8])
   now = time[1] * 1000000 + time[2] + offset
   if now < last then
     redis.call('HSET', KEYS[1], 'offset', digits(offset + last - now))
@@ -61,6 +65,22 @@ local function field_of(queue, entry)
   return 'entry:' .. queue .. '/' .. entry
 end
 
+-- The entry that is alone in its queue, if one is: its id and number.
+local function loner(queue)
+  local alone = redis.call('GET', base .. 'alone:' .. queue)
+  if not alone then return end
+  local seq, id = string.match(alone, '^(%d+) (.*)$')
+  return id, tonumber(seq)
+end
+
+-- From now on all entries of the queue stand in its sorted sets.
+local function line_up(queue)
+  local id, seq = loner(queue)
+  if not id then return end
+  redis.call('DEL', base .. 'alone:' .. queue)
+  redis.call('ZADD', base .. 'exclusive:' .. queue, digits(seq), id)
+end
+
 local function newest_before(set, seq)
   local found = redis.call(
     'ZREVRANGEBYSCORE', set, '(' .. digits(seq), '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -83,7 +103,9 @@ local function tell(queue, gone, waiter, seq, mode)
   if not found[1] then return end
   if tonumber(found[2]) <= now then return finish(string.sub(waiter, 1, 16)) end
   -- In quarantine he is to ask: the server knows the longest lease only.
-  local is_turn = not (forgets and now < started + longest) and not before(queue, mode, tonumber(seq))
+  local is_up = not forgets or now >= started + longest
+  if is_up then redis.call('HSET', KEYS[1], 'up:', ARGV[1]) end
+  local is_turn = is_up and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
   local words = { queue, digits(gone), mode, seq, turn }
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
@@ -108,11 +130,19 @@ end
 
 -- Tells observers of the queue what happened.
 local function publish(queue, what)
-  redis.call('PUBLISH', base .. 'queue:' .. queue, what)
+  if heard then redis.call('PUBLISH', base .. 'queue:' .. queue, what) end
+end
+
+-- Somebody listens to a queue: what happens is told for as long as he takes to say so again, and longer.
+local function hear()
+  if heard and heard > now + 15000000 then return end
+  heard = now + 30000000
+  redis.call('HSET', KEYS[1], 'heard', digits(heard))
 end
 
 -- Removes an entry: the one with this number, if one is given.
 local function remove(queue, id, only)
+  line_up(queue)
   local set, is_exclusive = base .. 'exclusive:' .. queue, true
   local seq = redis.call('ZSCORE', set, id)
   if not seq then
@@ -191,6 +221,8 @@ local function place_of(queue, id)
   if seq then return tonumber(seq), 'exclusive' end
   seq = redis.call('ZSCORE', base .. 'shared:' .. queue, id)
   if seq then return tonumber(seq), 'shared' end
+  local alone, its = loner(queue)
+  if alone == id then return its, 'exclusive' end
 end
 
 -- How long nothing is granted yet, for a client that wants the server to be up for so long (negative: or for

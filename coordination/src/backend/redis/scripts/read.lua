@@ -3,6 +3,8 @@ if not tick() then return { 'stranger' } end
 local queue, kind, name = unpack(ARGV, 2, 4)
 sweep()
 keep()
+hear()
+line_up(queue)
 local answer = { 'ok', now, epoch, -1, redis.call('HGET', base .. 'values:' .. kind, name) }
 for _, mode in ipairs({ 'exclusive', 'shared' }) do
   local all = redis.call('ZRANGE', base .. mode .. ':' .. queue, 0, -1, 'WITHSCORES')

@@ -7,6 +7,7 @@ local expires = digits(now + lease)
 redis.call('HSET', base .. 'session:' .. id, 'expires', expires)
 redis.call('ZADD', base .. 'sessions', expires, id)
 keep()
+if heard and heard < now then redis.call('HDEL', KEYS[1], 'heard') end
 sweep()
 local gone = { 'ok' }
 for at = 4, #ARGV, 2 do

@@ -10,6 +10,7 @@ local version = value and string.match(value, '^(%d+) ') or ''
 if version ~= expected then return { 'other', value } end
 if if_empty == '1' then
   sweep()
+  line_up(queue)
   if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
     return { 'other', value }
   end
