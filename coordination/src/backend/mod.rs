@@ -46,7 +46,7 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod registry;
-#[cfg(any(feature = "consul", feature = "etcd"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 mod rotation;
 #[cfg(feature = "_network")]
 mod stored;

@@ -94,6 +94,7 @@ impl<C> Rotation<C> {
         }
     }
 
+    #[cfg(any(feature = "consul", feature = "etcd"))]
     pub(super) fn servers(&self) -> usize {
         self.servers
     }
@@ -122,6 +123,7 @@ impl<C> Rotation<C> {
     }
 
     /// Whether no answer has come since a connection was given up.
+    #[cfg(any(feature = "consul", test))]
     pub(super) fn is_failing(&self) -> bool {
         self.current().failures > 0
     }

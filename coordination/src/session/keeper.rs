@@ -202,7 +202,9 @@ impl Keeper {
     async fn reopen(&mut self, old: SessionId, new: SessionId) -> Option<Option<Stop>> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
-        let longest = settings.max_backoff.min(2 * settings.ttl);
+        // A store that is back is to be used again within two leases and five seconds (contract L5); and what a backend
+        // waits between its connections comes on top.
+        let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
         let mut remains = Some(old);
         loop {
@@ -215,8 +217,14 @@ impl Keeper {
                         remains = None;
                     }
                 }
-                let opening = open(&*session.backend, settings, new);
-                session.attempt(Some(settings.ttl), "open", opening).await
+                // Several steps on some stores, and nobody's hold depends on them: more than a heartbeat may take. What
+                // was given up too early is found by the next try, when too much of its lease may be over.
+                let limit = session.attempt_timeout(Some(settings.ttl)).max(settings.ttl / 6);
+                let opening = tokio::time::timeout(limit, open(&*session.backend, settings, new));
+                opening.await.unwrap_or_else(|_| {
+                    let message = format!("no answer within {limit:?}");
+                    Err(Error::new(ErrorKind::Unavailable, "open", message))
+                })
             };
             let opened = tokio::select! {
                 biased;

@@ -24,11 +24,11 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let lock = server.lock("uncontended");
     let rounds = 10;
     let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost:?}");
+    println!("{rounds} uncontended acquires and releases: {cost}");
     assert_eq!(cost.requests, 2 * rounds);
     assert_eq!(cost.served(), 2 * rounds as i64);
     // Heartbeats may be among the messages, and nothing else.
-    assert!((2 * rounds..=2 * rounds + 2).contains(&cost.sent), "{cost:?}");
+    assert!((2 * rounds..=2 * rounds + 2).contains(&cost.sent), "{cost}");
 }
 
 /// Held for a while it is watched: one stream for all that is watched, and a read for a key that is
@@ -39,11 +39,11 @@ async fn a_lock_that_is_held_for_a_while_is_watched() {
     let lock = server.lock("held");
     let hold = || server.hold(&lock, Duration::from_millis(200));
     let first = server.cost(hold()).await;
-    println!("the first lock held for 200 ms: {first:?}");
+    println!("the first lock held for 200 ms: {first}");
     assert_eq!((first.requests, first.served()), (4, 4));
     assert_eq!((first.of("Watch"), first.of("Range")), (1, 1));
     let second = server.cost(hold()).await;
-    println!("the second lock held for 200 ms: {second:?}");
+    println!("the second lock held for 200 ms: {second}");
     // The key is watched still, from before this entry was put: nothing can have been missed.
     assert_eq!((second.requests, second.served()), (2, 2));
     assert_eq!((second.of("Watch"), second.of("Range")), (0, 0));
@@ -58,7 +58,7 @@ async fn a_try_in_vain_is_two_requests() {
     // The watch on its own entry is there.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let cost = server.cost(server.try_in_vain(&lock)).await;
-    println!("a try in vain: {cost:?}");
+    println!("a try in vain: {cost}");
     assert_eq!((cost.requests, cost.served()), (2, 2));
     guard.release().await.expect("the store confirms");
 }
@@ -69,13 +69,13 @@ async fn idle_waiters_cost_nothing_but_heartbeats() {
     let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
     let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle:?}");
+    println!("{WAITERS} idle waiters for 3 s: {idle}");
     assert_eq!(idle.requests, 0);
     assert_eq!(idle.served(), 0);
-    assert!((2..=4).contains(&idle.sent), "a heartbeat each second: {idle:?}");
+    assert!((2..=4).contains(&idle.sent), "a heartbeat each second: {idle}");
     let handing = server.hand_over(guard, waiting).await;
     // Leave, and look where one stands; a read more where the watch came late.
-    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing:?}");
+    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
 }
 
@@ -85,21 +85,21 @@ async fn a_group_is_a_few_requests() {
     let server = counted().await;
     let group = server.client.group("counted").expect("a good name");
     let cost = server.cost(async { group.create().await.expect("there is none") }).await;
-    assert_eq!(cost.requests, 1, "create: {cost:?}");
+    assert_eq!(cost.requests, 1, "create: {cost}");
     let mut membership = None;
     let joining = async { membership = Some(group.join(&1).await.expect("it is let in")) };
     let cost = server.cost(joining).await;
-    println!("joining a group: {cost:?}");
-    assert_eq!(cost.requests, 2, "join: {cost:?}");
+    println!("joining a group: {cost}");
+    assert_eq!(cost.requests, 2, "join: {cost}");
     // Then its own entry is watched.
     let cost = server.cost(tokio::time::sleep(Duration::from_millis(200))).await;
-    println!("staying in a group: {cost:?}");
-    assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost:?}");
+    println!("staying in a group: {cost}");
+    assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost}");
     let membership = membership.expect("it has joined");
     let cost = server.cost(async { membership.update(&2).await.expect("it is in") }).await;
-    assert_eq!(cost.requests, 1, "update: {cost:?}");
+    assert_eq!(cost.requests, 1, "update: {cost}");
     let cost = server.cost(async { drop(group.members().await.expect("it is there")) }).await;
-    assert_eq!(cost.requests, 1, "members: {cost:?}");
+    assert_eq!(cost.requests, 1, "members: {cost}");
 
     let mut watches = Vec::new();
     let watching = async {
@@ -108,8 +108,8 @@ async fn a_group_is_a_few_requests() {
         }
     };
     let cost = server.cost(watching).await;
-    println!("ten watches: {cost:?}");
-    assert_eq!(cost.requests, 1, "watch: {cost:?}");
+    println!("ten watches: {cost}");
+    assert_eq!(cost.requests, 1, "watch: {cost}");
     tokio::time::sleep(Duration::from_millis(500)).await;
     let changing = async {
         membership.update(&3).await.expect("it is in");
@@ -118,14 +118,14 @@ async fn a_group_is_a_few_requests() {
         }
     };
     let cost = server.cost(changing).await;
-    println!("an update, told to ten watches: {cost:?}");
-    assert_eq!(cost.requests, 2, "{cost:?}");
+    println!("an update, told to ten watches: {cost}");
+    assert_eq!(cost.requests, 2, "{cost}");
     drop(watches);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let cost = server.cost(async { membership.leave().await.expect("it is in") }).await;
-    assert_eq!(cost.requests, 1, "leave: {cost:?}");
+    assert_eq!(cost.requests, 1, "leave: {cost}");
     let cost = server.cost(async { group.delete().await.expect("it is empty") }).await;
-    assert_eq!(cost.requests, 2, "delete: {cost:?}");
+    assert_eq!(cost.requests, 2, "delete: {cost}");
 }
 
 /// The numbers on the recipes' pages. Each is counted from its second use on: the first one stores the limits.

@@ -10,7 +10,7 @@ mod redis;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use coordination::{Builder, Coordinator, Lock, LockGuard};
 use coordination_tests::harness::{Direction, Proxy, Server};
@@ -27,13 +27,11 @@ struct Counted {
 }
 
 /// What was counted between two moments.
-#[derive(Debug)]
 struct Cost {
     requests: u64,
     /// Messages to the server; heartbeats' and watches' among them.
     sent: u64,
     /// Messages from it.
-    #[expect(dead_code, reason = "printed")]
     received: u64,
     /// As the server counts them.
     by_kind: BTreeMap<String, i64>,
@@ -100,17 +98,8 @@ impl Counted {
             }
         };
         let cost = self.cost(handing).await;
-        println!("{WAITERS} hand-overs: {cost:?}");
+        println!("{WAITERS} hand-overs: {cost}");
         cost
-    }
-
-    /// Waits until a request was made, a heartbeat, and is over.
-    async fn after_a_heartbeat(&self) {
-        let beat = self.proxy.requests();
-        while self.proxy.requests() == beat {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
     /// Counts what `work` costs.
@@ -138,6 +127,14 @@ impl Counted {
     }
 }
 
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, sent, received, by_kind } = self;
+        write!(f, "{requests} requests, {sent} messages sent and {received} received; {by_kind:?}")
+    }
+}
+
+#[cfg(any(feature = "etcd", feature = "redis"))]
 impl Cost {
     /// How many requests the server counted.
     #[cfg(feature = "etcd")]
@@ -145,7 +142,6 @@ impl Cost {
         self.by_kind.values().sum()
     }
 
-    #[cfg(any(feature = "etcd", feature = "redis"))]
     fn of(&self, kind: &str) -> i64 {
         self.by_kind.get(kind).copied().unwrap_or_default()
     }

@@ -35,9 +35,9 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let lock = server.lock("uncontended");
     let rounds = 10;
     let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost:?}");
+    println!("{rounds} uncontended acquires and releases: {cost}");
     // A heartbeat may be among them, and nothing else.
-    assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost:?}");
+    assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost}");
 }
 
 /// Where nobody observes a queue, scripts tell nobody, and a lock that is free stands in no sorted set.
@@ -93,9 +93,9 @@ async fn idle_waiters_cost_nothing_but_heartbeats() {
     let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
     let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle:?}");
-    assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle:?}");
+    println!("{WAITERS} idle waiters for 3 s: {idle}");
+    assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle}");
     let handing = server.hand_over(guard, waiting).await;
     // Each leaves, and hears that it is its turn.
-    assert!(handing.sent <= WAITERS as u64 + 3, "{handing:?}");
+    assert!(handing.sent <= WAITERS as u64 + 3, "{handing}");
 }

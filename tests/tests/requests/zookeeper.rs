@@ -29,8 +29,8 @@ async fn an_uncontended_lock_is_two_requests_and_its_release_another() {
     let rounds = 100;
     let began = Instant::now();
     let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost:?}");
-    assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost:?}");
+    println!("{rounds} uncontended acquires and releases: {cost}");
+    assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,9 +43,9 @@ async fn a_lock_that_is_held_for_a_while_is_watched() {
     };
     hold().await;
     let cost = server.cost(hold()).await;
-    println!("a lock held for 200 ms: {cost:?}");
+    println!("a lock held for 200 ms: {cost}");
     // The watch, and its end.
-    assert!((4..=6).contains(&cost.requests), "{cost:?}");
+    assert!((4..=6).contains(&cost.requests), "{cost}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,8 +56,8 @@ async fn a_try_in_vain_is_three_requests() {
     // The watch on its own node is there.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let cost = server.cost(server.try_in_vain(&lock)).await;
-    println!("a try in vain: {cost:?}");
-    assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost:?}");
+    println!("a try in vain: {cost}");
+    assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost}");
     guard.release().await.expect("the store confirms");
 }
 
@@ -67,9 +67,9 @@ async fn idle_waiters_cost_nothing_but_heartbeats() {
     let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
     let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle:?}");
-    assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle:?}");
+    println!("{WAITERS} idle waiters for 3 s: {idle}");
+    assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle}");
     let handing = server.hand_over(guard, waiting).await;
     // Leave, and look where one stands.
-    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing:?}");
+    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
 }

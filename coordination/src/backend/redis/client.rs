@@ -19,14 +19,12 @@ use super::link::{Link, connect_timeout, probe};
 use super::script::{Answer, Call, Script};
 use super::server::{Keeps, Server};
 use super::watch::{Following, Hub};
+use crate::backend::rotation::{Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::retry::DecorrelatedJitter;
 
 /// How long the first connection may take.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
-/// While a session can still be saved, a connection is tried at least this often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How long a refusal is believed: twenty tries a minute (contract F-49).
 const REFUSED: Duration = Duration::from_secs(3);
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
@@ -37,9 +35,8 @@ const IN_FLIGHT: usize = 64;
 /// The places, and the connection in use.
 pub(super) struct Connections {
     link: Link,
-    current: Mutex<Current>,
-    /// Rises whenever a connection is given up; the number of the connection in use.
-    epoch: watch::Sender<u64>,
+    rotation: Rotation<Arc<Connection>>,
+    told: Mutex<Told>,
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
     in_flight: Semaphore,
@@ -47,33 +44,17 @@ pub(super) struct Connections {
     making: Mutex<Option<watch::Receiver<Made>>>,
     /// Held while what is listened to changes.
     subscribing: tokio::sync::Mutex<()>,
-    /// Between connections once all places have failed, while a session can still be saved.
-    hurry: DecorrelatedJitter,
-    /// The same, when it is too late for that: nothing was heard for as long as the lease.
-    calm: DecorrelatedJitter,
-    lease: Duration,
     /// The key of the namespace's clock.
     clock: String,
     hub: Arc<Hub>,
 }
 
-struct Current {
-    connection: Option<Arc<Connection>>,
-    index: usize,
-    /// When the last answer came on this connection.
-    heard: Option<Instant>,
-    /// Connections given up since an answer came.
-    failures: usize,
-    /// When an answer came on any connection; `None`: never.
-    heard_at_all: Option<Instant>,
-    begun: Instant,
-    hurry: DecorrelatedJitter,
-    calm: DecorrelatedJitter,
-    /// No new connection before this.
-    pause_until: Option<Instant>,
+/// What servers have said so far.
+#[derive(Default)]
+struct Told {
     /// Why we are not let in, and until when that is believed.
     refused: Option<(Instant, Failure)>,
-    /// The server that was greeted last.
+    /// The server that was greeted last; `None`: there was none yet.
     run_id: Option<String>,
 }
 
@@ -90,15 +71,6 @@ pub(super) struct Connection {
     sent: AtomicU16,
 }
 
-/// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
-struct Attempt<'a> {
-    connections: &'a Connections,
-    epoch: u64,
-    started: Instant,
-    /// Whether the connection failed; `None`: not known, the call was dropped.
-    failed: Option<bool>,
-}
-
 impl Connections {
     pub(super) fn new(
         mut config: Config,
@@ -111,33 +83,15 @@ impl Connections {
             // Contract R4: a thousand clients must not all come to the same one.
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::random::rng());
         }
-        let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
-        let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
-        let longest = settings.max_backoff.min(settings.ttl);
-        let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
+        let link = Link::new(config);
         Self {
-            link: Link::new(config),
-            current: Mutex::new(Current {
-                connection: None,
-                index: 0,
-                heard: None,
-                failures: 0,
-                heard_at_all: None,
-                begun: Instant::now(),
-                hurry,
-                calm,
-                pause_until: None,
-                refused: None,
-                run_id: None,
-            }),
-            epoch: watch::Sender::new(1),
+            rotation: Rotation::new(link.places(), settings, patience),
+            link,
+            told: Mutex::default(),
             patience,
             in_flight: Semaphore::new(IN_FLIGHT),
             making: Mutex::default(),
             subscribing: tokio::sync::Mutex::new(()),
-            hurry,
-            calm,
-            lease: settings.ttl,
             clock,
             hub,
         }
@@ -151,7 +105,7 @@ impl Connections {
         if let Some(found) = self.connected() {
             return Ok(found);
         }
-        if let Some((until, failure)) = &self.current().refused
+        if let Some((until, failure)) = &self.told().refused
             && Instant::now() < *until
         {
             return Err(failure.clone());
@@ -178,11 +132,8 @@ impl Connections {
         if let Some(found) = self.connected() {
             return Ok(found);
         }
-        let (index, epoch, pause_until, is_first) = {
-            let current = self.current();
-            let is_first = current.heard_at_all.is_none();
-            (current.index, *self.epoch.borrow(), current.pause_until, is_first)
-        };
+        let Turn { index, epoch, pause_until } = self.rotation.turn();
+        let is_first = self.told().run_id.is_none();
         if let Some(moment) = pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
@@ -196,17 +147,14 @@ impl Connections {
         let connection = match connected {
             Ok(connection) => Arc::new(connection),
             Err(failure) => {
-                self.give_up(epoch);
+                self.rotation.give_up(epoch);
                 if failure.is_refusal() && !is_first {
-                    self.current().refused = Some((Instant::now() + REFUSED, failure.clone()));
+                    self.told().refused = Some((Instant::now() + REFUSED, failure.clone()));
                 }
                 return Err(failure);
             }
         };
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.connection = Some(Arc::clone(&connection));
-        }
+        self.rotation.install(Arc::clone(&connection), epoch);
         Ok(connection)
     }
 
@@ -239,7 +187,7 @@ impl Connections {
                     }
                 }
                 PushKind::Disconnection => {
-                    connections.upgrade().into_iter().for_each(|all| all.give_up(epoch));
+                    connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
                 }
                 _ => {}
             }
@@ -264,9 +212,9 @@ impl Connections {
         let connection = Connection { epoch, server, redis, clock, sent: AtomicU16::new(0) };
         let run_id = &connection.server.run_id;
         // Otherwise its clock knows it, or says that it does not.
-        if self.current().run_id.as_ref() != Some(run_id) {
+        if self.told().run_id.as_ref() != Some(run_id) {
             connection.greet().await?;
-            self.current().run_id = Some(run_id.clone());
+            self.told().run_id = Some(run_id.clone());
         }
         Ok(connection)
     }
@@ -276,7 +224,7 @@ impl Connections {
     }
 
     fn connected(&self) -> Option<Arc<Connection>> {
-        self.current().connection.clone()
+        self.rotation.connected().map(|(connection, _)| connection)
     }
 
     /// The first call of all: who is there?
@@ -313,51 +261,12 @@ impl Connections {
 
     /// Which server it was that was greeted last: another one for each start of its process.
     pub(super) fn run_id(&self) -> Option<String> {
-        self.current().run_id.clone()
+        self.told().run_id.clone()
     }
 
     /// Told of every connection that is given up; its value is the number of the one in use.
     pub(super) fn epochs(&self) -> watch::Receiver<u64> {
-        self.epoch.subscribe()
-    }
-
-    /// Gives up a connection, unless that was done already.
-    fn give_up(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.connection = None;
-            current.heard = None;
-            current.failures += 1;
-            if current.failures >= self.link.places() {
-                let heard = current.heard_at_all.unwrap_or(current.begun);
-                let is_too_late = heard.elapsed() > self.lease;
-                let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
-                let pause = delays.next_delay();
-                current.pause_until = Some(Instant::now() + pause);
-            }
-            current.index = (current.index + 1) % self.link.places();
-            self.epoch.send_modify(|epoch| *epoch += 1);
-        }
-    }
-
-    /// An answer came, if only of an error.
-    fn heard(&self, epoch: u64) {
-        let mut current = self.current();
-        if *self.epoch.borrow() == epoch {
-            current.heard = Some(Instant::now());
-            current.heard_at_all = current.heard;
-            if current.failures > 0 {
-                current.failures = 0;
-                (current.hurry, current.calm) = (self.hurry, self.calm);
-                current.pause_until = None;
-            }
-        }
-    }
-
-    /// Whether nothing came for too long a time, while a call of this start was waiting.
-    fn is_silent(&self, started: Instant) -> bool {
-        let is_long_ago = |at: Instant| at.elapsed() >= self.patience;
-        is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
+        self.rotation.epochs()
     }
 
     /// Makes a call on the connection in use.
@@ -408,29 +317,14 @@ impl Connections {
         epoch: u64,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T> {
-        let mut attempt =
-            Attempt { connections: self, epoch, started: Instant::now(), failed: None };
+        let attempt = self.rotation.attempt(epoch);
         let outcome = work.await;
-        attempt.failed = Some(matches!(&outcome, Err(failure) if failure.is_broken));
+        attempt.ended(matches!(&outcome, Err(failure) if failure.is_broken));
         outcome.map_err(|failure| failure.error)
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let connections = self.connections;
-        match self.failed {
-            Some(true) => connections.give_up(self.epoch),
-            Some(false) => connections.heard(self.epoch),
-            // A caller who lost interest early says nothing about the connection. One whose time ran
-            // out does, unless others got answers meanwhile: then it is slow, and not silent.
-            None if connections.is_silent(self.started) => connections.give_up(self.epoch),
-            None => {}
-        }
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
