@@ -44,45 +44,48 @@ impl Age {
 
 impl Entries {
     /// The entries of all nodes of a queue, or which of those that may be entries have to be read. `updated` is the one
-    /// that was last. `None`: it was later that somebody else has looked.
+    /// that was last; `fresh` was read at that age.
     pub(super) fn look(
         &self,
         queue: &QueueKey,
         age: Age,
         updated: &[u8],
+        fresh: &HashMap<String, Written>,
         names: &[String],
         is_entry: impl Fn(&str) -> bool,
-    ) -> Option<Result<Vec<Written>, Vec<String>>> {
+    ) -> Result<Vec<Written>, Vec<String>> {
         let mut queues = self.queues();
         if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
             queues.clear();
         }
         let new = || Known { age, entries: HashMap::new() };
         let known = queues.entry(queue.clone()).or_insert_with(new);
-        known.grow(age, updated)?;
+        let known = match known.grow(age, updated) {
+            true => {
+                known
+                    .entries
+                    .extend(fresh.iter().map(|(name, entry)| (name.clone(), entry.clone())));
+                &mut known.entries
+            }
+            // Somebody else has looked since, and what is known is of then.
+            false => &mut fresh.clone(),
+        };
         let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
         for name in names {
-            match known.entries.get(name) {
+            match known.get(name) {
                 Some(entry) => entries.push(entry.clone()),
                 None if is_entry(name) => unknown.push(name.clone()),
                 None => {}
             }
         }
         if !unknown.is_empty() {
-            return Some(Err(unknown));
+            return Err(unknown);
         }
-        if known.entries.len() > entries.len() {
+        if known.len() > entries.len() {
             let names: HashSet<_> = names.iter().collect();
-            known.entries.retain(|name, _| names.contains(name));
+            known.retain(|name, _| names.contains(name));
         }
-        Some(Ok(entries))
-    }
-
-    /// A node was read at that age.
-    pub(super) fn learn(&self, queue: &QueueKey, age: Age, name: &str, entry: Written) {
-        if let Some(known) = self.queues().get_mut(queue).filter(|known| known.age == age) {
-            known.entries.insert(name.to_owned(), entry);
-        }
+        Ok(entries)
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Known>> {
@@ -91,15 +94,15 @@ impl Entries {
 }
 
 impl Known {
-    /// Forgets what may have changed until that age; `None`: it is older.
-    fn grow(&mut self, age: Age, updated: &[u8]) -> Option<()> {
+    /// Forgets what may have changed until that age; false: it is older.
+    fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();
         } else if self.age.made > age.made {
-            return None;
+            return false;
         } else {
             match age.updates.wrapping_sub(self.age.updates) {
-                ..0 => return None,
+                ..0 => return false,
                 0 => {}
                 1 => {
                     let updated = String::from_utf8_lossy(updated);
@@ -109,7 +112,7 @@ impl Known {
             }
         }
         self.age = age;
-        Some(())
+        true
     }
 }
 
@@ -125,6 +128,10 @@ mod tests {
         (entry, 1)
     }
 
+    fn fresh(names: &[&str]) -> HashMap<String, Written> {
+        names.iter().map(|name| ((*name).to_owned(), entry(name))).collect()
+    }
+
     #[test]
     fn what_was_not_updated_is_known() {
         let queue = QueueKey::new("group", "a", 10).expect("a valid name");
@@ -132,27 +139,27 @@ mod tests {
         let names = ["a", "b", "stranger"].map(str::to_owned);
         let at = |made, updates| Age { owner: 7, made, updates };
         // How many are known, or which are not.
-        let look = |age, updated: &str| {
+        let look = |age, updated: &str, read: &[&str]| {
+            let is_entry = |name: &str| name != "stranger";
             let looked =
-                entries.look(&queue, age, updated.as_bytes(), &names, |name| name != "stranger");
-            looked.map(|known| known.map(|entries| entries.len()).map_err(|names| names.join(" ")))
+                entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names, is_entry);
+            looked.map(|entries| entries.len()).map_err(|names| names.join(" "))
         };
-        let learn = |age, name: &str| entries.learn(&queue, age, name, entry(name));
-        let unknown = |names: &str| Some(Err(names.to_owned()));
+        let unknown = |names: &str| Err(names.to_owned());
 
-        assert_eq!(look(at(1, 0), ""), unknown("a b"));
-        learn(at(1, 0), "a");
-        learn(at(1, 1), "b");
-        assert_eq!(look(at(1, 0), ""), unknown("b"));
-        learn(at(1, 0), "b");
-        assert_eq!(look(at(1, 0), ""), Some(Ok(2)));
-        assert_eq!(look(at(1, 1), "a"), unknown("a"), "one was updated");
-        assert_eq!(look(at(1, 0), ""), None, "read before");
-        learn(at(1, 1), "a");
-        assert_eq!(look(at(1, 3), "a"), unknown("a b"), "two were");
-        assert_eq!(look(at(2, 3), ""), unknown("a b"), "another node");
-        assert_eq!(look(at(1, 4), ""), None);
-        assert_eq!(look(Age { owner: 8, ..at(1, 0) }, ""), unknown("a b"), "another session");
+        assert_eq!(look(at(1, 0), "", &[]), unknown("a b"));
+        assert_eq!(look(at(1, 0), "", &["a"]), unknown("b"));
+        assert_eq!(look(at(1, 0), "", &["b"]), Ok(2));
+        assert_eq!(look(at(1, 1), "a", &[]), unknown("a"), "one was updated");
+        assert_eq!(look(at(1, 2), "a", &["a"]), Ok(2), "and again, while it was read");
+        assert_eq!(look(at(1, 1), "a", &[]), unknown("a b"), "read before");
+        assert_eq!(look(at(1, 1), "a", &["a", "b"]), Ok(2), "read before, and in full");
+        assert_eq!(look(at(1, 4), "a", &["a"]), unknown("b"), "two were");
+        assert_eq!(look(at(1, 7), "a", &["a", "b"]), Ok(2), "all was read");
+        assert_eq!(look(at(2, 3), "", &[]), unknown("a b"), "another node");
+        assert_eq!(look(at(1, 8), "", &[]), unknown("a b"), "read of the node before");
+        let other = Age { owner: 8, ..at(1, 0) };
+        assert_eq!(look(other, "", &[]), unknown("a b"), "another session");
     }
 
     #[test]
@@ -160,19 +167,17 @@ mod tests {
         let queue = QueueKey::new("group", "a", 10).expect("a valid name");
         let entries = Entries::default();
         let age = Age { owner: 7, made: 1, updates: i32::MAX };
-        let names: Vec<_> = (0..10).map(|number| number.to_string()).collect();
-        let look = |age, updated: &str, names: &[String]| {
-            let looked = entries.look(&queue, age, updated.as_bytes(), names, |_| true);
-            looked
-                .expect("nobody else looks")
-                .map(|entries| entries.len())
-                .map_err(|names| names.len())
+        let all = ["0", "1", "2", "3", "4"];
+        let names = all.map(str::to_owned);
+        let look = |age, updated: &str, read: &[&str], names: &[String]| {
+            let looked =
+                entries.look(&queue, age, updated.as_bytes(), &fresh(read), names, |_| true);
+            looked.map(|entries| entries.len()).map_err(|names| names.len())
         };
-        assert_eq!(look(age, "", &names), Err(10));
-        names.iter().for_each(|name| entries.learn(&queue, age, name, entry(name)));
-        assert_eq!(look(age, "", &names[..1]), Ok(1));
-        assert_eq!(look(age, "", &names), Err(9));
+        assert_eq!(look(age, "", &[], &names), Err(5));
+        assert_eq!(look(age, "", &all, &names[..1]), Ok(1));
+        assert_eq!(look(age, "", &[], &names), Err(4));
         let next = Age { updates: i32::MIN, ..age };
-        assert_eq!(look(next, "9", &names[..1]), Ok(1), "it wraps");
+        assert_eq!(look(next, "4", &[], &names[..1]), Ok(1), "it wraps");
     }
 }

@@ -1,5 +1,6 @@
 //! Entries: made, found, read and removed.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -284,69 +285,83 @@ impl Zookeeper {
     pub(super) async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
         let begun = self.watches.told(queue);
         let parent = self.tree.queue(queue);
-        let paths = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
-        let mut looked = connection.read_now("list", &parent, &paths).await?;
-        for _ in 0..READS {
-            let (children, found) = looked;
+        let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
+        let mut reading = connection.read_now("list", &parent, &above).await?;
+        let (mut asked, mut before, mut tries) = (Vec::new(), None, 0);
+        while tries < READS {
+            let (children, found) = reading;
             let mut found = found.into_iter();
             let mut next = || found.next().flatten();
-            let (node, value, above) = (next(), next(), next());
-            self.seen.note(queue, above.as_ref(), value.as_ref(), children.is_some());
+            let (node, value, values) = (next(), next(), next());
+            self.seen.note(queue, values.as_ref(), value.as_ref(), children.is_some());
             let names = children.unwrap_or_default();
-            let entries = match &node {
-                Some(node) => self.entries_of(connection, queue, node, &names).await?,
-                None => Some(Vec::new()),
-            };
-            if let Some(entries) = entries {
-                let listing = listing(queue, entries, value)?;
-                self.watches.read(queue, listing.revision, begun);
-                return Ok(listing);
+            let age = node.as_ref().map(|node| Age::new(connection.owner(), &node.stat));
+            let fresh = self.entries_of(queue, &asked, found)?;
+            let now = Look { age, updated: node.map(|node| node.data), names, value };
+            // Not updated since: who comes now need not be looked at too.
+            let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
+            let looks = before_it.into_iter().chain([now]);
+            for look in looks {
+                match self.entries_at(queue, &look, &fresh) {
+                    Ok(entries) => {
+                        let listing = listing(queue, entries, look.value)?;
+                        self.watches.read(queue, listing.revision, begun);
+                        return Ok(listing);
+                    }
+                    Err(unknown) => (asked, before) = (unknown, Some(look)),
+                }
             }
-            looked = connection.read("list", Some(&parent), &paths).await?;
+            let is_long = asked.len() > BATCH;
+            asked.truncate(BATCH);
+            let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
+            let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
+            reading = connection.read("list", Some(&parent), &paths).await?;
+            tries += usize::from(!is_long);
         }
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
-    /// The entries of these nodes, as they were when the queue's node was like this; `None`: that is too long ago to know.
-    async fn entries_of(
+    /// The entries of nodes that were read.
+    fn entries_of(
         &self,
-        connection: &Connection,
         queue: &QueueKey,
-        node: &Found,
         names: &[String],
-    ) -> Result<Option<Vec<Written>>> {
-        let parent = self.tree.queue(queue);
-        let age = Age::new(connection.owner(), &node.stat);
-        let look = || {
-            let is_entry = |name: &str| self.style.read(name).is_some();
-            self.entries.look(queue, age, &node.data, names, is_entry)
-        };
-        let unknown = match look() {
-            Some(Err(unknown)) => unknown,
-            known => return Ok(known.and_then(|known| known.ok())),
-        };
-        for batch in unknown.chunks(BATCH) {
-            let mut paths = vec![parent.clone()];
-            paths.extend(batch.iter().map(|name| format!("{parent}/{name}")));
-            let (_, found) = connection.read("list", None, &paths).await?;
-            let mut found = found.into_iter();
-            let now = found.next().flatten().map(|node| Age::new(connection.owner(), &node.stat));
-            if now != Some(age) {
-                return Ok(None);
-            }
-            for (name, found) in batch.iter().zip(found) {
-                let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name))
-                else {
-                    continue;
-                };
+        found: impl Iterator<Item = Option<Found>>,
+    ) -> Result<HashMap<String, Written>> {
+        let mut entries = HashMap::new();
+        for (name, found) in names.iter().zip(found) {
+            // Some have left since.
+            if let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name)) {
                 check_name(queue, &data)?;
                 let entry = entry_of(self.style.id(node), node, &data, &stat);
-                self.entries.learn(queue, age, name, (entry, stat.mzxid));
+                entries.insert(name.clone(), (entry, stat.mzxid));
             }
         }
-        // One that has left since is not among them.
-        Ok(look().and_then(|known| known.ok()))
+        Ok(entries)
     }
+
+    /// The entries of a queue, or which nodes have to be read; `fresh` was read with it.
+    fn entries_at(
+        &self,
+        queue: &QueueKey,
+        look: &Look,
+        fresh: &HashMap<String, Written>,
+    ) -> Result<Vec<Written>, Vec<String>> {
+        let Some(age) = look.age else { return Ok(Vec::new()) };
+        let updated = look.updated.as_deref().unwrap_or_default();
+        let is_entry = |name: &str| self.style.read(name).is_some();
+        self.entries.look(queue, age, updated, fresh, &look.names, is_entry)
+    }
+}
+
+/// What a look at a queue saw, as of one moment.
+struct Look {
+    /// `None`: there is no such queue.
+    age: Option<Age>,
+    /// Which node was updated last.
+    updated: Option<Vec<u8>>,
+    names: Vec<String>,
+    value: Option<Found>,
 }
 
 fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {

@@ -145,9 +145,9 @@ pub async fn g4_capabilities_change_at_once(stage: &Stage) -> Result<()> {
     let membership = updating.await.expect("no panic")?;
     let mut told = None;
     while told < Some(rounds) {
-        let (GroupEvent::Joined(member) | GroupEvent::Updated(member)) = next(&mut watch).await?
-        else {
-            panic!("nobody left")
+        let event = next(&mut watch).await?;
+        let (GroupEvent::Joined(member) | GroupEvent::Updated(member)) = event else {
+            panic!("nobody left, but {event:?} was told after {told:?}")
         };
         let number = member.capabilities.parse::<Twice>()?.check();
         assert!(told < Some(number), "{number} told after {told:?}");
