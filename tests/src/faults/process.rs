@@ -122,9 +122,7 @@ impl Process {
 
     /// The members that hold `lock` or wait for it, in order.
     pub fn holders(&self, lock: &str) -> Vec<String> {
-        let answer = self.call(json!({ "command": "holders", "lock": lock }));
-        let members = answer.as_array().cloned().unwrap_or_default();
-        members.iter().filter_map(|holder| Some(holder["member"].as_str()?.to_owned())).collect()
+        members(&self.call(json!({ "command": "holders", "lock": lock })))
     }
 
     /// Waits until `count` contenders are at `lock`.
@@ -134,7 +132,11 @@ impl Process {
     /// When they are not within five seconds.
     #[track_caller]
     pub fn sees_contenders(&self, lock: &str, count: usize) {
-        let seen = wait_until(Duration::from_secs(5), || self.holders(lock).len() == count);
+        let seen = wait_until(Duration::from_secs(5), || {
+            // A server that was broken just now may not answer at once.
+            let answer = self.try_call(json!({ "command": "holders", "lock": lock }));
+            answer.is_ok_and(|holders| members(&holders).len() == count)
+        });
         assert!(seen, "{:?} are at {lock:?}, and not {count}", self.holders(lock));
     }
 
@@ -228,4 +230,9 @@ fn grant(answer: &Value) -> Grant {
 
 fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+fn members(holders: &Value) -> Vec<String> {
+    let holders = holders.as_array().cloned().unwrap_or_default();
+    holders.iter().filter_map(|holder| Some(holder["member"].as_str()?.to_owned())).collect()
 }

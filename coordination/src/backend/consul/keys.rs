@@ -8,6 +8,7 @@ use crate::key;
 
 const VALUE: &str = ".value";
 const CLOSING: &str = ".closing";
+const REMOVED: &str = ".removed";
 /// The hexadecimal digits of a session and of what is random, see [`EntryId`].
 const ENTRY_PARTS: (usize, usize) = (16, 32);
 
@@ -33,6 +34,11 @@ impl Keys {
     /// Stands for a moment while the value is written on condition that there is no entry.
     pub(super) fn closing(&self) -> String {
         format!("{}{CLOSING}", self.prefix)
+    }
+
+    /// Stands for a while where a value was removed.
+    pub(super) fn removed(&self) -> String {
+        format!("{}{REMOVED}", self.prefix)
     }
 
     pub(super) fn entry(&self, id: &EntryId) -> String {
@@ -78,6 +84,7 @@ mod tests {
         for other in [
             keys.value(),
             keys.closing(),
+            keys.removed(),
             format!("{}.lock", keys.prefix()),
             keys.prefix().to_owned(),
             format!("{}/x", keys.entry(&id)),

@@ -2,7 +2,8 @@
 //!
 //! The version is the key's modification index, which rises for ever, over removals too. A write that comes late
 //! finds another index; only one that creates the value could find it as it expected, once more: so it asks for
-//! the [admission](super::session::Admission) of a session of ours.
+//! the [admission](super::session::Admission) of a session of ours. And a removal leaves a mark, which goes with the
+//! session that has left it: why, see [`unanswered`](crate::backend::unanswered).
 
 use super::client::Request;
 use super::entry::{check_pair, entry_of};
@@ -32,22 +33,32 @@ enum Tried {
     Entered,
     /// Calls of others were in doubt meanwhile, or the session is over.
     NotAdmitted,
+    /// A value was removed since, or the mark of that is gone.
+    OtherMark,
 }
 
 /// What a write is made with.
 struct Means {
     keys: Keys,
     admission: Admission,
+    /// The index of the mark that a removal has left; zero: there is none.
+    mark: u64,
+    /// Whether another call of this write may have had an effect.
+    is_in_doubt: bool,
 }
 
 impl Consul {
     pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+        let mut means = Means {
+            keys: self.keys(&write.queue),
+            admission: self.sessions.any_admission()?,
+            mark: self.unanswered.mark(write.id),
+            is_in_doubt: false,
+        };
         for _ in 0..TRIES {
-            let admission = self.sessions.any_admission()?;
-            let means = Means { keys: self.keys(&write.queue), admission };
             let tried = match write.if_empty {
-                true => self.write_if_empty(write, &means).await?,
-                false => self.try_write(write, &means, None).await?,
+                true => self.write_if_empty(write, &mut means).await?,
+                false => self.try_write(write, &mut means, None).await?,
             };
             match tried {
                 Tried::Done(version) => return Ok(Some(version)),
@@ -59,14 +70,23 @@ impl Consul {
                         Some(_) => no_session(),
                         None => error,
                     })?;
+                    means.admission = self.sessions.any_admission()?;
+                }
+                // It may be what a call before has written that was removed.
+                Tried::OtherMark if means.is_in_doubt => return Ok(None),
+                Tried::OtherMark => {
+                    let removed = means.keys.removed();
+                    let (found, _) = read_all(&self.connections, "write", &removed).await?;
+                    means.mark = found.first().map_or(0, |pair| pair.modify_index);
                 }
             }
         }
-        let message = "entries came and went, or other calls were in doubt, all the time";
+        let message =
+            "entries or the value came and went, or other calls were in doubt, all the time";
         Err(Error::new(ErrorKind::Unavailable, "write", message))
     }
 
-    async fn write_if_empty(&self, write: &Write, means: &Means) -> Result<Tried> {
+    async fn write_if_empty(&self, write: &Write, means: &mut Means) -> Result<Tried> {
         let closing = means.keys.closing();
         // Whoever enters from now on removes this key, and with it the condition of what follows.
         let look = [
@@ -92,17 +112,27 @@ impl Consul {
     }
 
     /// One try. `closed`: only while nobody has entered since then.
-    async fn try_write(&self, write: &Write, means: &Means, closed: Option<u64>) -> Result<Tried> {
+    async fn try_write(
+        &self,
+        write: &Write,
+        means: &mut Means,
+        closed: Option<u64>,
+    ) -> Result<Tried> {
         let (key, closing) = (means.keys.value(), means.keys.closing());
+        let (removed, admission) = (means.keys.removed(), means.admission.clone());
         let mut steps = Vec::new();
         if let Some(closed) = closed {
             steps.push(Operation::is_unchanged(closing.as_str(), closed));
             steps.push(Operation::delete(closing.as_str()));
         }
         let conditions = steps.len();
-        let creates = write.expected.is_none();
+        let creates = write.expected.is_none() && write.data.is_some();
         if creates {
-            steps.push(means.admission.holds());
+            steps.push(admission.holds());
+            steps.push(match means.mark {
+                0 => Operation::is_absent(removed.as_str()),
+                mark => Operation::is_unchanged(removed.as_str(), mark),
+            });
         }
         match (&write.data, write.expected) {
             (Some(data), expected) => {
@@ -114,21 +144,26 @@ impl Consul {
                 // `delete-cas` is content where there is no key: somebody else's removal would be ours too.
                 steps.push(Operation::is_unchanged(key.as_str(), version));
                 steps.push(Operation::delete(key.as_str()));
+                // The mark goes with our session.
+                steps.push(Operation::delete(removed.as_str()));
+                steps.push(Operation::lock(removed.as_str(), b"", &admission.id));
             }
             // Nothing is to become nothing.
             (None, None) => steps.push(Operation::is_absent(key.as_str())),
         }
         if creates {
-            self.unanswered.sent(write.id);
+            self.unanswered.sent(write.id, means.mark);
         }
         let outcome = match transact(&self.connections, "write", &steps).await {
             Err(error) if error.effect() == Effect::Unknown => return Err(error),
             outcome => outcome,
         };
         if creates && self.unanswered.answered(write.id) {
+            means.is_in_doubt = true;
             // One of them may create it once more, when it was removed meanwhile.
             let (sessions, connections) = (&self.sessions, &self.connections);
-            sessions.admit_anew(connections, "write", &means.admission, None).await?;
+            let ended = sessions.admit_anew(connections, "write", &admission, None).await;
+            ended.map_err(|error| error.with_effect(Effect::Unknown))?;
             self.unanswered.forget(write.id);
         }
         match outcome? {
@@ -138,8 +173,15 @@ impl Consul {
                 Ok(Tried::Done(written.unwrap_or_default()))
             }
             Outcome::Refused(refusal) if refusal.nth < conditions => Ok(Tried::Entered),
+            Outcome::Refused(refusal) if refusal.is_of_no_session() => Ok(Tried::NotAdmitted),
+            Outcome::Refused(refusal) if refusal.is_of_delay() => {
+                Err(Error::new(ErrorKind::Unavailable, "write", refusal.message))
+            }
             Outcome::Refused(refusal) if creates && refusal.nth == conditions => {
                 Ok(Tried::NotAdmitted)
+            }
+            Outcome::Refused(refusal) if creates && refusal.nth == conditions + 1 => {
+                Ok(Tried::OtherMark)
             }
             Outcome::Refused(_) => Ok(Tried::Differs),
         }

@@ -1,6 +1,6 @@
 //! The keys of a queue, and why they sort as they do.
 //!
-//! Under the queue's prefix stand its value, `!`, then the exclusive entries, which begin with a
+//! Under the queue's prefix stand its value, `!`, the mark of its removal, `!removed`, then the exclusive entries, which begin with a
 //! hexadecimal digit as those of other libraries do, then the shared ones, which begin with `r`. So one
 //! range has all entries and no value, and one all that a shared entry has to mind.
 
@@ -8,7 +8,8 @@ use etcd_client::{GetOptions, TxnOp};
 
 /// Before every entry.
 const VALUE: &str = "!";
-/// Comes right after [`VALUE`], so that a key of any other program counts as an entry.
+const REMOVED: &str = "!removed";
+/// Comes right after all that begins with [`VALUE`], so that a key of any other program counts as an entry.
 const FIRST_ENTRY: &str = "\"";
 /// What the names of shared entries begin with: after all digits.
 pub(super) const SHARED: &str = "r";
@@ -38,6 +39,11 @@ impl Keys {
         format!("{}{VALUE}", self.prefix)
     }
 
+    /// Stands for a while where a value was removed.
+    pub(super) fn removed(&self) -> String {
+        format!("{}{REMOVED}", self.prefix)
+    }
+
     pub(super) fn entry(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -59,6 +65,10 @@ impl Keys {
 
     pub(super) fn is_value(&self, key: &[u8]) -> bool {
         self.name(key) == Some(VALUE)
+    }
+
+    pub(super) fn is_removed(&self, key: &[u8]) -> bool {
+        self.name(key) == Some(REMOVED)
     }
 }
 
@@ -96,9 +106,14 @@ mod tests {
         for shared in ["r0", "r2ffee76b64247a2d-1"] {
             assert!(has(&all, &keys.entry(shared)) && !has(&exclusive, &keys.entry(shared)));
         }
-        for other in
-            ["ns/lock/a/!", "ns/lock/a", "ns/lock/ab/1", "ns/lock/a-b/1", "ns/lock/a%2Fb/1"]
-        {
+        for other in [
+            "ns/lock/a/!",
+            "ns/lock/a/!removed",
+            "ns/lock/a",
+            "ns/lock/ab/1",
+            "ns/lock/a-b/1",
+            "ns/lock/a%2Fb/1",
+        ] {
             assert!(!has(&all, other) && !has(&exclusive, other), "{other}");
         }
     }

@@ -400,7 +400,8 @@ impl Backend for Etcd {
         let all = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
         let answer = self.get("list", keys.prefix(), all).await?;
         let mut listing = Listing::default();
-        for kv in answer.kvs() {
+        let listed = answer.kvs().iter().filter(|kv| !keys.is_removed(kv.key()));
+        for kv in listed {
             check_name(queue, kv.value())?;
             if keys.is_value(kv.key()) {
                 listing.value = Some(value::value_of(kv)?);

@@ -50,8 +50,8 @@ impl Server for Etcd {
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
-        // A value of the queue's own, as a group has: no name of an entry ends so.
-        keys.retain(|key| !key.ends_with("/!"));
+        // A value of the queue's own, as a group has, and its removal: no name of an entry begins so.
+        keys.retain(|key| !key.contains("/!"));
         keys
     }
 
