@@ -31,20 +31,53 @@ pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
 impl Etcd {
     pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
         let keys = self.keys(&write.queue);
-        if write.expected.is_none() && write.data.is_some() {
-            return self.create(write, &keys).await;
+        match (write.expected, &write.data) {
+            (None, Some(_)) => self.create(write, &keys).await,
+            (Some(version), None) => self.remove(write, &keys, version).await,
+            // One that comes late finds another version. Nothing is to become nothing: that is left as it is.
+            (expected, data) => {
+                let key = keys.value();
+                let put = data.as_ref().map(|_| put(write, &keys)).transpose()?;
+                let transaction = Txn::new()
+                    .when(as_expected(write, &keys, expected.unwrap_or_default()))
+                    .and_then(put.into_iter().collect::<Vec<_>>())
+                    .or_else([TxnOp::get(key, None)]);
+                let answer = self.transact("write", transaction).await?;
+                if answer.succeeded() {
+                    return Ok(expected.map(|_| number(revision_in(answer.header()))));
+                }
+                written_before(write, &answer)
+            }
         }
-        // One that comes late finds another version.
-        let transaction = match write.data {
-            Some(_) => replace(write, &keys)?,
-            None => remove(write, &keys, &self.admissions.any()?),
-        };
-        let answer = self.transact("write", transaction).await.map_err(without_session)?;
-        if answer.succeeded() {
-            let written = number(revision_in(answer.header()));
-            return Ok(if write.data.is_some() { Some(written) } else { write.expected });
+    }
+
+    /// Removes the value, and leaves a mark of that under a session of ours.
+    async fn remove(&self, write: &Write, keys: &Keys, version: u64) -> Result<Option<u64>> {
+        for _ in 0..TRIES {
+            let admission = self.admissions.any()?;
+            let key = keys.value();
+            let mut conditions = as_expected(write, keys, version);
+            // The session is open: there is a lease for the mark.
+            conditions.push(admission.holds());
+            let mark = PutOptions::new().with_lease(lease_of(admission.session));
+            let changes =
+                [TxnOp::delete(key.as_str(), None), TxnOp::put(keys.removed(), "", Some(mark))];
+            let look = [TxnOp::get(key, None), admission.read()];
+            let transaction = Txn::new().when(conditions).and_then(changes).or_else(look);
+            let answer = self.transact("write", transaction).await?;
+            if answer.succeeded() {
+                return Ok(Some(version));
+            }
+            let (value, member) = (found(&answer, 0), found(&answer, 1));
+            let is_admitted = member.first().is_some_and(|own| admission.is_of(own));
+            let is_there = value.iter().any(|kv| number(kv.mod_revision()) == version);
+            if is_admitted || !is_there {
+                return written_before(write, &answer);
+            }
+            // Calls of others were in doubt meanwhile.
+            self.admissions.learn(&admission, member.first()).map_err(|_| no_session())?;
         }
-        written_before(write, &answer)
+        Err(unsettled())
     }
 
     /// Writes a value that is not there yet.
@@ -86,8 +119,7 @@ impl Etcd {
             }
             mark = last_mark;
         }
-        let message = "the value came and went, or other calls were in doubt, all the time";
-        Err(Error::new(ErrorKind::Unavailable, "write", message))
+        Err(unsettled())
     }
 
     /// No other call of this write has an effect any more.
@@ -134,45 +166,24 @@ fn written_before(write: &Write, answer: &TxnResponse) -> Result<Option<u64>> {
     Ok(is_ours.then(|| number(kv.mod_revision())))
 }
 
-/// The session whose mark was to be left is over.
-fn without_session(error: Error) -> Error {
-    if error.loss_reason().is_some() { no_session() } else { error }
+fn unsettled() -> Error {
+    let message = "the value came and went, or other calls were in doubt, all the time";
+    Error::new(ErrorKind::Unavailable, "write", message)
 }
 
-/// Writes the value over another one.
-fn replace(write: &Write, keys: &Keys) -> Result<Txn> {
-    Ok(expecting(write, keys, vec![put(write, keys)?]))
-}
-
-/// Removes the value, and leaves a mark of that under this session.
-fn remove(write: &Write, keys: &Keys, admission: &Admission) -> Txn {
-    let mut changes = vec![TxnOp::delete(keys.value(), None)];
-    if write.expected.is_some() {
-        let mark = PutOptions::new().with_lease(lease_of(admission.session));
-        changes.push(TxnOp::put(keys.removed(), "", Some(mark)));
-    }
-    expecting(write, keys, changes)
-}
-
-/// Does this if the value is as expected, and tells what it is otherwise.
-fn expecting(write: &Write, keys: &Keys, changes: Vec<TxnOp>) -> Txn {
-    let key = keys.value();
-    let version = write.expected.map_or(0, revision_of);
-    let mut conditions = vec![Compare::mod_revision(key.as_str(), CompareOp::Equal, version)];
-    conditions.extend(no_entries(write, keys));
-    Txn::new().when(conditions).and_then(changes).or_else([TxnOp::get(key, None)])
+/// Holds while the value has this version; zero: while there is none.
+fn as_expected(write: &Write, keys: &Keys, version: u64) -> Vec<Compare> {
+    // Of a key that is not there the revision is zero.
+    let same = Compare::mod_revision(keys.value(), CompareOp::Equal, revision_of(version));
+    std::iter::once(same).chain(no_entries(write, keys)).collect()
 }
 
 /// Writes a value that is not there, if the last mark is this one.
 fn create(write: &Write, keys: &Keys, mark: u64, admission: &Admission) -> Result<Txn> {
     let (key, removed) = (keys.value(), keys.removed());
-    let mut conditions = vec![
-        Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
-        // Of a key that is not there the revision is zero.
-        Compare::mod_revision(removed.as_str(), CompareOp::Equal, revision_of(mark)),
-        admission.holds(),
-    ];
-    conditions.extend(no_entries(write, keys));
+    let mut conditions = as_expected(write, keys, 0);
+    conditions.push(Compare::mod_revision(removed.as_str(), CompareOp::Equal, revision_of(mark)));
+    conditions.push(admission.holds());
     let keys_only = Some(GetOptions::new().with_keys_only());
     let look = [TxnOp::get(key, None), admission.read(), TxnOp::get(removed, keys_only)];
     Ok(Txn::new().when(conditions).and_then([put(write, keys)?]).or_else(look))
