@@ -30,8 +30,7 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let lock = server.lock("uncontended");
     let rounds = 10;
     after_a_heartbeat(&server).await;
-    let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost}");
+    let cost = server.uncontended(&lock, rounds).await;
     assert_eq!(cost.requests, 2 * rounds);
 }
 
@@ -64,12 +63,9 @@ async fn a_try_in_vain_is_two_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_waiters_cost_a_few_queries() {
     let server = counted().await;
-    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
-    let idle = server.cost(tokio::time::sleep(Duration::from_secs(10))).await;
-    println!("{WAITERS} idle waiters for 10 s: {idle}");
+    let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
     // Three queries, each of which is asked again each second, and heartbeats.
     assert!(idle.requests <= 3 * 10 + 4, "{idle}");
-    let handing = server.hand_over(guard, waiting).await;
     // Leave, and look where one stands; and what the queries are told.
     assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
 }

@@ -23,8 +23,7 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let server = counted().await;
     let lock = server.lock("uncontended");
     let rounds = 10;
-    let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost}");
+    let cost = server.uncontended(&lock, rounds).await;
     assert_eq!(cost.requests, 2 * rounds);
     assert_eq!(cost.served(), 2 * rounds as i64);
     // Heartbeats may be among the messages, and nothing else.
@@ -66,14 +65,11 @@ async fn a_try_in_vain_is_two_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_waiters_cost_nothing_but_heartbeats() {
     let server = counted().await;
-    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle}");
+    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
     assert_eq!(idle.requests, 0);
     assert_eq!(idle.served(), 0);
     assert!((2..=4).contains(&idle.sent), "a heartbeat each second: {idle}");
-    let handing = server.hand_over(guard, waiting).await;
     // Leave, and look where one stands; a read more where the watch came late.
     assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));

@@ -12,9 +12,9 @@ mod zookeeper;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use coordination::{Builder, Coordinator, Lock, LockGuard};
+use coordination::{Builder, Coordinator, Lock};
 use coordination_tests::harness::{Direction, Proxy, Server};
-use tokio::task::{JoinHandle, block_in_place};
+use tokio::task::block_in_place;
 
 const SOON: Duration = Duration::from_secs(5);
 const WAITERS: usize = 20;
@@ -72,8 +72,16 @@ impl Counted {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    /// Takes the lock, and has all the waiters wait for it.
-    async fn with_waiters(&self, lock: &Lock) -> (LockGuard, Vec<JoinHandle<()>>) {
+    /// What it costs to take a lock that nobody else wants and to give it back, so often.
+    async fn uncontended(&self, lock: &Lock, rounds: u64) -> Cost {
+        let cost = self.cost(self.cycle(lock, rounds)).await;
+        println!("{rounds} uncontended acquires and releases: {cost}");
+        cost
+    }
+
+    /// What it costs that all the waiters wait for so long, and then to give the lock to one after the other.
+    async fn waited_for(&self, length: Duration) -> [Cost; 2] {
+        let lock = self.lock("waited-for");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
         let wait = |_| {
             let lock = lock.clone();
@@ -81,25 +89,22 @@ impl Counted {
                 lock.acquire(None).await.expect("served").release().await.expect("confirmed");
             })
         };
-        let waiting = (0..WAITERS).map(wait).collect();
+        let waiting: Vec<_> = (0..WAITERS).map(wait).collect();
         while lock.holders().await.expect("the store answers").len() <= WAITERS {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        (guard, waiting)
-    }
-
-    /// What it costs to give the lock to one waiter after the other.
-    async fn hand_over(&self, guard: LockGuard, waiting: Vec<JoinHandle<()>>) -> Cost {
+        let idle = self.cost(tokio::time::sleep(length)).await;
+        println!("{WAITERS} idle waiters for {length:?}: {idle}");
         let handing = async {
             guard.release().await.expect("the store confirms");
             for waiter in waiting {
                 waiter.await.expect("no waiter fails");
             }
         };
-        let cost = self.cost(handing).await;
-        println!("{WAITERS} hand-overs: {cost}");
-        cost
+        let handing = self.cost(handing).await;
+        println!("{WAITERS} hand-overs: {handing}");
+        [idle, handing]
     }
 
     /// Counts what `work` costs.

@@ -34,8 +34,7 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let server = counted().await;
     let lock = server.lock("uncontended");
     let rounds = 10;
-    let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost}");
+    let cost = server.uncontended(&lock, rounds).await;
     // A heartbeat may be among them, and nothing else.
     assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost}");
 }
@@ -90,12 +89,9 @@ fn commands(redis: &Redis) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_waiters_cost_nothing_but_heartbeats() {
     let server = counted().await;
-    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle}");
+    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
     assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle}");
-    let handing = server.hand_over(guard, waiting).await;
     // Each leaves, and hears that it is its turn.
     assert!(handing.sent <= WAITERS as u64 + 3, "{handing}");
 }

@@ -28,8 +28,7 @@ async fn an_uncontended_lock_is_two_requests_and_its_release_another() {
     server.cycle(&lock, 1).await;
     let rounds = 100;
     let began = Instant::now();
-    let cost = server.cost(server.cycle(&lock, rounds)).await;
-    println!("{rounds} uncontended acquires and releases: {cost}");
+    let cost = server.uncontended(&lock, rounds).await;
     assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost}");
 }
 
@@ -64,12 +63,9 @@ async fn a_try_in_vain_is_three_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_waiters_cost_nothing_but_heartbeats() {
     let server = counted().await;
-    let (guard, waiting) = server.with_waiters(&server.lock("waited-for")).await;
     // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let idle = server.cost(tokio::time::sleep(Duration::from_secs(3))).await;
-    println!("{WAITERS} idle waiters for 3 s: {idle}");
+    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
     assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle}");
-    let handing = server.hand_over(guard, waiting).await;
     // Leave, and look where one stands.
     assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
 }

@@ -1,8 +1,8 @@
 //! The keys of a queue, and why they sort as they do.
 //!
-//! Under the queue's prefix stand its value, `!`, the mark of its removal, `!removed`, then the exclusive entries, which begin with a
-//! hexadecimal digit as those of other libraries do, then the shared ones, which begin with `r`. So one
-//! range has all entries and no value, and one all that a shared entry has to mind.
+//! Under the queue's prefix stand its value, `!`, the mark of its removal, `!removed`, then the exclusive
+//! entries, which begin with a hexadecimal digit as those of other libraries do, then the shared ones, which
+//! begin with `r`. So one range has all entries and no value, and one all that a shared entry has to mind.
 
 use etcd_client::{GetOptions, TxnOp};
 
