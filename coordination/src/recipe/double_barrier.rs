@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 impl Coordinator {
     /// The double barrier of this name, for so many `parties`. No I/O.
     ///
-    /// The first number is stored with it; see [`DoubleBarrier`].
+    /// The number of the first who comes is stored with it; see [`DoubleBarrier`].
     ///
     /// # Errors
     ///
@@ -151,9 +151,17 @@ struct Rounds {
 }
 
 impl Rounds {
+    fn new(parties: u32) -> Self {
+        Self { parties, through: Vec::new() }
+    }
+
     fn of(listing: &Listing, parties: u32) -> Result<Self> {
-        let Some(value) = &listing.value else { return Ok(Self { parties, through: Vec::new() }) };
-        let stored: Self = from_data("enter", &value.data)?;
+        let stored = match (&listing.value, listing.entries.first()) {
+            (Some(value), _) => from_data("enter", &value.data)?,
+            // Its number counts before it is stored: else another could store its own in between.
+            (None, Some(first)) => Self::new(from_data("enter", &first.data)?),
+            (None, None) => Self::new(parties),
+        };
         if stored.parties == parties {
             return Ok(stored);
         }
@@ -285,6 +293,9 @@ mod tests {
         let refused = listing(&[7, 10], Some(&first.0));
         assert_eq!(verdict(2, &refused, 0).0, "wait");
         assert_eq!(verdict(3, &refused, 1).0, "Mismatch");
+        // Before the first has stored its number.
+        assert_eq!(verdict(3, &listing(&[7, 10], None), 1).0, "Mismatch");
+        assert_eq!(verdict(2, &listing(&[7, 10], None), 0), first);
         let both = verdict(2, &listing(&[7, 9, 11], Some(&first.0)), 2).0;
         assert_eq!(both, r#"{"parties":2,"through":[9]}"#);
         let in_and_waiting = listing(&[7, 9, 11], Some(&both));

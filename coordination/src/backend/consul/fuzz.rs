@@ -78,7 +78,8 @@ fn any_pairs(pairs: &[Pair]) -> TestCaseResult {
     let keys = Keys::new(format!("{PREFIX}a%2Fb/"));
     for pair in pairs {
         if let Some(entry) = entry_of(pair, &keys) {
-            prop_assert!(pair.is_locked() && keys.entry(&entry.id) == pair.key);
+            prop_assert!(pair.is_locked() || pair.is_left());
+            prop_assert!(keys.entry(&entry.id) == pair.key);
             prop_assert!(entry.since.is_none_or(|since| since >= UNIX_EPOCH));
         }
         if let Err(error) = value_of(pair) {
