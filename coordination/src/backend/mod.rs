@@ -48,6 +48,8 @@ pub(crate) mod redis;
 pub(crate) mod registry;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 mod rotation;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+mod slots;
 #[cfg(feature = "_network")]
 mod stored;
 #[cfg(any(feature = "consul", feature = "etcd"))]

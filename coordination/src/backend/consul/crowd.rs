@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use super::entry::name_of;
 use super::keys::Keys;
 use super::kv::Pair;
-use crate::backend::{Blocker, EntryId, EntryRef};
+use crate::backend::{Blocker, EntryId, Mode};
 use crate::key::QueueKey;
 
 /// From this length on a queue is a long one.
@@ -30,7 +30,7 @@ struct Crowd {
     complete: u64,
     /// By number, those that are not known to be gone.
     alive: BTreeMap<u64, EntryId>,
-    /// The one that this process entered last.
+    /// The exclusive one that this process entered last.
     last: Option<Blocker>,
 }
 
@@ -57,21 +57,24 @@ impl Crowds {
     }
 
     /// An entry of ours was entered.
-    pub(super) fn entered(&self, entry: &EntryRef, seq: u64) {
-        if let Some(crowd) = self.crowds().get_mut(&entry.queue) {
-            crowd.alive.insert(seq, entry.id.clone());
-            crowd.last = Some(Blocker { id: entry.id.clone(), seq });
-        }
-    }
-
-    /// Entries are known to be gone.
-    pub(super) fn gone(&self, queue: &QueueKey, ids: &[EntryId]) {
+    pub(super) fn entered(&self, queue: &QueueKey, (name, seq): (&str, u64), mode: Mode) {
         if let Some(crowd) = self.crowds().get_mut(queue) {
-            crowd.alive.retain(|_, id| !ids.contains(id));
+            let id = EntryId::from_store(name);
+            crowd.alive.insert(seq, id.clone());
+            crowd.last = (mode == Mode::Exclusive).then_some(Blocker { id, seq });
         }
     }
 
-    /// The entry that this process entered last, if it is in a long queue and was not left.
+    /// Entries are known to be gone. Their names may be those of later ones by now.
+    pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
+        if let Some(crowd) = self.crowds().get_mut(queue) {
+            for seq in seqs {
+                crowd.alive.remove(&seq);
+            }
+        }
+    }
+
+    /// The exclusive entry that this process entered last, if it is in a long queue and was not left.
     pub(super) fn last(&self, queue: &QueueKey) -> Option<Blocker> {
         let crowds = self.crowds();
         let crowd = crowds.get(queue)?;
@@ -79,10 +82,11 @@ impl Crowds {
     }
 
     /// Those that may stand before this number, the newest first; `None`: that is not known.
-    pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<EntryId>> {
+    pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<Blocker>> {
         let crowds = self.crowds();
         let crowd = crowds.get(queue).filter(|crowd| crowd.complete >= seq)?;
-        let before = crowd.alive.range(..seq).rev().map(|(_, id)| id.clone());
+        let blocker = |(seq, id): (&u64, &EntryId)| Blocker { id: id.clone(), seq: *seq };
+        let before = crowd.alive.range(..seq).rev().map(blocker);
         let before: Vec<_> = before.take(MOST_BEFORE + 1).collect();
         (before.len() <= MOST_BEFORE).then_some(before)
     }

@@ -3,14 +3,20 @@
 //! Under a queue's prefix stand its entries, each under its own name, which begins with a hexadecimal digit, and
 //! keys that begin with a dot: ours, and the `.lock` of Consul's own tools, which is none of our business.
 
-use crate::backend::EntryId;
+use crate::backend::{Mode, SessionId};
 use crate::key;
 
 const VALUE: &str = ".value";
 const CLOSING: &str = ".closing";
 const REMOVED: &str = ".removed";
-/// The hexadecimal digits of a session and of what is random, see [`EntryId`].
-const ENTRY_PARTS: (usize, usize) = (16, 32);
+/// The hexadecimal digits of a session's name, and at least so many of the number of its entry in the queue.
+const SESSION: usize = 16;
+const NUMBER: usize = 6;
+
+/// The name of an entry of ours. None begins with another: a transaction can read no single key that may be absent.
+pub(super) fn name_of(session: SessionId, _mode: Mode, number: usize) -> String {
+    format!("{session}-{number:0NUMBER$}")
+}
 
 /// The keys of one queue.
 pub(super) struct Keys {
@@ -41,17 +47,18 @@ impl Keys {
         format!("{}{REMOVED}", self.prefix)
     }
 
-    pub(super) fn entry(&self, id: &EntryId) -> String {
-        format!("{}{}", self.prefix, id.as_str())
+    /// `name`: see [`Slots`](crate::backend::slots::Slots).
+    pub(super) fn entry(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     /// The name of an entry with this key; `None`: it is none of ours.
     pub(super) fn entry_name<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = key.strip_prefix(&self.prefix)?;
-        let (session, random) = name.split_once('-')?;
-        let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let fits = (session.len(), random.len()) == ENTRY_PARTS;
-        (fits && is_hex(session) && is_hex(random)).then_some(name)
+        let (session, number) = name.split_once('-')?;
+        let is_session = session.len() == SESSION && session.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_number = number.len() >= NUMBER && number.bytes().all(|b| b.is_ascii_digit());
+        (is_session && is_number).then_some(name)
     }
 }
 
@@ -79,16 +86,21 @@ mod tests {
     #[test]
     fn an_entry_is_told_from_everything_else() {
         let keys = Keys::new("ns/lock/a%2Fb/".into());
-        let id = EntryId::random(SessionId::random());
-        assert_eq!(keys.entry_name(&keys.entry(&id)), Some(id.as_str()));
+        let session = SessionId::random();
+        for number in [0, 15, 1_234_567] {
+            let name = name_of(session, Mode::Shared, number);
+            assert_eq!(keys.entry_name(&keys.entry(&name)), Some(&*name));
+        }
         for other in [
             keys.value(),
             keys.closing(),
             keys.removed(),
             format!("{}.lock", keys.prefix()),
             keys.prefix().to_owned(),
-            format!("{}/x", keys.entry(&id)),
-            format!("ns/lock/a/{}", id.as_str()),
+            format!("{}{session}-000000/x", keys.prefix()),
+            format!("{}{session}-1", keys.prefix()),
+            format!("{}{session}-00000x", keys.prefix()),
+            format!("ns/lock/a/{session}-000000"),
         ] {
             assert_eq!(keys.entry_name(&other), None, "{other}");
         }

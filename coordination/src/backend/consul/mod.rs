@@ -43,6 +43,7 @@
 //! * `dc`: the datacenter, if it is not the agent's own.
 //! * `lock_delay`: how long what a session had is kept from others when it was ended by force, 0 to 60 s. Default: 0.
 
+mod agent;
 mod client;
 mod config;
 mod crowd;
@@ -62,21 +63,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Deserialize;
 
-use self::client::{Connections, Request};
+use self::agent::Agent;
+use self::client::Connections;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::crowd::Crowds;
-use self::entry::{Entries, blocker_in, check_pair, entry_of};
+use self::entry::{blocker_in, check_pair, entry_of};
 use self::keys::Keys;
-use self::kv::{
-    Operation, Outcome, Pair, Refusal, delete, parsed, read_all, read_together, transact,
-};
+use self::kv::{Operation, Outcome, Pair, Refusal, delete, read_all, read_together, transact};
 use self::leftover::Leftovers;
 use self::session::Sessions;
 use self::value::value_of;
 use self::wait::Reads;
 use self::watch::Watches;
+use super::slots::Slots;
 use super::stored::StoredEntry;
 use super::unanswered::Unanswered;
 use super::{
@@ -92,6 +92,9 @@ const LEAVING: &str = "Consul ends the sessions of an agent that leaves the clus
                        that it thinks dead";
 /// How often a call is made anew while calls of others are in doubt.
 const TRIES: usize = 3;
+/// How many keys a session's entries in a queue have in turn. Those who share a query hear of names only, some
+/// milliseconds apart: a key that is used again at once would be there each time.
+const KEYS_IN_TURN: usize = 16;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
 const BATCH: usize = 60;
 /// The longest that a query waits. When its answer is lost on the way nobody notices before, and a waiter is to be
@@ -102,7 +105,7 @@ const LONGEST_QUERY: Duration = Duration::from_secs(1);
 pub(crate) struct Consul {
     connections: Arc<Connections>,
     sessions: Arc<Sessions>,
-    entries: Entries,
+    slots: Slots,
     crowds: Crowds,
     unanswered: Unanswered,
     watches: Watches,
@@ -112,19 +115,13 @@ pub(crate) struct Consul {
     agent: Agent,
 }
 
-/// What an agent says of itself; of an agent that does not tell, nothing is known.
-#[derive(Debug, Default)]
-struct Agent {
-    is_in_memory: Option<bool>,
-    min_ttl: Option<Duration>,
-}
-
 impl Consul {
     /// Connects, and asks what answers.
     pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
         let connections = Arc::new(Connections::new(&config, settings, patience));
-        let agent = greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
+        let agent =
+            Agent::greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
         let sessions = Arc::new(Sessions::new(&prefix, config.lock_delay));
         Ok(Self {
@@ -140,7 +137,7 @@ impl Consul {
             ),
             connections,
             sessions,
-            entries: Entries::default(),
+            slots: Slots::new(keys::name_of, KEYS_IN_TURN),
             crowds: Crowds::default(),
             unanswered: Unanswered::default(),
             reads: Reads::default(),
@@ -151,6 +148,10 @@ impl Consul {
 
     fn keys(&self, queue: &QueueKey) -> Keys {
         Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
+    }
+
+    fn key(&self, entry: &EntryRef) -> String {
+        self.keys(&entry.queue).entry(&self.slots.name(entry))
     }
 
     /// Consul's id of a session.
@@ -169,7 +170,7 @@ impl Consul {
         let queue = &entry.place.queue;
         let keys = self.keys(queue);
         let session = self.session("position", entry.session)?;
-        let key = keys.entry(&entry.place.id);
+        let key = self.key(&entry.place);
         let own = pairs.iter().filter(|pair| pair.key == key && pair.is_of(&session));
         let Some(found) = own.map(|pair| pair.create_index).next() else { return Ok(None) };
         if seq.is_some_and(|seq| seq != found) {
@@ -180,6 +181,24 @@ impl Consul {
         Ok(Some(Position { seq: found, blocker }))
     }
 
+    /// Deletes the entry of this number, which may be somebody else's, and none that has its key by now.
+    async fn delete_other(&self, key: &str, seq: u64) -> Result<()> {
+        let mut modified = seq;
+        loop {
+            let steps = [Operation::is_unchanged(key, modified), Operation::delete(key)];
+            if let Outcome::Done(_) = transact(&self.connections, "leave", &steps).await? {
+                return Ok(());
+            }
+            // It was updated, or it is gone.
+            let (found, _) = read_all(&self.connections, "leave", key).await?;
+            let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
+            match found.iter().find(is_it) {
+                Some(pair) => modified = pair.modify_index,
+                None => return Ok(()),
+            }
+        }
+    }
+
     async fn look(&self, operation: &'static str, queue: &QueueKey) -> Result<Vec<Pair>> {
         let keys = self.keys(queue);
         let (pairs, _) = read_all(&self.connections, operation, keys.prefix()).await?;
@@ -187,31 +206,41 @@ impl Consul {
         Ok(pairs)
     }
 
-    /// An entry of ours in a long queue, which blocks whoever enters that now.
-    fn in_the_way(&self, queue: &QueueKey) -> Option<Blocker> {
-        let last = self.crowds.last(queue)?;
-        let own = self.entries.own(&EntryRef { queue: queue.clone(), id: last.id.clone() });
-        own.filter(|own| own.mode == Mode::Exclusive).map(|_| last)
+    /// An entry of the same session in a long queue, which blocks this one.
+    fn in_the_way(&self, entry: &NewEntry) -> Option<Blocker> {
+        let last = self.crowds.last(&entry.place.queue)?;
+        let session = entry.session.to_string();
+        last.id.as_str().starts_with(&session).then_some(last)
     }
 
     /// Of a long queue, the entry and those that may stand before it, as far as that matters.
-    async fn look_before(&self, entry: &NewEntry, before: &[EntryId]) -> Result<Vec<Pair>> {
+    async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
         let (queue, keys) = (&entry.place.queue, self.keys(&entry.place.queue));
-        let own = keys.entry(&entry.place.id);
+        let own = self.key(&entry.place);
         let mut found = Vec::new();
         let mut batches = before.chunks(BATCH);
         loop {
             let batch = batches.next().unwrap_or_default();
-            let ids = std::iter::once(&entry.place.id).chain(batch);
-            let reads: Vec<_> = ids.map(|id| Operation::read(keys.entry(id))).collect();
-            let pairs = read_together(&self.connections, "position", &reads).await?;
-            let is_there = |id: &&EntryId| pairs.iter().any(|pair| pair.key == keys.entry(id));
-            let gone: Vec<_> = batch.iter().filter(|id| !is_there(id)).cloned().collect();
-            self.crowds.gone(queue, &gone);
+            let names = batch.iter().map(|other| keys.entry(other.id.as_str()));
+            let reads: Vec<_> =
+                std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
+            let mut pairs = read_together(&self.connections, "position", &reads).await?;
+            let is_there = |other: &Blocker| {
+                let key = keys.entry(other.id.as_str());
+                pairs.iter().any(|pair| pair.create_index == other.seq && pair.key == key)
+            };
+            let gone = batch.iter().filter(|other| !is_there(other)).map(|other| other.seq);
+            self.crowds.gone(queue, gone);
+            // A name may be that of a later one by now.
+            pairs.retain(|pair| {
+                let is_of = |other: &Blocker| other.seq == pair.create_index;
+                pair.key == own || batch.iter().any(is_of)
+            });
             let has_own = pairs.iter().any(|pair| pair.key == own);
             found.retain(|pair: &Pair| pair.key != own);
             found.extend(pairs);
-            let is_blocked = entry.mode == Mode::Exclusive && found.len() > 1;
+            let is_blocked =
+                entry.mode == Mode::Exclusive && found.iter().any(|pair| pair.key != own);
             if !has_own || is_blocked || batch.len() < BATCH {
                 return Ok(found);
             }
@@ -265,20 +294,20 @@ impl Backend for Consul {
     async fn close(&self, session: SessionId) -> Result<()> {
         self.sessions.is_over(session);
         self.sessions.close(&self.connections, session).await?;
-        self.entries.forget_all(session);
+        self.slots.forget(session);
         Ok(())
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let keys = self.keys(&entry.place.queue);
-        let key = keys.entry(&entry.place.id);
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
         // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
         let mut not_closing = Operation::is_absent(keys.closing());
         for _ in 0..TRIES {
             let admission = self.sessions.admission(entry.session)?;
-            let crowd = self.in_the_way(&entry.place.queue);
-            let own = self.entries.sent(entry);
+            let crowd = self.in_the_way(entry);
+            let own = self.slots.sent(entry);
+            let key = keys.entry(&own.name);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let enter = [
                 admission.holds(),
@@ -289,7 +318,7 @@ impl Backend for Consul {
             ];
             let outcome = transact(&self.connections, "enter", &enter).await;
             if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
-                self.entries.answered(&entry.place);
+                self.slots.answered(&entry.place);
             }
             match outcome? {
                 Outcome::Done(pairs) => {
@@ -299,7 +328,8 @@ impl Backend for Consul {
                     if crowd.is_none() {
                         self.crowds.read(&entry.place.queue, &keys, pairs);
                     }
-                    self.crowds.entered(&entry.place, position.seq);
+                    let entered = (&*own.name, position.seq);
+                    self.crowds.entered(&entry.place.queue, entered, entry.mode);
                     return Ok(Position { blocker: crowd.or(position.blocker), ..position });
                 }
                 Outcome::Refused(refusal) if refusal.is_of_no_session() => {
@@ -326,21 +356,19 @@ impl Backend for Consul {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let place = &entry.place;
-        let own = self.entries.own(place);
-        if own.is_some_and(|own| own.mode == Mode::Shared) && entry.mode == Mode::Exclusive {
+        let Some(own) = self.slots.own(place) else { return Ok(false) };
+        if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
             // Others may hold beside it.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        let Some(own) = own else { return Ok(false) };
         let session = self.session("update", entry.session)?;
-        let key = self.keys(&place.queue).entry(&place.id);
+        let key = self.key(place);
         let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-        let number = own.updates + 1;
-        self.entries.change(place, |own| own.updates = number);
+        let number = self.slots.count_update(place);
+        let mut known = own.updated.unwrap_or(seq);
         // An update before may have had its effect without our knowledge: once more, then.
         for _ in 0..2 {
-            let known = self.entries.own(place).and_then(|own| own.modified).unwrap_or(seq);
             let update = [
                 // No other entry has it, and neither has this one when another update was later.
                 Operation::is_unchanged(key.as_str(), known),
@@ -348,11 +376,8 @@ impl Backend for Consul {
             ];
             let found = match transact(&self.connections, "update", &update).await? {
                 Outcome::Done(pairs) => {
-                    let modified = pairs.first().map(|pair| pair.modify_index);
-                    self.entries.change(place, |own| {
-                        own.modified = modified;
-                        own.mode = entry.mode;
-                    });
+                    let updated = pairs.first().map_or(known, |pair| pair.modify_index);
+                    self.slots.updated(place, updated, entry.mode);
                     return Ok(true);
                 }
                 Outcome::Refused(refusal) if refusal.is_of_no_session() => {
@@ -363,9 +388,9 @@ impl Backend for Consul {
             let is_own =
                 |pair: &&Pair| pair.key == key && pair.create_index == seq && pair.is_of(&session);
             let Some(own) = found.iter().find(is_own) else { return Ok(false) };
-            self.entries.change(place, |known| known.modified = Some(own.modify_index));
+            known = own.modify_index;
             if own.value() == value {
-                self.entries.change(place, |own| own.mode = entry.mode);
+                self.slots.updated(place, known, entry.mode);
                 return Ok(true);
             }
         }
@@ -373,12 +398,16 @@ impl Backend for Consul {
         Err(error.with_effect(Effect::None))
     }
 
-    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
-        // Its key is that of no other entry, ever.
-        let key = self.keys(&entry.queue).entry(&entry.id);
-        let session = self.entries.session(entry).filter(|_| self.entries.is_in_doubt(entry));
-        match session.and_then(|session| self.sessions.admission(session).ok()) {
-            None => delete(&self.connections, "leave", &key).await?,
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let key = self.key(entry);
+        let in_doubt = self.slots.in_doubt(entry);
+        match in_doubt.and_then(|session| self.sessions.admission(session).ok()) {
+            None if self.slots.delete(entry) => delete(&self.connections, "leave", &key).await?,
+            None => {
+                // Of one that is none of ours, or not any longer, there is nothing without a number.
+                let Some(seq) = seq else { return Ok(()) };
+                self.delete_other(&key, seq).await?;
+            }
             // A call that was given up may still reach the servers.
             Some(admission) => {
                 let (connections, delete) = (&self.connections, Operation::delete(key.as_str()));
@@ -396,9 +425,10 @@ impl Backend for Consul {
                 }
             }
         }
-        self.entries.forget(entry);
-        self.crowds.gone(&entry.queue, std::slice::from_ref(&entry.id));
-        self.watches.tell_gone(&key);
+        self.crowds.gone(&entry.queue, seq);
+        // Before the key may be used again.
+        self.watches.tell_gone(&key, seq);
+        self.slots.free(entry);
         Ok(())
     }
 
@@ -418,7 +448,8 @@ impl Backend for Consul {
         _recheck: Duration,
     ) -> Result<()> {
         // The queries have their own, which is shorter.
-        self.wait_gone(entry, seq, waiter).await
+        self.wait_gone(entry, seq, waiter).await;
+        Ok(())
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
@@ -455,41 +486,3 @@ impl Backend for Consul {
         self.names_of_values(kind).await
     }
 }
-
-/// Finds out who is there.
-async fn greet(connections: &Connections) -> Result<Agent> {
-    let leader: String = parsed("connect", &connections.greet().await?.done("connect")?)?;
-    if leader.is_empty() {
-        return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
-    }
-    let answer = connections.urgent_call("connect", Request::get("agent/self")).await?;
-    // Not everybody may know.
-    match answer.status {
-        200 => Ok(agent(&answer.body)),
-        _ => Ok(Agent::default()),
-    }
-}
-
-fn agent(body: &[u8]) -> Agent {
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "PascalCase")]
-    struct Told {
-        dev_mode: Option<bool>,
-        #[serde(rename = "SessionTTLMin")]
-        session_ttl_min: Option<String>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Said {
-        debug_config: Option<Told>,
-    }
-    let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
-    let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
-    let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
-    // Consul's own default stands there as nothing.
-    let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
-    Agent { is_in_memory: dev_mode, min_ttl }
-}
-
-/// Consul's default for `session_ttl_min`.
-const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);

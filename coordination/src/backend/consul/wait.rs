@@ -60,12 +60,13 @@ impl Reads {
 
 impl Consul {
     /// The query answers at once when the entry has changed since it was created: nothing can be missed.
-    pub(super) async fn wait_gone(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<()> {
+    pub(super) async fn wait_gone(&self, entry: &EntryRef, seq: u64, waiter: Mode) {
         let keys = self.keys(&entry.queue);
-        let subject = Subject::Key(keys.entry(&entry.id));
-        let is_own = self.entries.own(entry).is_some();
+        let subject = Subject::Key(self.key(entry));
+        let is_own = self.slots.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            let Some(pair) = &seen.pair else { return seen.index > 0 };
+            // There may have been none before it was made.
+            let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
                 if is_own {
@@ -83,7 +84,6 @@ impl Consul {
             Watch::Shared(told) => drop(told.await),
             Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
         }
-        Ok(())
     }
 
     pub(super) async fn wait_changed(

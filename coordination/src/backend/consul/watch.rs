@@ -13,9 +13,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::BATCH;
 use super::client::{Answer, Connections, Request};
 use super::keys;
-use super::kv::{Pair, names, pairs};
+use super::kv::{Operation, Pair, names, pairs, read_together};
 use crate::error::{Error, Result};
 use crate::retry::DecorrelatedJitter;
 
@@ -31,6 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
+/// How often it is looked whether a key that was there each time is still that of the same entry.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,12 +78,19 @@ struct Hub {
 #[derive(Default)]
 struct State {
     own: HashMap<Subject, Own>,
-    /// Those who share, and the key of each.
-    shared: Vec<(String, oneshot::Sender<()>)>,
+    /// Those who share.
+    shared: Vec<Sharer>,
     /// The task for those who share.
     sharing: Option<AbortHandle>,
     /// What it was told last.
     names: Option<HashSet<String>>,
+}
+
+/// One who shares, and the entry that is waited for.
+struct Sharer {
+    key: String,
+    seq: u64,
+    tell: oneshot::Sender<()>,
 }
 
 struct Own {
@@ -95,7 +105,8 @@ impl Watches {
         Self(Arc::new(Hub { connections, prefix, longest, state: Mutex::default() }))
     }
 
-    /// Waits for a change after this index. `may_share`: the end of the key is all that is waited for.
+    /// Waits for a change after this index, which is an entry's number. `may_share`: the end of the key is all that is
+    /// waited for.
     pub(super) fn watch(&self, subject: Subject, index: u64, may_share: bool) -> Watch {
         let mut state = self.0.state();
         if let Some(own) = state.own.get(&subject) {
@@ -107,7 +118,7 @@ impl Watches {
                 state.own.iter().find(|(_, own)| is_idle(own) && own.begun.elapsed() > LINGER);
             match idle.map(|(subject, _)| subject.clone()) {
                 Some(idle) => drop(state.own.remove(&idle).map(|own| own.task.abort())),
-                None => return self.share(&mut state, subject, may_share),
+                None => return self.share(&mut state, subject, index, may_share),
             }
         }
         let (seen, watch) = watch::channel(Seen::default());
@@ -117,18 +128,17 @@ impl Watches {
         Watch::Own(watch)
     }
 
-    /// A key was deleted from here: those of this process who wait for that need no word from the server.
-    pub(super) fn tell_gone(&self, key: &str) {
+    /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
+    /// server.
+    pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
         let mut state = self.0.state();
-        for (key, tell) in state.shared.extract_if(.., |(waited, _)| waited == key) {
-            drop((key, tell.send(())));
-        }
+        state.tell(|sharer| sharer.key == key);
         if let Some(own) = state.own.get(&Subject::Key(key.to_owned())) {
-            own.seen.send_replace(Seen { index: u64::MAX, pair: None });
+            own.seen.send_replace(Seen { index: seq.unwrap_or(u64::MAX), pair: None });
         }
     }
 
-    fn share(&self, state: &mut State, subject: Subject, may_share: bool) -> Watch {
+    fn share(&self, state: &mut State, subject: Subject, seq: u64, may_share: bool) -> Watch {
         let Subject::Key(key) = subject else { return Watch::None };
         if !may_share {
             return Watch::None;
@@ -139,7 +149,7 @@ impl Watches {
             let _ = tell.send(());
             return Watch::Shared(told);
         }
-        state.shared.push((key, tell));
+        state.shared.push(Sharer { key, seq, tell });
         if state.sharing.as_ref().is_none_or(AbortHandle::is_finished) {
             let hub = Arc::clone(&self.0);
             state.sharing = Some(tokio::spawn(hub.follow_all()).abort_handle());
@@ -154,6 +164,16 @@ impl Drop for Watches {
         state.own.drain().for_each(|(_, own)| own.task.abort());
         if let Some(task) = state.sharing.take() {
             task.abort();
+        }
+    }
+}
+
+impl State {
+    /// Tells those of whom this holds.
+    fn tell(&mut self, is_told: impl Fn(&Sharer) -> bool) {
+        for sharer in self.shared.extract_if(.., |sharer| is_told(sharer)) {
+            // One who is gone needs no answer.
+            drop((sharer.key, sharer.tell.send(())));
         }
     }
 }
@@ -176,9 +196,14 @@ impl Hub {
             };
             let answered = answer.and_then(|answer| told(&subject, answer));
             match answered {
+                // A server that was restored: those who wait look for themselves, and begin anew.
+                Ok(found) if found.index < index => {
+                    self.state().own.remove(&subject);
+                    return;
+                }
                 Ok(found) => {
                     pause = pauses;
-                    index = next_index(index, found.index);
+                    index = found.index;
                     // The same index: nothing changed in all that time.
                     seen.send_if_modified(|seen| {
                         let is_new = seen.index != found.index;
@@ -203,8 +228,12 @@ impl Hub {
     /// The queries about all names, until nobody shares them.
     async fn follow_all(self: Arc<Self>) {
         let (mut index, pauses) = (0, Pauses::new(self.longest));
-        let mut pause = pauses;
+        let (mut pause, mut checked) = (pauses, Instant::now());
         loop {
+            if checked.elapsed() > RECHECK {
+                self.check().await;
+                checked = Instant::now();
+            }
             let request = Request::get(format!("kv/{}", keys::path(&self.prefix))).with("keys");
             let answer = match self.query(request, index).await {
                 Some(answer) => answer,
@@ -227,7 +256,7 @@ impl Hub {
             };
             tokio::time::sleep(delay).await;
             let mut state = self.state();
-            state.shared.retain(|(_, tell)| !tell.is_closed());
+            state.shared.retain(|sharer| !sharer.tell.is_closed());
             if state.shared.is_empty() {
                 (state.sharing, state.names) = (None, None);
                 return;
@@ -239,11 +268,28 @@ impl Hub {
     fn tell(&self, names: Vec<String>) {
         let names: HashSet<_> = names.into_iter().collect();
         let mut state = self.state();
-        for (key, tell) in state.shared.extract_if(.., |(key, _)| !names.contains(key)) {
-            // One who is gone needs no answer.
-            drop((key, tell.send(())));
-        }
+        state.tell(|sharer| !names.contains(&sharer.key));
         state.names = Some(names);
+    }
+
+    /// Tells those whose key is that of another entry by now. Keys are used again only after a while, so that the names
+    /// tell nearly always.
+    async fn check(&self) {
+        let waited: Vec<_> =
+            self.state().shared.iter().map(|sharer| (sharer.key.clone(), sharer.seq)).collect();
+        for batch in waited.chunks(BATCH) {
+            let reads: Vec<_> = batch.iter().map(|(key, _)| Operation::read(&**key)).collect();
+            // Of what cannot be read there is nothing to tell: the next time, then.
+            let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
+            let is_there = |key: &str, seq| {
+                found.iter().any(|pair| pair.create_index == seq && pair.key == key)
+            };
+            let gone: HashSet<_> =
+                batch.iter().filter(|(key, seq)| !is_there(key, *seq)).cloned().collect();
+            self.state().tell(|sharer| {
+                gone.iter().any(|(key, seq)| *seq == sharer.seq && *key == sharer.key)
+            });
+        }
     }
 
     /// One query; `None`: the connections were given up meanwhile.

@@ -6,6 +6,8 @@
 
 use etcd_client::{GetOptions, TxnOp};
 
+use crate::backend::{Mode, SessionId};
+
 /// Before every entry.
 const VALUE: &str = "!";
 const REMOVED: &str = "!removed";
@@ -13,6 +15,15 @@ const REMOVED: &str = "!removed";
 const FIRST_ENTRY: &str = "\"";
 /// What the names of shared entries begin with: after all digits.
 pub(super) const SHARED: &str = "r";
+
+/// The name of an entry of ours: `<lease>` as in other libraries, `<lease>-1`, …
+pub(super) fn name_of(session: SessionId, mode: Mode, number: usize) -> String {
+    let prefix = if mode == Mode::Shared { SHARED } else { "" };
+    match number {
+        0 => format!("{prefix}{session}"),
+        number => format!("{prefix}{session}-{number}"),
+    }
+}
 
 /// The keys of one queue.
 pub(super) struct Keys {

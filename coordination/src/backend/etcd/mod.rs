@@ -51,7 +51,6 @@ mod error;
 mod fuzz;
 mod keys;
 mod session;
-mod slots;
 mod value;
 mod wait;
 mod watch;
@@ -71,9 +70,9 @@ pub(crate) use self::config::{Config, OPTIONS};
 use self::entry::{blocker_of, entry_of, number, revision_of, seq_of};
 use self::keys::{Keys, Range};
 use self::session::{Sessions, lease_of};
-use self::slots::Slots;
 use self::wait::Reads;
 use self::watch::Watches;
+use super::slots::Slots;
 use super::stored::{StoredEntry, check_name};
 use super::unanswered::Unanswered;
 use super::{
@@ -115,7 +114,8 @@ impl Etcd {
             connections,
             sessions: Sessions::default(),
             admissions: Arc::default(),
-            slots: Arc::default(),
+            // The lowest are used again at once: every key in the index costs something.
+            slots: Arc::new(Slots::new(keys::name_of, 1)),
             reads: Reads::default(),
             unanswered: Unanswered::default(),
             namespace: settings.namespace.clone(),
@@ -270,29 +270,33 @@ impl Backend for Etcd {
     }
 
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let key = self.keys(&entry.place.queue).entry(&self.slots.take(entry));
         let put = PutOptions::new().with_lease(lease_of(entry.session));
-        let value = StoredEntry::new(entry, self.slots.since_ms(&entry.place)).to_bytes()?;
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
         // Again where calls of other entries were in doubt meanwhile, which has ended the admission.
         for _ in 0..2 {
             let admission = self.admissions.of(entry.session)?;
+            let own = self.slots.sent(entry);
+            let key = self.keys(&entry.place.queue).entry(&own.name);
+            let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let (range, options) = self.before(entry);
             let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
             let enter = Txn::new()
                 .when([absent, admission.holds()])
                 .and_then([
-                    TxnOp::put(key.as_str(), value.as_slice(), Some(put.clone())),
+                    TxnOp::put(key.as_str(), value, Some(put.clone())),
                     // An exclusive one is the newest of them itself.
                     range.get(options.with_limit(2)),
                 ])
                 // Nothing else: that keeps the request within one frame.
                 .or_else([]);
-            let answer = self.connections.call("enter", |client| {
-                self.slots.count(&entry.place);
-                async move { client.kv_client().txn(enter).await }
-            });
-            let answer = answer.await?;
+            let answer = self
+                .connections
+                .call("enter", |client| async move { client.kv_client().txn(enter).await })
+                .await;
+            if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
+                self.slots.answered(&entry.place);
+            }
+            let answer = answer?;
             if answer.succeeded() {
                 let seq = number(revision_in(answer.header()));
                 let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
@@ -312,33 +316,35 @@ impl Backend for Etcd {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let place = &entry.place;
-        if self.slots.mode(place) == Some(Mode::Shared) && entry.mode == Mode::Exclusive {
+        let Some(own) = self.slots.own(place) else { return Ok(false) };
+        if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
             // Its key is where shared entries do not look; and others may hold beside it.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let key = self.key(place);
-        let value = StoredEntry::new(entry, self.slots.since_ms(place)).to_bytes()?;
+        let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
+        let mut known = own.updated.unwrap_or(seq);
         // An update before may have had its effect without our knowledge: once more, then.
         for _ in 0..2 {
-            let known = self.slots.updated(place).unwrap_or(revision_of(seq));
             let put = PutOptions::new().with_lease(lease_of(entry.session));
             let update = Txn::new()
                 // No other entry has it, and neither has this one when another update was later.
-                .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, known)])
+                .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(known))])
                 .and_then([TxnOp::put(key.as_str(), value.as_slice(), Some(put))])
                 .or_else([TxnOp::get(key.as_str(), None)]);
             let answer = self.transact("update", update).await?;
             if answer.succeeded() {
-                self.slots.note_update(place, revision_in(answer.header()));
+                self.slots.updated(place, number(revision_in(answer.header())), entry.mode);
                 return Ok(true);
             }
             let current = found(&answer, 0);
             let Some(own) = current.iter().find(|kv| is_own(kv, entry, seq)) else {
                 return Ok(false);
             };
-            self.slots.note_update(place, own.mod_revision());
+            known = number(own.mod_revision());
             if own.value() == value {
+                self.slots.updated(place, known, entry.mode);
                 return Ok(true);
             }
         }
@@ -348,9 +354,14 @@ impl Backend for Etcd {
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        let Some(session) = self.slots.in_doubt(entry, seq) else {
-            // Its key may be used again at any moment: this entry only.
-            self.connections.call("leave", |client| delete(client, key.clone(), seq)).await?;
+        let Some(session) = self.slots.in_doubt(entry) else {
+            // Of one that is none of ours, or not any longer, there is nothing without a number.
+            let only = match (self.slots.delete(entry), seq) {
+                (true, _) => None,
+                (false, Some(seq)) => Some(seq),
+                (false, None) => return Ok(()),
+            };
+            self.connections.call("leave", |client| delete(client, key, only)).await?;
             self.slots.free(entry);
             return Ok(());
         };
@@ -360,6 +371,7 @@ impl Backend for Etcd {
             Err(error) if error.kind() == ErrorKind::Quota => {
                 // A delete needs no room. The rest follows when there is some; until then calls that put
                 // something are refused, whenever they come.
+                self.slots.delete(entry);
                 self.connections.call("leave", |client| delete(client, key.clone(), None)).await?;
                 self.remove_later(entry.clone(), session, key);
             }

@@ -103,7 +103,7 @@ impl Server for Consul {
             key
         });
         // The name of an entry and no session, and the name of an entry and a session.
-        let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:032x}"));
+        let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:06}"));
         self.put_key(&free, "");
         self.lock_key(&locked, "{{{");
         [strangers.to_vec(), vec![free, locked]].concat()

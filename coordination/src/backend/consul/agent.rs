@@ -1,0 +1,57 @@
+//! What an agent says of itself.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::client::{Connections, Request};
+use super::kv::parsed;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Consul's default for `session_ttl_min`.
+const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
+
+/// What an agent says of itself; of an agent that does not tell, nothing is known.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    pub(super) is_in_memory: Option<bool>,
+    pub(super) min_ttl: Option<Duration>,
+}
+
+impl Agent {
+    /// Finds out who is there.
+    pub(super) async fn greet(connections: &Connections) -> Result<Self> {
+        let leader: String = parsed("connect", &connections.greet().await?.done("connect")?)?;
+        if leader.is_empty() {
+            return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
+        }
+        let answer = connections.urgent_call("connect", Request::get("agent/self")).await?;
+        // Not everybody may know.
+        match answer.status {
+            200 => Ok(Self::read(&answer.body)),
+            _ => Ok(Self::default()),
+        }
+    }
+
+    /// What its answer tells.
+    pub(super) fn read(body: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "PascalCase")]
+        struct Told {
+            dev_mode: Option<bool>,
+            #[serde(rename = "SessionTTLMin")]
+            session_ttl_min: Option<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Said {
+            debug_config: Option<Told>,
+        }
+        let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
+        let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
+        let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
+        // Consul's own default stands there as nothing.
+        let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
+        Self { is_in_memory: dev_mode, min_ttl }
+    }
+}

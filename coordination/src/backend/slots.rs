@@ -1,0 +1,282 @@
+//! Which key each of our entries has, on stores where deleted keys cost something.
+//!
+//! A key of its own for every acquire would be simplest, and slow: etcd keeps every key that ever was in its
+//! index until the next compaction, Consul a tombstone of each for fifteen minutes, and a read of the queue's
+//! prefix walks over them. So the entries of a session in a queue use few keys again and again,
+//! numbered from 0 on: a key belongs to one entry until that is known to be deleted.
+//!
+//! None of the calls about an entry may do anything to the next one with its key, however late it arrives. A put is
+//! made on condition of the session's admission, an update on condition of the one before it, and the delete of
+//! somebody else's entry on condition of its number. A delete of our own has no condition, which is quickest: where
+//! one was not answered, the key is not used again in this session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::key::QueueKey;
+use crate::time::unix_micros;
+
+/// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
+pub(super) type Naming = fn(SessionId, Mode, usize) -> String;
+
+/// The keys in use.
+pub(super) struct Slots {
+    naming: Naming,
+    /// How many keys are used in turn at least, for stores that may not tell that one was deleted and put again.
+    in_turn: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    by_entry: HashMap<EntryId, Own>,
+    /// Per session and queue, which numbers are taken.
+    taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
+    turn: usize,
+}
+
+/// An entry of ours.
+#[derive(Clone)]
+pub(super) struct Own {
+    pub(super) session: SessionId,
+    /// The last part of its key.
+    pub(super) name: Arc<str>,
+    pub(super) mode: Mode,
+    /// When it was first to be put, in milliseconds of the wall clock.
+    pub(super) since_ms: u64,
+    /// The number of its last update, as far as is known.
+    pub(super) updated: Option<u64>,
+    /// How many updates were begun.
+    pub(super) updates: u64,
+    number: usize,
+    /// How many calls that put it were sent and not answered.
+    unanswered: u32,
+    /// How many calls that delete it were sent.
+    deletes: u32,
+}
+
+impl Slots {
+    pub(super) fn new(naming: Naming, in_turn: usize) -> Self {
+        Self { naming, in_turn, state: Mutex::default() }
+    }
+
+    /// A call that puts the entry is being sent. It has the same key until it is [freed](Self::free).
+    pub(super) fn sent(&self, entry: &NewEntry) -> Own {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let own = state.by_entry.entry(entry.place.id.clone()).or_insert_with(|| {
+            let taken = (entry.session, entry.place.queue.clone());
+            let taken = state.taken.entry(taken).or_default();
+            let number = free_number(taken, state.turn, self.in_turn);
+            taken.resize(taken.len().max(number + 1), false);
+            if let Some(free) = taken.get_mut(number) {
+                *free = true;
+            }
+            state.turn = state.turn.wrapping_add(1);
+            Own {
+                session: entry.session,
+                name: (self.naming)(entry.session, entry.mode, number).into(),
+                mode: entry.mode,
+                since_ms: unix_micros() / 1000,
+                updated: None,
+                updates: 0,
+                number,
+                unanswered: 0,
+                deletes: 0,
+            }
+        });
+        own.unanswered += 1;
+        own.clone()
+    }
+
+    /// That call was answered: it is not under way any longer.
+    pub(super) fn answered(&self, entry: &EntryRef) {
+        self.change(entry, |own| own.unanswered = own.unanswered.saturating_sub(1));
+    }
+
+    /// The session of an entry which a call may still put that was given up; `None`: there is no such call.
+    pub(super) fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
+        self.own(entry).filter(|own| own.unanswered > 0).map(|own| own.session)
+    }
+
+    pub(super) fn own(&self, entry: &EntryRef) -> Option<Own> {
+        self.state().by_entry.get(&entry.id).cloned()
+    }
+
+    /// The last part of an entry's key: of ours by its slot, of others as it was listed.
+    pub(super) fn name(&self, entry: &EntryRef) -> Arc<str> {
+        self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.name)
+    }
+
+    /// It was updated, as is known now.
+    pub(super) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
+        self.change(entry, |own| (own.updated, own.mode) = (Some(number), mode));
+    }
+
+    /// An update is being sent; answers how many there were with it.
+    pub(super) fn count_update(&self, entry: &EntryRef) -> u64 {
+        self.change(entry, |own| {
+            own.updates += 1;
+            own.updates
+        })
+        .unwrap_or_default()
+    }
+
+    /// A delete without a condition is being sent; false: the entry is none of ours.
+    pub(super) fn delete(&self, entry: &EntryRef) -> bool {
+        self.change(entry, |own| own.deletes += 1).is_some()
+    }
+
+    /// The entry is known to be gone: its key may be used again, unless a delete may still be on its way.
+    pub(super) fn free(&self, entry: &EntryRef) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(own) = state.by_entry.remove(&entry.id).filter(|own| own.deletes < 2) else {
+            return;
+        };
+        let queue = (own.session, entry.queue.clone());
+        let Some(taken) = state.taken.get_mut(&queue) else { return };
+        if let Some(taken) = taken.get_mut(own.number) {
+            *taken = false;
+        }
+        if taken.iter().all(|taken| !taken) {
+            state.taken.remove(&queue);
+        }
+    }
+
+    /// The session is over, and its keys with it.
+    pub(super) fn forget(&self, session: SessionId) {
+        let mut state = self.state();
+        state.by_entry.retain(|_, own| own.session != session);
+        state.taken.retain(|(owner, _), _| *owner != session);
+    }
+
+    fn change<T>(&self, entry: &EntryRef, change: impl FnOnce(&mut Own) -> T) -> Option<T> {
+        self.state().by_entry.get_mut(&entry.id).map(change)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// One that is free, of so many that are used in turn. Where more are taken, of twice as many as those.
+fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
+    let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
+    if in_turn < 2 {
+        return (0..taken.len()).find(is_free).unwrap_or(taken.len());
+    }
+    let among = in_turn.max(2 * taken.iter().filter(|taken| **taken).count() + 2);
+    let first = turn % among;
+    (first..among).chain(0..first).find(is_free).unwrap_or(taken.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots() -> Slots {
+        Slots::new(naming, 1)
+    }
+
+    fn naming(session: SessionId, mode: Mode, number: usize) -> String {
+        let prefix = if mode == Mode::Shared { "r" } else { "" };
+        format!("{prefix}{session}-{number}")
+    }
+
+    fn entry(session: SessionId) -> NewEntry {
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let place = EntryRef { queue, id: EntryId::random(session) };
+        NewEntry { place, session, member: "m".into(), mode: Mode::Exclusive, data: "".into() }
+    }
+
+    fn name(slots: &Slots, entry: &NewEntry) -> String {
+        slots.sent(entry).name.to_string()
+    }
+
+    #[test]
+    fn keys_are_used_again_once_they_are_free() {
+        let (slots, session) = (slots(), SessionId::random());
+        let (first, second, third) = (entry(session), entry(session), entry(session));
+        assert_eq!(name(&slots, &first), format!("{session}-0"));
+        assert_eq!(name(&slots, &second), format!("{session}-1"));
+        assert_eq!(name(&slots, &first), format!("{session}-0"), "a repeated call");
+        assert_eq!(slots.in_doubt(&first.place), Some(session));
+        slots.answered(&first.place);
+        assert_eq!(slots.in_doubt(&first.place), Some(session), "one of two was answered");
+        slots.answered(&first.place);
+        assert_eq!(slots.in_doubt(&first.place), None);
+        assert!(slots.delete(&first.place));
+        slots.free(&first.place);
+        slots.free(&first.place);
+        assert_eq!(name(&slots, &third), format!("{session}-0"));
+        assert_eq!(&*slots.name(&second.place), format!("{session}-1"));
+    }
+
+    #[test]
+    fn a_key_that_may_still_be_deleted_is_not_used_again() {
+        let (slots, session) = (slots(), SessionId::random());
+        let (first, second) = (entry(session), entry(session));
+        slots.sent(&first);
+        // The first was not answered.
+        assert!(slots.delete(&first.place) && slots.delete(&first.place));
+        slots.free(&first.place);
+        assert_eq!(name(&slots, &second), format!("{session}-1"));
+        assert!(!slots.delete(&first.place), "it is none of ours any longer");
+    }
+
+    #[test]
+    fn keys_are_used_in_turn() {
+        let (slots, session) =
+            (Slots::new(|_, _, number| number.to_string(), 3), SessionId::random());
+        let mut freed = Vec::new();
+        for _ in 0..4 {
+            let entry = entry(session);
+            freed.push(name(&slots, &entry));
+            slots.free(&entry.place);
+        }
+        assert_eq!(freed, ["0", "1", "2", "0"]);
+        let mut used: Vec<_> = (0..9).map(|_| name(&slots, &entry(session))).collect();
+        let again = entry(session);
+        used.push(name(&slots, &again));
+        slots.free(&again.place);
+        let next = name(&slots, &entry(session));
+        assert_ne!(used.last(), Some(&next), "not at once, even if many are taken");
+        used.sort_unstable();
+        used.dedup();
+        assert_eq!(used.len(), 10);
+    }
+
+    #[test]
+    fn the_key_of_a_shared_entry_says_so_until_it_is_gone() {
+        let (slots, session) = (slots(), SessionId::random());
+        let shared = NewEntry { mode: Mode::Shared, ..entry(session) };
+        assert_eq!(name(&slots, &shared), format!("r{session}-0"));
+        assert_eq!(name(&slots, &entry(session)), format!("{session}-1"));
+        slots.updated(&shared.place, 7, Mode::Exclusive);
+        assert_eq!(&*slots.name(&shared.place), format!("r{session}-0"));
+        let own = slots.own(&shared.place).expect("it is ours");
+        assert_eq!((own.updated, own.mode), (Some(7), Mode::Exclusive));
+    }
+
+    #[test]
+    fn a_listed_entry_of_another_has_the_key_it_was_listed_with() {
+        let listed =
+            EntryRef { id: EntryId::from_store("6c2f"), ..entry(SessionId::random()).place };
+        assert_eq!(&*slots().name(&listed), "6c2f");
+        assert!(slots().in_doubt(&listed).is_none() && !slots().delete(&listed));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_over() {
+        let (slots, session) = (slots(), SessionId::random());
+        let (first, second) = (entry(session), entry(session));
+        slots.sent(&first);
+        slots.sent(&second);
+        slots.free(&first.place);
+        slots.forget(session);
+        let state = slots.state();
+        assert!(state.by_entry.is_empty() && state.taken.is_empty());
+    }
+}
