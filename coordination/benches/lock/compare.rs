@@ -54,7 +54,7 @@ async fn timed(repeats: u32, work: &mut impl AsyncFnMut() -> Outcome) -> Outcome
 }
 
 /// Median, least and greatest.
-fn spread(figures: &mut [f64]) -> (f64, f64, f64) {
+pub(crate) fn spread(figures: &mut [f64]) -> (f64, f64, f64) {
     figures.sort_by(f64::total_cmp);
     (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
 }

@@ -17,8 +17,7 @@ pub(crate) struct Consul;
 impl Store for Consul {
     const NAME: &'static str = "consul";
     const RIVAL: &'static str = "Consul's own, a blocking query and a PUT, which is not fair";
-    const WANTED: (&'static str, &'static str) =
-        ("at most 1.3 wanted", "at least 0.8 of the rival's wanted");
+    const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 100;
 
     async fn start() -> Outcome<Server> {

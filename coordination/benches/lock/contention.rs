@@ -9,16 +9,52 @@ use std::time::{Duration, Instant};
 use coordination::Coordinator;
 
 use crate::Outcome;
+use crate::compare::spread;
 use crate::server::{Locking, Ours, Server, Store};
 
 const PROCESSES: usize = 8;
-const SECONDS: u64 = 5;
+const SECONDS: u64 = 3;
+/// After one that warms up: a server on a virtual machine of its own compiles for some seconds.
+const ROUNDS: usize = 5;
 
-/// Starts the processes, and prints what they did.
-pub(crate) fn contended<S: Store>(server: &Server, ours: bool, note: &str) -> Outcome {
+/// Ours and the rival's in turn: prints the median ratio of what they did.
+pub(crate) fn contended<S: Store>(server: &Server) -> Outcome {
+    let (mut ratios, mut own, mut rivals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut evenness = Vec::new();
+    for round in 0..=ROUNDS {
+        let (ours, rival) = (turns::<S>(server, "ours")?, turns::<S>(server, "rival")?);
+        if round > 0 {
+            ratios.push(ours.changes / rival.changes);
+            own.push(ours.changes);
+            rivals.push(rival.changes);
+            evenness.push(ours.greatest / ours.least);
+        }
+    }
+    let (ratio, low, high) = spread(&mut ratios);
+    println!(
+        "{}, owner changes, {PROCESSES} processes on one lock: {ratio:.2} × the rival ({low:.2} to {high:.2}; {}) — {:.0} a second beside {:.0} ({}); greatest ÷ least share {:.2}",
+        S::NAME,
+        S::WANTED.1,
+        spread(&mut own).0,
+        spread(&mut rivals).0,
+        S::RIVAL,
+        spread(&mut evenness).0,
+    );
+    Ok(())
+}
+
+/// What the processes did.
+struct Turns {
+    /// A second.
+    changes: f64,
+    /// How often the one with the fewest and the one with the most had the lock.
+    least: f64,
+    greatest: f64,
+}
+
+fn turns<S: Store>(server: &Server, kind: &str) -> Outcome<Turns> {
     let record = tempfile::NamedTempFile::new()?;
     record.as_file().set_len(8 * (2 + PROCESSES as u64))?;
-    let kind = if ours { "ours" } else { "rival" };
     let workers: Vec<_> = (1..=PROCESSES)
         .map(|worker| {
             let contender =
@@ -31,16 +67,10 @@ pub(crate) fn contended<S: Store>(server: &Server, ours: bool, note: &str) -> Ou
             return Err("a worker failed".into());
         }
     }
-    let shares: Vec<_> =
-        (2..2 + PROCESSES).map(|slot| number(record.as_file(), slot)).collect::<Result<_, _>>()?;
-    let (least, greatest) = (shares.iter().min().unwrap_or(&0), shares.iter().max().unwrap_or(&0));
-    println!(
-        "{}, {PROCESSES} processes on one lock, {kind}: {} owner changes a second of {} grants ({note}), shares {least} to {greatest}",
-        S::NAME,
-        number(record.as_file(), 1)? / SECONDS,
-        shares.iter().sum::<u64>() / SECONDS,
-    );
-    Ok(())
+    let count = |slot| number(record.as_file(), slot).map(|number| number as f64);
+    let mut shares = (2..2 + PROCESSES).map(count).collect::<Result<Vec<_>, _>>()?;
+    let (_, least, greatest) = spread(&mut shares);
+    Ok(Turns { changes: count(1)? / SECONDS as f64, least, greatest })
 }
 
 /// One of the processes: under the lock it notes in the record whether the owner changed.

@@ -12,7 +12,8 @@ pub(crate) struct Etcd;
 impl Store for Etcd {
     const NAME: &'static str = "etcd";
     const RIVAL: &'static str = "etcd's lock service";
-    const WANTED: (&'static str, &'static str) = ("at most 1.25 wanted", "at least 400 wanted");
+    const WANTED: (&'static str, &'static str) =
+        ("at most 1.25 wanted", "at least 400 a second wanted");
     const REPEATS: u32 = 200;
 
     async fn start() -> Outcome<Server> {

@@ -23,7 +23,7 @@ pub(crate) struct Redis;
 impl Store for Redis {
     const NAME: &'static str = "redis";
     const RIVAL: &'static str = "BLPOP";
-    const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "0.8 of BLPOP wanted");
+    const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 1_000;
 
     async fn start() -> Outcome<Server> {

@@ -123,8 +123,7 @@ pub(crate) async fn all<S: Store>() -> Outcome {
     drop(server);
     sched_setaffinity(None, &everywhere)?;
     let server = S::start().await?;
-    contention::contended::<S>(&server, true, S::WANTED.1)?;
-    contention::contended::<S>(&server, false, S::RIVAL)
+    contention::contended::<S>(&server)
 }
 
 async fn uncontended<S: Store>(server: &Server, current: bool, how: &str, wanted: &str) -> Outcome {

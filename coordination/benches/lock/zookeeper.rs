@@ -31,7 +31,7 @@ pub(crate) struct Zookeeper;
 impl Store for Zookeeper {
     const NAME: &'static str = "zookeeper";
     const RIVAL: &'static str = "the client crate's lock";
-    const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "0.8 × the rival wanted");
+    const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 200;
 
     async fn start() -> Outcome<Server> {

@@ -146,15 +146,17 @@ impl Zookeeper {
         made: &Made,
     ) -> Result<Option<Position>> {
         let queue = self.tree.queue(&entry.place.queue);
-        let own = [made.path.clone()];
-        let (children, found) = connection.read("position", Some(&queue), &own).await?;
-        let is_own = |found: &Found| {
-            found.stat.ephemeral_owner == connection.owner() && number(found.stat.czxid) == made.seq
+        let listing = connection
+            .raw_call("position", |client| async move { client.list_children(&queue).await });
+        let children = match listing.await? {
+            Err(ZooKeeperError::NoNode) => return Ok(None),
+            listed => listed.map_err(|error| from_zookeeper("position", &error))?,
         };
-        if !found.into_iter().flatten().any(|found| is_own(&found)) {
+        // Its name is enough: no other node was ever called like it, and it goes with its session.
+        let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+        if !children.iter().any(|child| child == name) {
             return Ok(None);
         }
-        let children = children.unwrap_or_default();
         let blocker = self.blocker(connection, entry, made.number, &children).await?;
         Ok(Some(Position { seq: made.seq, blocker }))
     }
