@@ -162,7 +162,7 @@ impl Connections {
         let limit = longest + longest / 16 + self.patience;
         match tokio::time::timeout(limit, self.ask("watch", &request, false)).await {
             Ok(outcome) => outcome.map_err(|failure| failure.0),
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time")),
+            Err(_) => Err(no_answer("watch")),
         }
     }
 
@@ -218,16 +218,23 @@ impl Connections {
         let sending = client.request(request.method.clone(), url).body(request.body.clone()).send();
         let attempt = self.rotation.attempt(epoch);
         let attempt = if is_prompt { attempt } else { attempt.unhurried() };
-        let outcome = async { read(operation, sending.await?).await }.await;
-        let outcome = match outcome {
-            Ok(answer) => answer.map_err(|error| Failure(error, false)),
-            Err(error) => Err(Failure(self.explain(operation, &error), is_hang_up(&error))),
+        let answering = async { read(operation, sending.await?).await };
+        let outcome = match tokio::time::timeout(self.longest(is_prompt), answering).await {
+            Ok(Ok(answer)) => answer.map_err(|error| Failure(error, false)),
+            Ok(Err(error)) => Err(Failure(self.explain(operation, &error), is_hang_up(&error))),
+            Err(_) => Err(Failure(no_answer(operation), false)),
         };
         attempt.ended(match &outcome {
             Ok(answer) => matches!(answer.status, 429 | 500..=599) && is_transient(answer),
             Err(Failure(error, _)) => error.kind() != ErrorKind::Corrupt,
         });
         outcome
+    }
+
+    /// How long a request may take. Most callers have shorter limits of their own; not those in the background, and one of
+    /// them may be the one who tries for all.
+    fn longest(&self, is_prompt: bool) -> Duration {
+        if is_prompt { 2 * self.patience } else { Duration::MAX }
     }
 
     fn client(&self) -> Result<(Client, String, u64)> {
@@ -300,6 +307,10 @@ impl Connections {
         let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
         hosts.join(",")
     }
+}
+
+fn no_answer(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "no answer in time").with_effect(Effect::Unknown)
 }
 
 /// Why there is no answer, and whether the server hung up.

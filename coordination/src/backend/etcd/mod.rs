@@ -162,10 +162,11 @@ impl Etcd {
                 // Gone with the coordinator.
                 let Some(admissions) = admissions.upgrade() else { return };
                 let remove = Some(TxnOp::delete(key.as_str(), None));
-                match admissions.admit_anew(&connections, "leave", session, remove).await {
-                    Ok(()) => return slots.free(&entry),
-                    Err(error) if error.loss_reason().is_some() => return,
-                    Err(_) => {}
+                let removing = admissions.admit_anew(&connections, "leave", session, remove);
+                match tokio::time::timeout(2 * pause, removing).await {
+                    Ok(Ok(())) => return slots.free(&entry),
+                    Ok(Err(error)) if error.loss_reason().is_some() => return,
+                    Ok(Err(_)) | Err(_) => {}
                 }
             }
         });

@@ -307,8 +307,9 @@ impl Connections {
         if let Some(connection) = self.connected()
             && !self.hub.channels().iter().any(|wanted| wanted == channel)
         {
-            // One message too many harms nobody.
-            let _ = connection.redis.clone().unsubscribe(channel).await;
+            // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
+            let mut redis = connection.redis.clone();
+            let _ = tokio::time::timeout(self.patience, redis.unsubscribe(channel)).await;
         }
     }
 
