@@ -25,6 +25,8 @@ pub use ending::*;
 
 /// L2: how long whoever is next may wait.
 const WAKING: Duration = Duration::from_secs(2);
+/// How long one stays in the hall: long enough to meet others who may be there.
+const VISIT: Duration = Duration::from_millis(1);
 
 async fn share(coordinator: &Coordinator) -> Result<LockGuard> {
     lock(coordinator).acquire_shared(Some(PATIENCE)).await
@@ -54,7 +56,7 @@ impl Hall {
         let readers = self.readers.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_readers.fetch_max(readers, Ordering::SeqCst);
         assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
-        tokio::task::yield_now().await;
+        tokio::time::sleep(VISIT).await;
         assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -62,7 +64,7 @@ impl Hall {
     async fn write(&self) {
         assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
         assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
-        tokio::task::yield_now().await;
+        tokio::time::sleep(VISIT).await;
         assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
         self.writers.fetch_sub(1, Ordering::SeqCst);
     }
