@@ -154,6 +154,8 @@ async fn permits_slots_and_terms_are_a_few_requests() {
     };
 
     let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
+    // Its holder watches it from 20 ms after the grant.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     shared().await;
     assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");
     held.release().await.expect("the store confirms");
