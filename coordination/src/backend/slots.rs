@@ -48,7 +48,8 @@ pub(super) struct Own {
     /// The number of its last update, as far as is known.
     pub(super) updated: Option<u64>,
     /// How many updates were begun.
-    pub(super) updates: u64,
+    #[cfg(feature = "consul")]
+    updates: u64,
     number: usize,
     /// How many calls that put it were sent and not answered.
     unanswered: u32,
@@ -80,6 +81,7 @@ impl Slots {
                 mode: entry.mode,
                 since_ms: unix_micros() / 1000,
                 updated: None,
+                #[cfg(feature = "consul")]
                 updates: 0,
                 number,
                 unanswered: 0,
@@ -115,6 +117,7 @@ impl Slots {
     }
 
     /// An update is being sent; answers how many there were with it.
+    #[cfg(feature = "consul")]
     pub(super) fn count_update(&self, entry: &EntryRef) -> u64 {
         self.change(entry, |own| {
             own.updates += 1;

@@ -199,6 +199,10 @@ impl Log {
             }
             ("=", [Some(by), Some(data), None, ..]) => {
                 let (by, data) = (u64::from_str_radix(by, 16).ok()?, parse_data(data)?);
+                // Versions rise: it is a line that stood behind the end, and was not written after the one before it.
+                if self.value.as_ref().is_some_and(|value| value.version > number) {
+                    return None;
+                }
                 self.write(Written { version: number, by, data });
             }
             ("/", [Some(by), Some(version), None, ..]) => {
@@ -382,6 +386,9 @@ mod tests {
         let log = read(&[written, removal].concat());
         assert_eq!((log.last, log.value(), log.removed()), (12, None, Some(removed)));
         assert_eq!(log.format(), "");
+        let stale = [writes(&new), writes(&old)].concat();
+        let at = writes(&new).len();
+        assert_eq!(Log::default().replay(stale.as_bytes()), Err(Damaged { at }));
     }
 
     #[test]
