@@ -225,13 +225,11 @@ impl Consul {
             let reads: Vec<_> =
                 std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
             let mut pairs = read_together(&self.connections, "position", &reads).await?;
-            let is_there = |other: &Blocker| {
-                let key = keys.entry(other.id.as_str());
-                pairs.iter().any(|pair| pair.create_index == other.seq && pair.key == key)
-            };
+            // A number is that of one entry, ever; a name may be that of a later one by now.
+            let is_there =
+                |other: &Blocker| pairs.iter().any(|pair| pair.create_index == other.seq);
             let gone = batch.iter().filter(|other| !is_there(other)).map(|other| other.seq);
             self.crowds.gone(queue, gone);
-            // A name may be that of a later one by now.
             pairs.retain(|pair| {
                 let is_of = |other: &Blocker| other.seq == pair.create_index;
                 pair.key == own || batch.iter().any(is_of)

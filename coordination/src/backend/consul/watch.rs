@@ -105,8 +105,8 @@ impl Watches {
         Self(Arc::new(Hub { connections, prefix, longest, state: Mutex::default() }))
     }
 
-    /// Waits for a change after this index, which is an entry's number. `may_share`: the end of the key is all that is
-    /// waited for.
+    /// Waits for a change after this index; of a key, that is the number of the entry that has it. `may_share`: the end of
+    /// that entry is all that is waited for.
     pub(super) fn watch(&self, subject: Subject, index: u64, may_share: bool) -> Watch {
         let mut state = self.0.state();
         if let Some(own) = state.own.get(&subject) {
@@ -284,11 +284,10 @@ impl Hub {
             let is_there = |key: &str, seq| {
                 found.iter().any(|pair| pair.create_index == seq && pair.key == key)
             };
-            let gone: HashSet<_> =
-                batch.iter().filter(|(key, seq)| !is_there(key, *seq)).cloned().collect();
-            self.state().tell(|sharer| {
-                gone.iter().any(|(key, seq)| *seq == sharer.seq && *key == sharer.key)
-            });
+            let was_asked = |sharer: &Sharer| {
+                batch.iter().any(|(key, seq)| *seq == sharer.seq && *key == sharer.key)
+            };
+            self.state().tell(|sharer| was_asked(sharer) && !is_there(&sharer.key, sharer.seq));
         }
     }
 
