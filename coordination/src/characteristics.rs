@@ -42,6 +42,16 @@ pub enum Liveness {
     Process,
 }
 
+/// How a holder learns that somebody else took its lock away, or ended its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossDetection {
+    /// The store tells at once.
+    Watch,
+    /// By the answer to the next heartbeat.
+    Heartbeat,
+}
+
 /// What the connected store promises; see each backend's page for the reasons.
 ///
 /// # Examples
@@ -64,6 +74,8 @@ pub struct Characteristics {
     pub scope: Scope,
     /// What a holder's liveness hangs on.
     pub liveness: Liveness,
+    /// How soon a holder is told that its lock was taken away.
+    pub loss_detection: LossDetection,
     /// Grants survive a restart of the store's process.
     pub survives_restart: Durability,
     /// Grants survive loss of power.

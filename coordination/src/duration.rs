@@ -5,10 +5,32 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
+use crate::error::{Error, ErrorKind};
+
 const ALLOWED: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, \
                        `s`, `m` and `h`, as in `0.5`, `500ms` or `2m`; it is not negative";
 
 const TOO_LONG: &str = "the duration is longer than any that can be counted";
+
+/// Reads a duration as the options of URLs and the fields of [`Config`](crate::Config) have it: `500ms`, `5s`,
+/// `2m`, `1h`, `0.5s`, or a bare number of seconds.
+///
+/// # Errors
+///
+/// [`ErrorKind::Input`]: it is something else, or too long. The message says what is allowed, and does not
+/// repeat the text.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(coordination::parse_duration("1.5s").ok(), Some(Duration::from_millis(1_500)));
+/// assert!(coordination::parse_duration("soon").is_err());
+/// ```
+pub fn parse_duration(text: &str) -> crate::Result<Duration> {
+    parse(text).map_err(|problem| Error::new(ErrorKind::Input, "parse", problem))
+}
 
 /// Reads `500ms`, `5s`, `2m`, `1h`, `0.5s`, or a bare number of seconds.
 ///

@@ -265,9 +265,12 @@ pub mod blocking;
 ///
 pub use coordination_macros::synchronized;
 
-pub use characteristics::{Characteristics, Durability, Liveness, Requirement, Scope};
+pub use characteristics::{
+    Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,
+};
 pub use config::Config;
 pub use coordinator::{Builder, Coordinator};
+pub use duration::parse_duration;
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::barrier::Barrier;
 pub use recipe::double_barrier::{DoubleBarrier, Inside};

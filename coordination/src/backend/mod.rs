@@ -28,7 +28,7 @@ use async_trait::async_trait;
 use data_encoding::HEXLOWER;
 use rand::RngExt;
 
-use crate::characteristics::Characteristics;
+use crate::characteristics::{Characteristics, LossDetection};
 use crate::error::Result;
 use crate::key::QueueKey;
 use crate::random;
@@ -291,17 +291,6 @@ impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
         Self { queue: queue.clone(), id: random::rng().random(), expected, data, if_empty: false }
     }
-}
-
-/// How a session learns that one of its entries was removed by somebody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LossDetection {
-    /// By [`Backend::gone`] on its own entry: at once.
-    #[cfg(any(feature = "_network", feature = "simulation"))]
-    #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis tells with the heartbeat"))]
-    Watch,
-    /// By the answer to each heartbeat.
-    Heartbeat,
 }
 
 /// A store: sessions, ordered entries, and word of their end.

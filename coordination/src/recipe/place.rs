@@ -3,8 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Data, EntryId, EntryRef, LossDetection, Mode, NewEntry};
+use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry};
 use crate::canary::{Canary, sings};
+use crate::characteristics::LossDetection;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use super::{Lease, Phase, Proofs, Runtime, Session, State};
 use crate::backend::registry::Target;
-use crate::backend::{Backend, LossDetection, NewSession, SessionId};
+use crate::backend::{Backend, NewSession, SessionId};
 use crate::canary::{Canary, sings};
+use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
@@ -292,7 +293,6 @@ impl Keeper {
 async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
     let held = match session.backend.loss_detection() {
         LossDetection::Heartbeat => lease.held(),
-        #[cfg(any(feature = "_network", feature = "simulation"))]
         LossDetection::Watch => Vec::new(),
     };
     let gone = session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held)).await?;

@@ -13,11 +13,10 @@ use tokio::sync::oneshot;
 use super::{Client, Weather, World};
 use crate::backend::memory::Memory;
 use crate::backend::{
-    Backend, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession, Position,
-    SessionId, Write,
+    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
 };
 use crate::canary::{Canary, sings};
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -266,6 +265,7 @@ impl Backend for Network {
         Characteristics {
             scope: if is_remote { Scope::Hosts } else { Scope::Threads },
             liveness: if is_remote { Liveness::Lease } else { Liveness::Process },
+            loss_detection: self.loss_detection(),
             survives_restart: Durability::Yes,
             survives_power_loss: Durability::No,
             survives_failover: Durability::NotApplicable,

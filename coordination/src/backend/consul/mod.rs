@@ -80,10 +80,10 @@ use super::slots::Slots;
 use super::stored::StoredEntry;
 use super::unanswered::Unanswered;
 use super::{
-    Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
-    Position, SessionId, Write,
+    Backend, Blocker, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId,
+    Write,
 };
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -261,6 +261,7 @@ impl Backend for Consul {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
+            loss_detection: self.loss_detection(),
             survives_restart: durable,
             survives_power_loss: durable,
             survives_failover: Durability::Yes,

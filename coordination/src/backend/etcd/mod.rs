@@ -76,10 +76,10 @@ use super::slots::Slots;
 use super::stored::{StoredEntry, check_name};
 use super::unanswered::Unanswered;
 use super::{
-    Backend, Blocker, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
-    Position, SessionId, Write,
+    Backend, Blocker, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId,
+    Write,
 };
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -236,6 +236,7 @@ impl Backend for Etcd {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
+            loss_detection: self.loss_detection(),
             survives_restart: Durability::Yes,
             survives_power_loss: Durability::Yes,
             survives_failover: Durability::Yes,

@@ -175,6 +175,7 @@ impl Backend for FileStore {
         Characteristics {
             scope: Scope::Processes,
             liveness: Liveness::Process,
+            loss_detection: self.loss_detection(),
             survives_restart: Durability::NotApplicable,
             survives_power_loss: if self.config.durable { Durability::Yes } else { Durability::No },
             survives_failover: Durability::NotApplicable,

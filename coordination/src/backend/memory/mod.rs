@@ -129,6 +129,7 @@ impl Backend for Memory {
         Characteristics {
             scope: Scope::Threads,
             liveness: Liveness::Process,
+            loss_detection: self.loss_detection(),
             survives_restart: Durability::NotApplicable,
             survives_power_loss: Durability::No,
             survives_failover: Durability::NotApplicable,

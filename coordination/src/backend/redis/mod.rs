@@ -80,10 +80,10 @@ use self::wait::{Reads, revision_of};
 use self::watch::{Hub, Wait, word_for};
 use super::stored::{StoredEntry, check_name};
 use super::{
-    Backend, Blocker, Clock, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession,
-    Position, SessionId, Write,
+    Backend, Blocker, Clock, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
+    SessionId, Write,
 };
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -173,6 +173,7 @@ impl Backend for Redis {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
+            loss_detection: self.loss_detection(),
             survives_restart: self.server.survives_restart(),
             survives_power_loss: self.server.survives_restart(),
             // Replication is asynchronous.

@@ -75,10 +75,9 @@ use self::tree::Tree;
 use self::value::LastSeen;
 use self::watch::Watches;
 use super::{
-    Backend, EntryId, EntryRef, Listing, LossDetection, Mode, NewEntry, NewSession, Position,
-    SessionId, Write,
+    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
 };
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -129,6 +128,7 @@ impl Backend for Zookeeper {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
+            loss_detection: self.loss_detection(),
             survives_restart: Durability::Yes,
             survives_power_loss: Durability::Yes,
             survives_failover: Durability::Yes,
