@@ -224,6 +224,20 @@ async fn status(client: Arc<Client>) -> Result<StatusResponse, EtcdError> {
     client.maintenance_client().status().await
 }
 
+/// Versions in which a leader that was paused ends leases before their time.
+pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
+    const PAUSED_LEADER: &str =
+        "etcd before 3.4.31 and 3.5.13 may revoke leases early after its leader was paused";
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
+    let mut part = || parts.next().unwrap_or_default();
+    match (part(), part(), part()) {
+        (3, minor, _) if minor < 4 => Some(PAUSED_LEADER),
+        (3, 4, patch) if patch < 31 => Some(PAUSED_LEADER),
+        (3, 5, patch) if patch < 13 => Some(PAUSED_LEADER),
+        _ => None,
+    }
+}
+
 fn tls_options(tls: &Tls) -> TlsOptions {
     let mut options = TlsOptions::new();
     options = match &tls.ca {
@@ -237,4 +251,19 @@ fn tls_options(tls: &Tls) -> TlsOptions {
         options = options.domain_name(name);
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_expire_early_are_known() {
+        for version in ["3.3.0", "3.4.23", "3.4.30", "3.5.12"] {
+            assert!(early_expiry(version).is_some(), "{version}");
+        }
+        for version in ["3.4.31", "3.5.13", "3.6.0", "3.7.1"] {
+            assert!(early_expiry(version).is_none(), "{version}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use super::early_expiry;
+use super::client::early_expiry;
 use super::entry::{entry_in, number, revision_of};
 use super::keys::{Keys, SHARED, queue_of_value};
 use crate::backend::stored::{StoredEntry, StoredValue, name_in};

@@ -65,7 +65,7 @@ use etcd_client::{
 };
 
 use self::admission::Admissions;
-use self::client::Connections;
+use self::client::{Connections, early_expiry};
 pub(crate) use self::config::{Config, OPTIONS};
 use self::entry::{blocker_of, entry_of, number, revision_of, seq_of};
 use self::keys::{Keys, Range};
@@ -465,33 +465,4 @@ fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
         _ => None,
     });
     reads.nth(nth).unwrap_or_default()
-}
-
-/// Versions in which a leader that was paused ends leases before their time.
-fn early_expiry(version: &str) -> Option<&'static str> {
-    const PAUSED_LEADER: &str =
-        "etcd before 3.4.31 and 3.5.13 may revoke leases early after its leader was paused";
-    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
-    let mut part = || parts.next().unwrap_or_default();
-    match (part(), part(), part()) {
-        (3, minor, _) if minor < 4 => Some(PAUSED_LEADER),
-        (3, 4, patch) if patch < 31 => Some(PAUSED_LEADER),
-        (3, 5, patch) if patch < 13 => Some(PAUSED_LEADER),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_that_expire_early_are_known() {
-        for version in ["3.3.0", "3.4.23", "3.4.30", "3.5.12"] {
-            assert!(early_expiry(version).is_some(), "{version}");
-        }
-        for version in ["3.4.31", "3.5.13", "3.6.0", "3.7.1"] {
-            assert!(early_expiry(version).is_none(), "{version}");
-        }
-    }
 }
