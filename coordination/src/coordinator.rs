@@ -189,10 +189,22 @@ impl Coordinator {
         operation: &'static str,
         kind: &'static str,
     ) -> Result<Vec<String>> {
-        let session = &self.0.session;
-        let names = session.names(operation, kind).await?;
-        let stripped = names.iter().filter_map(|name| name.strip_prefix(&session.settings.prefix));
-        Ok(stripped.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+        Ok(self.without_prefix(&self.0.session.names(operation, kind).await?))
+    }
+
+    /// The names of the queues of this kind that have a live entry, likewise.
+    pub(crate) async fn queues(
+        &self,
+        operation: &'static str,
+        kind: &'static str,
+    ) -> Result<Vec<String>> {
+        Ok(self.without_prefix(&self.0.session.queues(operation, kind).await?))
+    }
+
+    fn without_prefix(&self, names: &[String]) -> Vec<String> {
+        let prefix = &self.0.session.settings.prefix;
+        let stripped = names.iter().filter_map(|name| name.strip_prefix(prefix));
+        stripped.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
     /// The lock whose name the template gives for these values.

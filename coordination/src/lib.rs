@@ -104,6 +104,7 @@
 //! * [`Semaphore`], [`Limiter`]: so many at a time. [`RateLimiter`], [`OncePer`]: so often in a time.
 //! * [`Group`] and [`Partitioner`]: who is there, and whose is what. [`Election`]: who leads.
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small values.
+//! * [`Coordinator::in_use`]: under which names somebody holds or waits, of which [`Recipe`].
 //! * [`synchronized`]: the attribute. [`Template`]: name templates that are known at run time only.
 //! * [`FencingToken`] and [`Fence`]: what a resource does to be safe from a holder that is late.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
@@ -280,6 +281,7 @@ pub use recipe::group::{
     Capabilities, Group, GroupEvent, GroupWatch, Member, Members, Membership, Presence,
     RejoiningMembership,
 };
+pub use recipe::in_use::Recipe;
 pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};

@@ -362,6 +362,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The names of the queues of this kind that have a value, in order.
     async fn names(&self, kind: &'static str) -> Result<Vec<String>>;
 
+    /// The names of the queues of this kind that have a live entry, in order.
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>>;
+
     /// [`enter`](Self::enter), if it can be done here and now without waiting for anything.
     fn enter_now(&self, _entry: &NewEntry) -> Option<Result<Position>> {
         None

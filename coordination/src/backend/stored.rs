@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Mode, NewEntry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::QueueKey;
+use crate::key::{self, QueueKey};
 
 /// An entry. Other libraries write texts of their own, or none.
 #[derive(Serialize, Deserialize)]
@@ -101,10 +101,39 @@ pub(super) fn name_in(text: &[u8]) -> Option<String> {
     serde_json::from_slice::<Named>(text).ok()?.name
 }
 
+/// The name of the queue whose keys have this segment; `None`: there is no such queue, or only the text of
+/// another of its entries tells its name.
+///
+/// A key of another program may have a segment that is no name's encoding: no queue of ours has its entries.
+pub(super) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
+    let name = if key::is_hashed(segment) { name_in(text) } else { key::unescape(segment) }?;
+    (!name.is_empty() && key::encode(&name) == segment).then_some(name)
+}
+
 /// Two names with one hash must not share a lock (contract S8).
 pub(super) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
     if queue.is_hashed() && name_in(text).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_tells_its_queue_if_it_is_that_of_one() {
+        let long = "é/".repeat(100);
+        let text =
+            serde_json::json!({ "member": "host-1", "since_ms": 1, "name": long }).to_string();
+        let hashed = key::encode(&long);
+        assert_eq!(queue_name("a%2Fb", b"").as_deref(), Some("a/b"));
+        assert_eq!(queue_name(&hashed, text.as_bytes()), Some(long));
+        assert_eq!(queue_name(&hashed, b"{{{"), None);
+        let of_another = key::encode(&"x".repeat(201));
+        for segment in [&of_another, "", "a.b", "a%2fb", "%FF", "h~"] {
+            assert_eq!(queue_name(segment, text.as_bytes()), None, "{segment}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ pub(crate) mod election;
 mod gate;
 pub(crate) mod grant;
 pub(crate) mod group;
+pub(crate) mod in_use;
 mod judge;
 pub(crate) mod latch;
 pub(crate) mod limiter;

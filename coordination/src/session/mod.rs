@@ -292,13 +292,32 @@ impl Session {
         operation: &'static str,
         kind: &'static str,
     ) -> Result<Vec<String>> {
-        self.check_open(operation)?;
         let session = Arc::clone(self);
-        let listing = self.spawn(async move {
-            let names = session.insist(operation, || session.backend.names(kind)).await?;
-            Ok(names.0)
-        });
-        listing.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
+        let listing =
+            async move { session.insist(operation, || session.backend.names(kind)).await };
+        self.listed(operation, listing).await
+    }
+
+    /// The names of the queues of this kind that have a live entry.
+    pub(crate) async fn queues(
+        self: &Arc<Self>,
+        operation: &'static str,
+        kind: &'static str,
+    ) -> Result<Vec<String>> {
+        let session = Arc::clone(self);
+        let listing =
+            async move { session.insist(operation, || session.backend.queues(kind)).await };
+        self.listed(operation, listing).await
+    }
+
+    async fn listed(
+        self: &Arc<Self>,
+        operation: &'static str,
+        listing: impl Future<Output = Result<(Vec<String>, Doubt)>> + Send + 'static,
+    ) -> Result<Vec<String>> {
+        self.check_open(operation)?;
+        let listed = self.spawn(async move { listing.await.map(|(names, _)| names) });
+        listed.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
     }
 
     /// Removes one entry for certain, unless its session ends first and removes it anyway.

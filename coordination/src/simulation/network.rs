@@ -421,6 +421,10 @@ impl Backend for Network {
         self.call(Call::Other, move |world| async move { world.memory().names(kind).await }).await
     }
 
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.call(Call::Other, move |world| async move { world.memory().queues(kind).await }).await
+    }
+
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
         let is_here = !self.is_remote() && !self.client.is_dead();
         is_here.then(|| self.world.memory().enter_now(entry)).flatten()

@@ -23,7 +23,12 @@ pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
 
 /// The name of the entry whose key this is.
 pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
-    keys.entry_name(&pair.key).filter(|_| pair.is_locked() || pair.is_left())
+    keys.entry_name(&pair.key).filter(|_| counts(pair))
+}
+
+/// Whether a session has, or had, the key of an entry: nobody is waited for who never came with one.
+pub(super) fn counts(pair: &Pair) -> bool {
+    pair.is_locked() || pair.is_left()
 }
 
 /// The newest entry before this number that keeps a later one of this mode waiting.

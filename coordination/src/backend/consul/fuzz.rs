@@ -10,7 +10,7 @@ use super::agent::Agent;
 use super::client::Answer;
 use super::entry::{blocker_in, entry_of};
 use super::error::from_status;
-use super::keys::{Keys, queue_of_value};
+use super::keys::{Keys, queue_of_entry, queue_of_value};
 use super::kv::{Outcome, Pair, names, outcome, pairs};
 use super::value::value_of;
 use crate::backend::Mode;
@@ -52,6 +52,10 @@ fn any_answer(body: &[u8], status: u16) -> TestCaseResult {
     prop_assert!(refusal.len() < 9_999 && !refusal.contains('\n'));
     if let Ok(names) = names("watch", answer()) {
         for name in &names {
+            if let Some(queue) = queue_of_entry(name, PREFIX) {
+                let keys = Keys::new(format!("{PREFIX}{queue}/"));
+                prop_assert!(!queue.contains('/') && keys.entry_name(name).is_some(), "{queue:?}");
+            }
             let Some(queue) = queue_of_value(name, PREFIX) else { continue };
             let whole = Keys::new(format!("{PREFIX}{queue}/")).value();
             prop_assert!(!queue.contains('/') && whole == *name, "{queue:?}");

@@ -54,18 +54,28 @@ impl Keys {
 
     /// The name of an entry with this key; `None`: it is none of ours.
     pub(super) fn entry_name<'a>(&self, key: &'a str) -> Option<&'a str> {
-        let name = key.strip_prefix(&self.prefix)?;
-        let (session, number) = name.split_once('-')?;
-        let is_session = session.len() == SESSION && session.bytes().all(|b| b.is_ascii_hexdigit());
-        let is_number = number.len() >= NUMBER && number.bytes().all(|b| b.is_ascii_digit());
-        (is_session && is_number).then_some(name)
+        key.strip_prefix(&self.prefix).filter(|name| is_entry(name))
     }
+}
+
+/// Whether an entry of ours may have this name.
+fn is_entry(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(session, number)| {
+        let is_session = session.len() == SESSION && session.bytes().all(|b| b.is_ascii_hexdigit());
+        is_session && number.len() >= NUMBER && number.bytes().all(|b| b.is_ascii_digit())
+    })
 }
 
 /// The queue's part of a value's key under the prefix of its kind; `None`: it is another key.
 pub(super) fn queue_of_value<'a>(key: &'a str, kind_prefix: &str) -> Option<&'a str> {
     let (queue, name) = key.strip_prefix(kind_prefix)?.split_once('/')?;
     (name == VALUE).then_some(queue)
+}
+
+/// The queue's part of an entry's key under the prefix of its kind; `None`: it is another key.
+pub(super) fn queue_of_entry<'a>(key: &'a str, kind_prefix: &str) -> Option<&'a str> {
+    let (queue, name) = key.strip_prefix(kind_prefix)?.split_once('/')?;
+    is_entry(name).then_some(queue)
 }
 
 /// A session's name in the namespace.
@@ -111,6 +121,18 @@ mod tests {
         assert_eq!(queue_of_value("ns/claims/a%2Fb/.value", "ns/claims/"), Some("a%2Fb"));
         for other in ["ns/claims/a/.lock", "ns/claims/a/b/.value", "ns/claims/.value", "ns"] {
             assert_eq!(queue_of_value(other, "ns/claims/"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_an_entry_tells_its_queue() {
+        let name = name_of(SessionId::random(), Mode::Exclusive, 7);
+        let queue = |key: &str| queue_of_entry(key, "ns/lock/").map(str::to_owned);
+        assert_eq!(queue(&format!("ns/lock/a%2Fb/{name}")).as_deref(), Some("a%2Fb"));
+        for other in
+            ["ns/lock/a/.value", &format!("ns/lock/a/b/{name}"), &format!("ns/lock/{name}")]
+        {
+            assert_eq!(queue(other), None, "{other}");
         }
     }
 

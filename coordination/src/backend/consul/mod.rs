@@ -54,6 +54,7 @@ mod fuzz;
 mod keys;
 mod kv;
 mod leftover;
+mod queues;
 mod session;
 mod value;
 mod wait;
@@ -483,5 +484,9 @@ impl Backend for Consul {
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         self.names_of_values(kind).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.names_of_queues(kind).await
     }
 }

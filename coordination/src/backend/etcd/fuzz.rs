@@ -8,8 +8,8 @@ use proptest::test_runner::TestCaseResult;
 
 use super::client::early_expiry;
 use super::entry::{entry_in, number, revision_of};
-use super::keys::{Keys, SHARED, queue_of_value};
-use crate::backend::stored::{StoredEntry, StoredValue, name_in};
+use super::keys::{Keys, SHARED, queue_of_entry, queue_of_value};
+use crate::backend::stored::{StoredEntry, StoredValue, name_in, queue_name};
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
@@ -92,6 +92,12 @@ fn any_pair(key: &[u8], value: &[u8], revision: i64) -> TestCaseResult {
         prop_assert!(!queue.contains('/'));
         let whole = Keys::new(format!("{PREFIX}{queue}/")).value();
         prop_assert!(whole.as_bytes() == key, "{queue:?}");
+    }
+    if let Some(queue) = queue_of_entry(key, PREFIX) {
+        let keys = Keys::new(format!("{PREFIX}{queue}/"));
+        prop_assert!(keys.name(key).is_some() && !keys.is_value(key) && !keys.is_removed(key));
+        let name = queue_name(queue, value);
+        prop_assert!(name.is_none_or(|name| crate::key::encode(&name) == queue), "{queue:?}");
     }
     let _ = name_in(value);
     if let Err(error) = StoredValue::read(value) {

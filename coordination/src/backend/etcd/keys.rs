@@ -90,6 +90,13 @@ pub(super) fn queue_of_value<'a>(key: &'a [u8], kind_prefix: &str) -> Option<&'a
     (name == VALUE).then_some(queue)
 }
 
+/// The queue's part of an entry's key under the prefix of its kind; `None`: it is the key of something else.
+pub(super) fn queue_of_entry<'a>(key: &'a [u8], kind_prefix: &str) -> Option<&'a str> {
+    let rest = std::str::from_utf8(key).ok()?.strip_prefix(kind_prefix)?;
+    let (queue, name) = rest.split_once('/')?;
+    (name != VALUE && name != REMOVED).then_some(queue)
+}
+
 impl Range {
     pub(super) fn get(self, options: GetOptions) -> TxnOp {
         TxnOp::get(self.from, Some(options.with_range(self.to)))
@@ -137,5 +144,15 @@ mod tests {
             assert_eq!(queue_of_value(other, "ns/claims/"), None);
         }
         assert!(Keys::new("a/".into()).is_value(b"a/!"));
+    }
+
+    #[test]
+    fn the_key_of_an_entry_tells_its_queue() {
+        for own in [&b"ns/lock/a%2Fb/1"[..], b"ns/lock/a%2Fb/r1-2", b"ns/lock/a%2Fb/b/!"] {
+            assert_eq!(queue_of_entry(own, "ns/lock/"), Some("a%2Fb"));
+        }
+        for other in [&b"ns/lock/a/!"[..], b"ns/lock/a/!removed", b"ns/lock/a", b"ns/lock/a/\xff"] {
+            assert_eq!(queue_of_entry(other, "ns/lock/"), None);
+        }
     }
 }

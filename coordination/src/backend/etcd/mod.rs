@@ -50,6 +50,7 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod keys;
+mod queues;
 mod session;
 mod value;
 mod wait;
@@ -437,6 +438,10 @@ impl Backend for Etcd {
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         self.names_of_values(kind).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.names_of_queues(kind).await
     }
 }
 

@@ -165,6 +165,23 @@ async fn until(
     }
 }
 
+/// The names of the queues of this kind of which that is so, in order.
+async fn names_where(
+    store: &Store,
+    kind: &'static str,
+    is_so: impl Fn(&QueueKey) -> Option<Result<bool>>,
+) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for key in store.keys(kind)? {
+        if when_free(|| is_so(&key)).await? {
+            names.push(key.name().to_owned());
+        }
+        // There may be thousands, and heartbeats run on this thread.
+        tokio::task::yield_now().await;
+    }
+    Ok(names)
+}
+
 #[async_trait]
 impl Backend for FileStore {
     fn scheme(&self) -> &'static str {
@@ -274,15 +291,12 @@ impl Backend for FileStore {
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         let store = self.store();
-        let mut names = Vec::new();
-        for key in store.keys(kind)? {
-            if when_free(|| store.has_value(&key)).await? {
-                names.push(key.name().to_owned());
-            }
-            // There may be thousands, and heartbeats run on this thread.
-            tokio::task::yield_now().await;
-        }
-        Ok(names)
+        names_where(&store, kind, |key| store.has_value(key)).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        let store = self.store();
+        names_where(&store, kind, |key| store.has_entry(key)).await
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {

@@ -233,16 +233,37 @@ impl Store {
         Ok(keys)
     }
 
-    /// Whether the queue has a value; its file does not stay open for that.
+    /// Whether the queue has a value.
     pub(super) fn has_value(&self, key: &QueueKey) -> Option<Result<bool>> {
+        self.look(key, |queue| Ok(queue.log().value().is_some()))
+    }
+
+    /// Whether the queue has an entry whose session lives.
+    pub(super) fn has_entry(&self, key: &QueueKey) -> Option<Result<bool>> {
+        self.look(key, |queue| {
+            for (_, record) in queue.log().live() {
+                if self.sessions.is_alive(&record.id)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    /// Asks something of a queue that may have no file any more; none stays open for that.
+    fn look(
+        &self,
+        key: &QueueKey,
+        is_so: impl Fn(&Locked<'_>) -> Result<bool>,
+    ) -> Option<Result<bool>> {
         if self.open_files().contains_key(key) {
-            return self.with_queue(key, |queue| Ok(queue.log().value().is_some()));
+            return self.with_queue(key, |queue| is_so(queue));
         }
         let look = || {
             let Some(mut file) = QueueFile::open_existing(&self.queues, key)? else {
                 return Ok(Some(false));
             };
-            Ok(file.lock()?.map(|queue| queue.log().value().is_some()))
+            file.lock()?.map(|queue| is_so(&queue)).transpose()
         };
         look().transpose()
     }

@@ -170,7 +170,7 @@ fn an_update_is_seen_and_only_the_owner_makes_it() {
 }
 
 #[test]
-fn names_are_those_of_queues_with_a_value() {
+fn names_are_those_of_queues_with_a_value_or_an_entry() {
     let directory = TempDir::new().expect("a directory");
     let (store, long) = (store(directory.path()), "é.".repeat(300));
     for name in ["b/c", "a", &long, "removed"] {
@@ -189,6 +189,11 @@ fn names_are_those_of_queues_with_a_value() {
     };
     assert_eq!(names(&store), ["a", "b/c", &*long]);
     assert_eq!(names(&super::tests::store(directory.path())), ["a", "b/c", &*long]);
+    let (other, queue) = (super::tests::store(directory.path()), key("removed"));
+    enter(&other, &new_entry(open(&other), &queue));
+    assert!(done(|| store.has_entry(&queue)) && !done(|| store.has_entry(&key("a"))));
+    drop(other);
+    assert!(!done(|| store.has_entry(&queue)), "its session is over");
 }
 
 /// A short one.

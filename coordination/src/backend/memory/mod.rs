@@ -207,6 +207,10 @@ impl Backend for Memory {
         Ok(self.store.names(kind))
     }
 
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        Ok(self.store.queues(kind))
+    }
+
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
         Some(self.store.enter(entry))
     }

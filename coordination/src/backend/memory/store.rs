@@ -262,9 +262,17 @@ impl Store {
     }
 
     pub(super) fn names(&self, kind: &'static str) -> Vec<String> {
+        self.names_of(kind, |queue| queue.value.is_some())
+    }
+
+    pub(super) fn queues(&self, kind: &'static str) -> Vec<String> {
+        self.names_of(kind, |queue| !queue.entries.is_empty())
+    }
+
+    fn names_of(&self, kind: &'static str, counts: impl Fn(&Queue) -> bool) -> Vec<String> {
         let state = self.state();
         let of_kind = |(key, queue): (&QueueKey, &Queue)| {
-            (key.kind() == kind && queue.value.is_some()).then(|| key.name().to_owned())
+            (key.kind() == kind && counts(queue)).then(|| key.name().to_owned())
         };
         let mut names: Vec<_> = state.queues.iter().filter_map(of_kind).collect();
         names.sort_unstable();

@@ -56,6 +56,7 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod link;
+mod queues;
 mod script;
 mod server;
 mod session;
@@ -316,6 +317,10 @@ impl Backend for Redis {
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         self.names_of_values(kind).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.names_of_queues(kind).await
     }
 }
 

@@ -25,11 +25,12 @@ pub(super) enum Script {
     Read,
     Write,
     Names,
+    Queues,
     Settle,
 }
 
 /// In the order of [`Script`].
-static TEXTS: LazyLock<[Text; 13]> = LazyLock::new(|| {
+static TEXTS: LazyLock<[Text; 14]> = LazyLock::new(|| {
     [
         ("", include_str!("scripts/greet.lua")),
         ("", include_str!("scripts/open.lua")),
@@ -43,6 +44,7 @@ static TEXTS: LazyLock<[Text; 13]> = LazyLock::new(|| {
         ("", include_str!("scripts/read.lua")),
         ("", include_str!("scripts/write.lua")),
         ("", include_str!("scripts/names.lua")),
+        ("", include_str!("scripts/queues.lua")),
         ("", include_str!("scripts/settle.lua")),
     ]
     .map(|(fast, body)| Text::new(fast, body))

@@ -228,6 +228,38 @@ impl Connection {
         found(operation, Some(children), self.call(operation, reading).await?)
     }
 
+    /// Reads the names of the children of each of these nodes; none of one that is not there.
+    ///
+    /// All is sent before the first answer, a batch at a time.
+    pub(super) async fn children_of(
+        &self,
+        operation: &'static str,
+        paths: &[String],
+        batch: usize,
+    ) -> Result<Vec<Vec<String>>> {
+        let reading = |client: Arc<Client>| async move {
+            let mut sent = Vec::new();
+            for batch in paths.chunks(batch) {
+                let mut reader = client.new_multi_reader();
+                for path in batch {
+                    reader.add_get_children(path)?;
+                }
+                sent.push(reader.commit());
+            }
+            let mut results = Vec::new();
+            for answer in sent {
+                results.extend(answer.await?);
+            }
+            Ok(results)
+        };
+        let results = self.call(operation, reading).await?;
+        let children = results.into_iter().map(|result| match result {
+            MultiReadResult::Children { children } => Ok(children),
+            other => missing(operation, other).map(Option::unwrap_or_default),
+        });
+        children.collect()
+    }
+
     /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
     pub(super) async fn close(&self) -> bool {
         let mut states = self.states.clone();

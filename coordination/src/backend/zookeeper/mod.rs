@@ -54,6 +54,7 @@ mod greeting;
 mod nodes;
 mod places;
 mod queue;
+mod queues;
 mod session;
 mod tree;
 mod value;
@@ -210,6 +211,13 @@ impl Backend for Zookeeper {
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         let list = |connection: Arc<Connection>| async move {
             self.names_of_values(&connection, kind).await
+        };
+        self.sessions.outside("list", list).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        let list = |connection: Arc<Connection>| async move {
+            self.names_of_queues(&connection, kind).await
         };
         self.sessions.outside("list", list).await
     }

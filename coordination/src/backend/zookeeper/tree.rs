@@ -37,6 +37,11 @@ impl Tree {
         format!("{}/{}/{}", self.root, queue.kind(), queue.encoded())
     }
 
+    /// The node above the queues of a kind.
+    pub(super) fn queues(&self, kind: &str) -> String {
+        format!("{}/{kind}", self.root)
+    }
+
     /// The node above the values of a kind.
     pub(super) fn values(&self, kind: &str) -> String {
         format!("{}/values/{kind}", self.root)
