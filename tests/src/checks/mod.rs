@@ -16,6 +16,7 @@ pub mod election;
 pub mod errors;
 pub mod grants;
 pub mod group;
+pub mod in_use;
 pub mod interruption;
 pub mod limiter;
 pub mod liveness;
@@ -355,6 +356,13 @@ macro_rules! conformance {
             partition hr1_a_killed_process_loses_its_keys [processes];
             partition hr1_a_stopped_one_is_refused [everywhere];
             partition hr1_catches_up_after_an_outage [servers];
+            in_use iu1_each_recipe_lists_its_own [everywhere];
+            in_use iu1_who_waits_counts [everywhere];
+            in_use iu1_names_in_full [everywhere];
+            in_use iu1_namespaces_and_prefixes_are_apart [everywhere];
+            in_use iu1_a_lost_session_uses_nothing [everywhere];
+            in_use iu1_a_killed_process_uses_nothing [processes];
+            in_use iu1_strangers_count_if_they_contend [servers];
         }
     };
     (@each table $($module:ident $check:ident [$($group:ident)+];)+) => {
@@ -404,7 +412,7 @@ pub const CLAUSES: &[&str] = &[
     "L3", "L4", "L5", "L6", "L7", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "R1", "R2",
     "R3", "R4", "R5", "X1", "X2", "P1", "P2", "LM1", "LM2", "LM3", "E1", "E2", "E3", "E4", "VA1",
     "VA2", "VA3", "RL1", "RL2", "W1", "TR1", "ML1", "ON1", "BR1", "BR2", "BR3", "G1", "G2", "G3",
-    "G4", "HR1",
+    "G4", "HR1", "IU1",
 ];
 
 const NO_LEASE: &str = "a session has no lease: it lives as long as its process, so no deadline can \
