@@ -1,0 +1,384 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use coordination::parse_duration;
+
+/// Locks, semaphores, limits, elections and groups, for commands on one host or many.
+///
+/// They are kept on a store that a URL names: a directory of this host, or an etcd, ZooKeeper, Consul or Redis
+/// server that many hosts share.
+#[derive(Debug, Parser)]
+#[command(name = "coordination", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "The same on one host, with nothing to set up:\n  \
+    coordination run --url file:///run/lock/coordination --lock backup -- rsync -a /srv /mnt\n\n\
+    `coordination help run` has the exit codes and more examples.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) store: Store,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which store, and as whom.
+#[derive(Args, Debug)]
+pub(crate) struct Store {
+    /// The store, as in etcd://h1,h2/namespace or file:///run/lock/coordination; without a password
+    ///
+    /// Else COORDINATION_URL, else `url` in the config file. Those may have a password; arguments may not, as
+    /// everybody on the host can read them.
+    #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
+    pub(crate) url: Option<String>,
+    /// A file with settings, in TOML
+    ///
+    /// Else COORDINATION_CONFIG, else ~/.config/coordination/config.toml, else /etc/coordination/config.toml.
+    /// It has the fields of the library's `Config`, as in `url = "…"`, `namespace = "…"`, `ttl = "10s"`.
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Store")]
+    pub(crate) config: Option<PathBuf>,
+    /// What others see of us, as in <host>-<pid>, which are filled in; unique among those who run
+    ///
+    /// By default a random number: what is stored can be read by all who use the store.
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
+    pub(crate) member_id: Option<String>,
+    /// Say nothing but errors
+    #[arg(long, short, global = true, help_heading = "Store")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<Run>),
+    Elect(Box<Elect>),
+    Join(Box<Join>),
+    Status(Status),
+    Members(Members),
+    Leader(Leader),
+    Break(Break),
+    /// Show what the store promises, and what it does not
+    Info,
+    /// Print what makes a shell complete our commands: `source <(coordination completions bash)`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page: `coordination man | man -l -`
+    Man,
+}
+
+/// Run a command while holding a lock, a permit of a semaphore, or a slot of a singleton
+///
+/// The command runs without a shell, in a process group of its own. It gets LOCK_NAME, LOCK_TOKEN (larger with
+/// each grant: hand it to what you write to) and, on stores with leases, LOCK_DEADLINE (seconds since 1970; moved
+/// on while we run); it does not get COORDINATION_URL. Its group is ended when the lock is lost or we die, and what
+/// it leaves running in its group is ended before the lock is released. Signals are passed on to the group.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("held").args(["lock", "semaphore", "singleton", "rate"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("named").args(["lock", "semaphore", "singleton"])))]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// Hold the lock of this name: one at a time
+    #[arg(long, value_name = "NAME")]
+    pub(crate) lock: Option<String>,
+    /// Share the lock with others who share it; who does not waits for all of them
+    // `requires` alone is waived where what it wants is in conflict with something that is there.
+    #[arg(long, requires = "lock", conflicts_with_all = ["semaphore", "singleton"])]
+    pub(crate) shared: bool,
+    /// Hold one of N permits
+    #[arg(long, value_name = "NAME:N", value_parser = semaphore)]
+    pub(crate) semaphore: Option<Permits>,
+    /// Be the only one; who comes second is busy at once, however long he would wait
+    #[arg(long, value_name = "NAME")]
+    pub(crate) singleton: Option<String>,
+    /// So many may wait to follow the singleton; the others are busy at once
+    #[arg(long, value_name = "M", requires = "singleton", conflicts_with_all = ["lock", "semaphore"])]
+    pub(crate) standby: Option<u32>,
+    /// Start at most N times in any window of the length W, as in api:5/1s
+    #[arg(long, value_name = "NAME:N/W", value_parser = rate)]
+    pub(crate) rate: Option<Rate>,
+    /// Run at most once in each period over all hosts; periods begin at multiples of it since 1970 UTC
+    ///
+    /// By the hosts' wall clocks. Who comes when the period is spent ends with 0.
+    #[arg(long, value_name = "PERIOD", value_parser = duration, requires = "named")]
+    pub(crate) every: Option<Duration>,
+    /// How long to wait: a duration, 0, or forever
+    #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
+    pub(crate) wait: Wait,
+    /// What to do when it is not free in time: fail with 75, or skip with 0
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    pub(crate) if_busy: IfBusy,
+    #[command(flatten)]
+    pub(crate) child: Child,
+    /// Release after this time, though the command may still run
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) release_after: Option<Duration>,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a command while leading: one leader at a time for each name
+///
+/// Waits until it is elected, and then runs the command as `run` does, with its environment and its exit codes:
+/// LOCK_NAME is the election's name, and LOCK_TOKEN the term. When the leadership is lost the command is stopped, and
+/// we end with 70: let systemd or a loop start us again.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Example:\n  coordination elect scheduler -- /usr/local/bin/scheduler --leader"
+)]
+pub(crate) struct Elect {
+    /// The election
+    pub(crate) name: String,
+    /// What others see of the leader, by `coordination leader` [default: the member id]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    /// How long to wait: a duration, 0, or forever
+    #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
+    pub(crate) wait: Wait,
+    #[command(flatten)]
+    pub(crate) child: Child,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a command as a member of a group, which is made if it is not there
+///
+/// Others see the member for as long as the command runs: `coordination members`. A membership that is lost with its
+/// session is taken up again; the command runs on.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  \
+    coordination --member-id '<host>' join web --capabilities '{\"port\": 8080}' -- ./serve")]
+pub(crate) struct Join {
+    /// The group
+    pub(crate) group: String,
+    /// What the member says of itself, as JSON
+    #[arg(long, value_name = "JSON", value_parser = json, default_value = "null")]
+    pub(crate) capabilities: serde_json::Value,
+    /// Leave the command in our process group, so that it may read from the terminal
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Show who holds what, and who waits: locks, semaphores, limiters (singletons) and elections
+#[derive(Args, Debug)]
+pub(crate) struct Status {
+    /// Only what has this name
+    pub(crate) name: Option<String>,
+    /// Show it again each second, until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// For scripts: an array of objects; with --watch one line for each change
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List the members of a group, and what they say of themselves
+#[derive(Args, Debug)]
+pub(crate) struct Members {
+    /// The group
+    pub(crate) group: String,
+    /// Go on with who comes (+), goes (-) and changes (~), until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// For scripts: a line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who leads; ends with 1 if nobody does
+#[derive(Args, Debug)]
+pub(crate) struct Leader {
+    /// The election
+    pub(crate) name: String,
+    /// Go on with each change, until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// For scripts: a line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Take a lock away from its holder, and give it to who waits; for operators
+///
+/// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run`, it
+/// stops its command.
+#[derive(Args, Debug)]
+pub(crate) struct Break {
+    /// The lock
+    pub(crate) name: String,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// How a command is run.
+#[derive(Args, Debug)]
+pub(crate) struct Child {
+    /// What to do with the command when what it runs under is lost
+    ///
+    /// `term` sends SIGTERM, in time for SIGKILL to follow before the store can give the lock to somebody else.
+    /// `kill` sends SIGKILL at the last moment. `ignore` lets the command run on.
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// From SIGTERM to SIGKILL, at most a third of the lease [default: a fifth of the lease]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) kill_after: Option<Duration>,
+    /// How long to wait before the command starts, so that a holder who lost the lock just now has ended
+    ///
+    /// By default as long as the store needs to tell of a loss: 0.2 s; with Redis 0.5 s; on one host none, and 20 ms
+    /// for one who had to wait.
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) settle: Option<Duration>,
+    /// Leave the command in our process group, so that it may read from the terminal
+    ///
+    /// Then only the command itself is ended, not what it started.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Permits {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+    pub(crate) window: Duration,
+}
+
+/// `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait(pub(crate) Option<Duration>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfBusy {
+    Fail,
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    Term,
+    Kill,
+    Ignore,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  # One backup at a time, on all hosts; wait a minute at most.
+  coordination run --lock backup --wait 1m -- rsync -a /srv /mnt
+
+  # From the crontab of every host: one runs, one stands by, nobody sends a mail.
+  coordination run --singleton report --standby 1 --if-busy skip -- /usr/local/bin/report
+
+  # Once an hour over the fleet, whichever host comes first.
+  coordination run --lock rotate --every 1h --wait 0 --if-busy skip -- rotate-keys
+
+  # Three at a time.
+  coordination run --semaphore encode:3 -- ffmpeg -i in.mkv out.mp4
+
+Exit codes:
+  0-125    the command's own; 0 also: skipped
+  64       wrong arguments, URL or settings
+  69       the store is out of reach, or refuses
+  70       the lock was lost; the command was stopped
+  71       the system did not let us start what we need
+  75       not free in time
+  126, 127 the command cannot be run, or is not there
+  128 + n  the command, or our waiting, was ended by signal n
+
+A command may use the same codes: 64 to 75 are rare, and a shell's 126 to 128 + n mean the same.";
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "forever" => Ok(Wait(None)),
+        _ => duration(text)
+            .map(|limit| Wait(Some(limit)))
+            .map_err(|error| format!("{error}; or `forever`")),
+    }
+}
+
+fn semaphore(text: &str) -> Result<Permits, String> {
+    const WANTED: &str = "a name, a colon and the number of permits, as in encode:3";
+    let (name, count) = text.rsplit_once(':').ok_or(WANTED)?;
+    Ok(Permits { name: name.to_owned(), count: count.parse().map_err(|_| WANTED)? })
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    const WANTED: &str =
+        "a name, a colon, the number of starts, a slash and the window, as in api:5/1s";
+    let (name, rest) = text.rsplit_once(':').ok_or(WANTED)?;
+    let (count, window) = rest.split_once('/').ok_or(WANTED)?;
+    let (count, window) = (count.parse().map_err(|_| WANTED)?, duration(window)?);
+    Ok(Rate { name: name.to_owned(), count, window })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn values_are_read() {
+        assert_eq!(semaphore("a:b:3"), Ok(Permits { name: "a:b".to_owned(), count: 3 }));
+        let window = Duration::from_millis(500);
+        assert_eq!(rate("api:5/500ms"), Ok(Rate { name: "api".to_owned(), count: 5, window }));
+        assert_eq!((wait("forever"), wait("0")), (Ok(Wait(None)), Ok(Wait(Some(Duration::ZERO)))));
+        for text in ["x", "x:", "x:-1", "x:1/"] {
+            assert!(rate(text).is_err() && (text == "x:1/" || semaphore(text).is_err()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let parse = |words: &str| Arguments::try_parse_from(words.split(' '));
+        for words in [
+            "coordination run -- true",
+            "coordination run --lock x true",
+            "coordination run --lock x --",
+            "coordination run --lock x --semaphore y:2 -- true",
+            "coordination run --singleton x --shared -- true",
+            "coordination run --lock x --standby 1 -- true",
+            "coordination run --rate x:1/1s --every 1h -- true",
+            "coordination run --lock x --wait soon -- true",
+            "coordination elect -- true",
+            "coordination join g --capabilities {x -- true",
+            "coordination break",
+        ] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+        for words in [
+            "coordination run --lock x --shared -- true",
+            "coordination run --rate x:1/1s -- true",
+            "coordination run --lock x --rate y:1/1s --every 1h -- true --lock z",
+            "coordination elect x --wait 1m -- true",
+            "coordination join g --capabilities {} -- true",
+            "coordination status x --watch --json",
+        ] {
+            assert!(parse(words).is_ok(), "{words}");
+        }
+    }
+}

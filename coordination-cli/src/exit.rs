@@ -1,0 +1,109 @@
+//! The exit codes that are ours; a command's own come through as they are.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use coordination::{Error, ErrorKind};
+
+/// Wrong arguments, a wrong URL or setting (`EX_USAGE`).
+pub(crate) const USAGE: u8 = 64;
+/// The store is out of reach, or refuses (`EX_UNAVAILABLE`).
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// The lock was lost while the command ran (`EX_SOFTWARE`).
+pub(crate) const LOST: u8 = 70;
+/// The system did not let us start what we need (`EX_OSERR`).
+pub(crate) const SYSTEM: u8 = 71;
+/// It was not free within the time given (`EX_TEMPFAIL`).
+pub(crate) const BUSY: u8 = 75;
+/// The command is there and cannot be run, as a shell has it.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command, as a shell has it.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// The code for the end by a signal, as a shell has it.
+pub(crate) fn by_signal(number: i32) -> u8 {
+    u8::try_from(number.saturating_add(128)).unwrap_or(u8::MAX)
+}
+
+/// Why we end without success: what to say, and the code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    /// Empty: nothing is to be said.
+    message: String,
+}
+
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The one who started us knows why.
+    pub(crate) fn silent(code: u8) -> Self {
+        Self::new(code, "")
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
+        Self::new(SYSTEM, format!("{what}: {error}"))
+    }
+
+    /// Says it on stderr.
+    pub(crate) fn report(&self) -> ExitCode {
+        if !self.message.is_empty() {
+            say(format_args!("{}", self.message));
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Config
+            | ErrorKind::Name
+            | ErrorKind::Unsupported
+            | ErrorKind::Input
+            | ErrorKind::Mismatch
+            | ErrorKind::Value => USAGE,
+            ErrorKind::Timeout
+            | ErrorKind::MemberExists
+            | ErrorKind::AlreadyJoined
+            | ErrorKind::GroupExists
+            | ErrorKind::GroupNotEmpty => BUSY,
+            ErrorKind::Lost | ErrorKind::Closed => LOST,
+            _ => UNAVAILABLE,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// A line on stderr. Nobody may be there to read it.
+pub(crate) fn say(message: fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "coordination: {message}");
+}
+
+/// Another's text for our terminal: what would move the cursor, or worse, is escaped.
+pub(crate) fn printable(text: &str) -> String {
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_debug().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_is_escaped() {
+        assert_eq!(printable("a \"b\" ü\x1b[2J\n"), "a \"b\" ü\\u{1b}[2J\\n");
+    }
+}

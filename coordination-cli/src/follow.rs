@@ -1,0 +1,118 @@
+//! `coordination members` and `coordination leader`: who is there now, and each change.
+
+use std::io::{self, Write};
+
+use coordination::{Coordinator, GroupEvent, Member, Term};
+use serde_json::{Value, json};
+
+use crate::args::{Leader, Members, Store};
+use crate::exit::{self, Failure, Outcome, printable};
+use crate::run::signals::Signals;
+use crate::settings;
+
+/// The code where nobody leads.
+const NOBODY: u8 = 1;
+
+pub(crate) async fn members(members: &Members, store: &Store) -> Outcome<u8> {
+    let coordinator = settings::connect(settings::read(store)?).await?;
+    let following = follow_members(members, &coordinator);
+    until_signal(&coordinator, following).await
+}
+
+async fn follow_members(members: &Members, coordinator: &Coordinator) -> Outcome<u8> {
+    let group = coordinator.group(&members.group)?;
+    let line = |sign: &str, event: &str, member: &Member| match members.json {
+        true => print(&format!("{}", json(event, member))),
+        false => print(&format!(
+            "{sign}{}  {}",
+            printable(&member.id),
+            printable(member.capabilities.as_json())
+        )),
+    };
+    if !members.watch {
+        for member in &group.members().await? {
+            line("", "member", member)?;
+        }
+        return Ok(0);
+    }
+    let mut watch = group.watch().await?;
+    for member in &watch.members() {
+        line("  ", "member", member)?;
+    }
+    loop {
+        match watch.next().await? {
+            GroupEvent::Joined(member) => line("+ ", "joined", &member)?,
+            GroupEvent::Left(member) => line("- ", "left", &member)?,
+            GroupEvent::Updated(member) => line("~ ", "updated", &member)?,
+            GroupEvent::Resync(now) => {
+                for member in &now {
+                    line("= ", "resync", member)?;
+                }
+            }
+            GroupEvent::Deleted => return Ok(0),
+            _ => {}
+        }
+    }
+}
+
+fn json(event: &str, member: &Member) -> Value {
+    let said = member.capabilities.as_json();
+    let capabilities = serde_json::from_str(said).unwrap_or_else(|_| Value::from(said));
+    let incarnation = member.incarnation.value();
+    json!({ "event": event, "member": &*member.id, "incarnation": incarnation, "capabilities": capabilities })
+}
+
+pub(crate) async fn leader(leader: &Leader, store: &Store) -> Outcome<u8> {
+    let coordinator = settings::connect(settings::read(store)?).await?;
+    let following = follow_leader(leader, &coordinator);
+    until_signal(&coordinator, following).await
+}
+
+async fn follow_leader(leader: &Leader, coordinator: &Coordinator) -> Outcome<u8> {
+    let election = coordinator.election(&leader.name)?;
+    let line = |term: Option<&Term>| {
+        let value = term.map(|term| term.value::<Value>().unwrap_or(Value::Null));
+        match (leader.json, term) {
+            (true, _) => print(&format!(
+                "{}",
+                json!({ "leader": term.map(|term| &term.leader), "term": term.map(|term| term.term.value()), "value": value })
+            )),
+            (false, None) => print("nobody leads"),
+            (false, Some(term)) => {
+                let value = value.filter(|value| value.as_str() != Some(&term.leader));
+                let value = value.map(|value| format!("  {value}")).unwrap_or_default();
+                print(&format!("{}  term {}{value}", printable(&term.leader), term.term))
+            }
+        }
+    };
+    if leader.watch {
+        let mut terms = election.observe();
+        loop {
+            line(terms.next().await?.as_ref())?;
+        }
+    }
+    let term = election.leader().await?;
+    line(term.as_ref())?;
+    Ok(if term.is_some() { 0 } else { NOBODY })
+}
+
+async fn until_signal(
+    coordinator: &Coordinator,
+    work: impl Future<Output = Outcome<u8>>,
+) -> Outcome<u8> {
+    let mut signals = Signals::new()?;
+    let outcome = tokio::select! {
+        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
+        outcome = work => outcome,
+    };
+    let _ = coordinator.stop().await;
+    outcome
+}
+
+/// Whoever reads it may have seen enough.
+fn print(line: &str) -> Outcome {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
+        outcome => outcome.map_err(|error| Failure::system("cannot write", &error)),
+    }
+}

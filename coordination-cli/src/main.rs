@@ -1,0 +1,99 @@
+//! `coordination`: locks, limits, elections and groups of many hosts, for commands.
+//!
+//! * `args` is the command line, `settings` finds the store, `exit` has the exit codes.
+//! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
+//! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `breaking`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod breaking;
+mod exit;
+mod follow;
+mod info;
+mod run;
+mod settings;
+mod status;
+
+use std::env;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Arguments, Command};
+use crate::exit::{Failure, Outcome};
+use crate::run::hidden;
+
+fn main() -> ExitCode {
+    // Before anything else: a command waits for it.
+    let mut words = env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == hidden::COMMAND => return hidden::become_command(words),
+        Some(word) if word == hidden::WATCH => return hidden::watch(),
+        _ => {}
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
+        }
+    };
+    match perform(&arguments) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn perform(arguments: &Arguments) -> Outcome<u8> {
+    let store = &arguments.store;
+    match &arguments.command {
+        Command::Run(run) => block_on(run::run(run, store)),
+        Command::Elect(elect) => block_on(run::elect::elect(elect, store)),
+        Command::Join(join) => block_on(run::join::join(join, store)),
+        Command::Status(status) => block_on(status::status(status, store)),
+        Command::Members(members) => block_on(follow::members(members, store)),
+        Command::Leader(leader) => block_on(follow::leader(leader, store)),
+        Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
+        Command::Info => block_on(info::info(store)),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "coordination", &mut text);
+            print(&text)
+        }
+        Command::Man => print(&manual().map_err(|error| Failure::system("cannot write", &error))?),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::system("cannot start", &error))?.block_on(work)
+}
+
+/// The manual page: of the command, and of each of its commands.
+fn manual() -> io::Result<Vec<u8>> {
+    let mut command = Arguments::command();
+    command.build();
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    for part in
+        command.get_subcommands().filter(|part| !part.is_hide_set() && part.get_name() != "help")
+    {
+        let man = clap_mangen::Man::new(part.clone());
+        writeln!(text, ".SH \"COORDINATION {}\"", part.get_name().to_uppercase())?;
+        man.render_description_section(&mut text)?;
+        man.render_options_section(&mut text)?;
+        man.render_extra_section(&mut text)?;
+    }
+    Ok(text)
+}
+
+/// Whoever reads it may have seen enough.
+fn print(text: &[u8]) -> Outcome<u8> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system("cannot write", &error))
+        }
+        _ => Ok(0),
+    }
+}

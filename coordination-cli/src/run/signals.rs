@@ -1,0 +1,66 @@
+//! The signals that are passed on, and those that end a wait.
+
+use std::fs;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::exit::{Failure, Outcome};
+
+pub(super) const HUP: i32 = 1;
+pub(super) const INT: i32 = 2;
+pub(super) const QUIT: i32 = 3;
+pub(super) const TERM: i32 = 15;
+pub(super) const CONT: i32 = 18;
+pub(super) const TSTP: i32 = 20;
+const USR1: i32 = 10;
+const USR2: i32 = 12;
+
+/// Receives signals instead of dying of them.
+pub(crate) struct Signals(Vec<(i32, unix::Signal)>);
+
+impl Signals {
+    /// Those that were ignored when we were started stay so, as for `nohup`.
+    pub(crate) fn new() -> Outcome<Self> {
+        let ignored = ignored();
+        let wanted = [HUP, INT, QUIT, USR1, USR2, TERM, CONT, TSTP];
+        let wanted = wanted.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
+        let receive = |number| Ok((number, unix::signal(SignalKind::from_raw(number))?));
+        let signals: std::io::Result<_> = wanted.map(receive).collect();
+        signals.map(Self).map_err(|error| Failure::system("cannot receive signals", &error))
+    }
+
+    pub(super) async fn next(&mut self) -> i32 {
+        poll_fn(|context| {
+            let mut came = self.0.iter_mut().filter_map(|(number, signal)| {
+                matches!(signal.poll_recv(context), Poll::Ready(Some(()))).then_some(*number)
+            });
+            came.next().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// The next one of those that end us while there is no command yet.
+    pub(crate) async fn ending(&mut self) -> i32 {
+        loop {
+            match self.next().await {
+                number @ (HUP | INT | QUIT | TERM) => return number,
+                TSTP => stop_ourselves(),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What Ctrl-Z does with who does not catch it.
+pub(super) fn stop_ourselves() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+}
+
+/// The mask of signals that are ignored.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}

@@ -1,0 +1,150 @@
+//! What a command runs under: how it is asked for, and how it is held.
+
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use coordination::{
+    Admission, Coordinator, Grant, Leadership, Limiter, Lock, LockGuard, Patience, Permit, Result,
+    Semaphore, WorkSlot,
+};
+
+use crate::args::Run;
+
+/// What is to be held.
+pub(super) enum Wanted {
+    Lock { lock: Lock, shared: bool },
+    Semaphore(Semaphore),
+    Singleton(Limiter),
+}
+
+/// What is held.
+pub(crate) enum Hold {
+    Lock(LockGuard),
+    Permit(Permit),
+    Slot(WorkSlot),
+    Leadership(Leadership),
+}
+
+/// Somebody who has what we wait for, or waits for it before us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Other {
+    pub(super) member: String,
+    pub(super) holds: bool,
+}
+
+impl Wanted {
+    /// `None`: nothing but a rate.
+    pub(super) fn of(
+        run: &Run,
+        coordinator: &Coordinator,
+        wait: Option<Duration>,
+    ) -> Result<Option<Self>> {
+        if let Some(name) = &run.lock {
+            return Ok(Some(Self::Lock { lock: coordinator.lock(name)?, shared: run.shared }));
+        }
+        if let Some(permits) = &run.semaphore {
+            let semaphore = coordinator.semaphore(&permits.name, permits.count)?;
+            return Ok(Some(Self::Semaphore(semaphore)));
+        }
+        let Some(name) = &run.singleton else { return Ok(None) };
+        let patience = match wait {
+            None => Patience::Forever,
+            Some(Duration::ZERO) => Patience::Never,
+            Some(limit) => Patience::Timeout(limit),
+        };
+        let standby = run.standby.unwrap_or_default();
+        Ok(Some(Self::Singleton(coordinator.singleton(name)?.standby(standby).patience(patience))))
+    }
+
+    /// As it is called in messages.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Lock { lock, .. } => format!("lock {:?}", lock.name()),
+            Self::Semaphore(semaphore) => format!("semaphore {:?}", semaphore.name()),
+            Self::Singleton(limiter) => format!("singleton {:?}", limiter.name()),
+        }
+    }
+
+    /// `None`: it was not free in time.
+    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Option<Hold>> {
+        let hold = match (self, wait) {
+            (Self::Lock { lock, shared: false }, Some(Duration::ZERO)) => {
+                lock.try_acquire().await?.map(Hold::Lock)
+            }
+            (Self::Lock { lock, shared: true }, Some(Duration::ZERO)) => {
+                lock.try_acquire_shared().await?.map(Hold::Lock)
+            }
+            (Self::Lock { lock, shared: false }, _) => Some(Hold::Lock(lock.acquire(wait).await?)),
+            (Self::Lock { lock, shared: true }, _) => {
+                Some(Hold::Lock(lock.acquire_shared(wait).await?))
+            }
+            (Self::Semaphore(semaphore), Some(Duration::ZERO)) => {
+                semaphore.try_acquire().await?.map(Hold::Permit)
+            }
+            (Self::Semaphore(semaphore), _) => Some(Hold::Permit(semaphore.acquire(wait).await?)),
+            (Self::Singleton(limiter), _) => match limiter.enter().await? {
+                Admission::Working(slot) => Some(Hold::Slot(slot)),
+                Admission::Refused(_) => None,
+            },
+        };
+        Ok(hold)
+    }
+
+    /// Who is there, in the order of coming.
+    pub(super) async fn others(&self) -> Result<Vec<Other>> {
+        let occupants = match self {
+            Self::Lock { lock, .. } => {
+                let contenders = lock.holders().await?.into_iter();
+                return Ok(contenders
+                    .map(|who| Other { member: who.member, holds: who.holding })
+                    .collect());
+            }
+            Self::Semaphore(semaphore) => semaphore.holders().await?,
+            Self::Singleton(limiter) => limiter.inspect().await?,
+        };
+        let other = |who: coordination::Occupant| Other {
+            holds: !who.slots.is_empty(),
+            member: who.member,
+        };
+        Ok(occupants.into_iter().map(other).collect())
+    }
+}
+
+impl Hold {
+    pub(super) async fn release(self) -> Result<()> {
+        match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Permit(permit) => permit.release().await,
+            Self::Slot(slot) => slot.release().await,
+            Self::Leadership(leadership) => leadership.resign().await,
+        }
+    }
+}
+
+impl Deref for Hold {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+            Self::Slot(slot) => slot,
+            Self::Leadership(leadership) => leadership,
+        }
+    }
+}
+
+/// What is left of the time that we may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget(Option<Instant>);
+
+impl Budget {
+    pub(super) fn new(wait: Option<Duration>) -> Self {
+        // Longer than can be counted is for ever.
+        Self(wait.and_then(|wait| Instant::now().checked_add(wait)))
+    }
+
+    pub(super) fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}

@@ -1,0 +1,155 @@
+//! A command whose lock is lost is dead before the next one starts: a hundred times out of a hundred.
+//!
+//! The commands tell by themselves: each takes a lock of the kernel's (`flock -n`) for as long as it lives, so
+//! that one that starts too early ends at once, with a code of its own.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use coordination_tests::harness::{Direction, Etcd, Mode, Proxy, Server};
+use rustix::process::Signal;
+
+use super::{Store, Wrapper, written};
+
+/// Pairs of one who holds and one who waits, at a time.
+const PAIRS: usize = 25;
+/// As often: a hundred pairs in all.
+const ROUNDS: usize = 4;
+/// A hundred processes are enough for two processors.
+static TURN: Mutex<()> = Mutex::new(());
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A holder whose command runs, and another who waits.
+struct Pair {
+    holder: Wrapper,
+    waiter: Wrapper,
+}
+
+/// The server, and two ways to it.
+struct Site {
+    server: Etcd,
+    proxy: Proxy,
+    round: usize,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let server = Etcd::one();
+        let proxy = Proxy::start(server.node(0).address());
+        Self { server, proxy, round: 0, _turn: turn }
+    }
+
+    /// Each pair with a lock of its own; those who hold come by the proxy.
+    fn pairs(&mut self) -> (Store, Vec<Pair>) {
+        self.round += 1;
+        let round = self.round;
+        let url = |address| format!("etcd://{address}/apart-{round}?ttl=2s&heartbeat=300ms");
+        let near = Store::at(url(self.server.node(0).address()));
+        let start = |who: &str, nth: usize, url: &str, then: &str| {
+            let started = near.path(&format!("{who}-{nth}"));
+            let alive = near.path(&format!("alive-{nth}"));
+            let text = format!(
+                "#!/bin/sh\nexec flock -n -E 99 {} sh -c 'echo $$ > {}; {then}'\n",
+                alive.display(),
+                started.display()
+            );
+            let command = near.script(&format!("{who}-{nth}.sh"), &text);
+            let mut coordination =
+                near.coordination(["run", "--quiet", "--lock", &format!("x{nth}"), "--", &command]);
+            Wrapper::start(coordination.env("COORDINATION_URL", url))
+        };
+        let far = url(self.proxy.address());
+        let holders: Vec<_> =
+            (0..PAIRS).map(|nth| start("holder", nth, &far, "sleep 60")).collect();
+        (0..PAIRS).for_each(|nth| drop(written(&near.path(&format!("holder-{nth}")))));
+        let waiters: Vec<_> =
+            (0..PAIRS).map(|nth| start("waiter", nth, &near.url, "exit 0")).collect();
+        let all_wait = || self.server.entries(&format!("apart-{round}"), "lock").len() == 2 * PAIRS;
+        assert!(coordination_tests::harness::wait_until(super::LONG, all_wait));
+        let pairs = holders.into_iter().zip(waiters);
+        (near, pairs.map(|(holder, waiter)| Pair { holder, waiter }).collect())
+    }
+}
+
+/// Both have ended, the holder by its loss, and the waiter's command never met the holder's.
+fn assert_kept_apart(pairs: Vec<Pair>, holders_code: Option<i32>) {
+    for (nth, mut pair) in pairs.into_iter().enumerate() {
+        assert_eq!(pair.waiter.code(), Some(0), "pair {nth}: 99 is an overlap");
+        assert_eq!(pair.holder.code(), holders_code, "pair {nth}");
+    }
+}
+
+#[test]
+fn when_the_server_stands_still() {
+    let mut site = Site::new();
+    for _ in 0..ROUNDS {
+        let (_store, pairs) = site.pairs();
+        site.server.node(0).pause();
+        std::thread::sleep(LEASE + LEASE / 2);
+        site.server.node(0).resume();
+        assert_kept_apart(pairs, Some(70));
+    }
+}
+
+#[test]
+fn when_the_network_is_cut() {
+    let mut site = Site::new();
+    for round in 0..ROUNDS {
+        let (_store, pairs) = site.pairs();
+        match round % 3 {
+            0 => site.proxy.set(Direction::ToServer, Mode::Blackhole),
+            1 => site.proxy.set_both(Mode::Blackhole),
+            _ => {
+                site.proxy.refuse();
+                site.proxy.reset_all();
+            }
+        }
+        assert_kept_apart(pairs, Some(70));
+        site.proxy.accept();
+        site.proxy.heal();
+    }
+}
+
+#[test]
+fn when_the_session_is_revoked() {
+    let mut site = Site::new();
+    for _ in 0..ROUNDS {
+        let (_store, pairs) = site.pairs();
+        let namespace = format!("apart-{}", site.round);
+        let mut entries = site.server.entries(&namespace, "lock");
+        entries.sort_by_key(|entry| site.server.token_of(entry));
+        for entry in entries.iter().take(PAIRS) {
+            let session = site.server.session_of(entry).expect("it has one");
+            assert!(site.server.end_session(&session));
+        }
+        assert_kept_apart(pairs, Some(70));
+    }
+}
+
+/// Nobody can act who stands still: the process that watches does.
+#[test]
+fn when_the_wrapper_stands_still() {
+    let mut site = Site::new();
+    for _ in 0..ROUNDS {
+        let (_store, pairs) = site.pairs();
+        pairs.iter().for_each(|pair| pair.holder.signal(Signal::STOP));
+        let pairs = pairs.into_iter().map(|mut pair| {
+            assert_eq!(pair.waiter.code(), Some(0), "99 is an overlap");
+            pair.holder.signal(Signal::CONT);
+            pair
+        });
+        assert_kept_apart(pairs.collect(), Some(70));
+    }
+}
+
+#[test]
+fn when_the_wrapper_is_killed() {
+    let mut site = Site::new();
+    for _ in 0..ROUNDS {
+        let (_store, pairs) = site.pairs();
+        pairs.iter().for_each(|pair| pair.holder.signal(Signal::KILL));
+        assert_kept_apart(pairs, None);
+    }
+}
