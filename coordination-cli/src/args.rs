@@ -38,7 +38,7 @@ pub(crate) struct Store {
     /// It has the fields of the library's `Config`, as in `url = "…"`, `namespace = "…"`, `ttl = "10s"`.
     #[arg(long, global = true, value_name = "FILE", help_heading = "Store")]
     pub(crate) config: Option<PathBuf>,
-    /// What others see of us, as in <host>-<pid>, which are filled in; unique among those who run
+    /// What others see of us, as in `<host>-<pid>`, which are filled in; unique among those who run
     ///
     /// By default a random number: what is stored can be read by all who use the store.
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
