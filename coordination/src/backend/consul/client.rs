@@ -30,8 +30,8 @@ const GREETINGS: usize = 5;
 const IN_FLIGHT: usize = 4;
 /// Connections that are kept for the next call.
 const IDLE: usize = 4;
-/// Consul closes none by itself.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Consul closes none by itself. Heartbeats keep one in use; those that many calls at once have made go soon.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How large an answer may be: a thousand full entries and their values fit.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
