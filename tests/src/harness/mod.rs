@@ -21,6 +21,7 @@ mod process;
 pub mod proxy;
 mod pulse;
 pub mod redis;
+mod room;
 pub mod scratch;
 mod server;
 pub mod wait;

@@ -16,6 +16,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::room::{Places, Room};
 use super::{Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
 use node::{Addresses, Link};
 use wire::{Wire, code};
@@ -24,6 +25,9 @@ use wire::{Wire, code};
 const READY: Duration = Duration::from_secs(60);
 /// The version that was told once.
 const JARS: &str = "/usr/share/java";
+
+/// For three ensembles: each node is a Java machine, and two processors start few of them at a time.
+static ROOM: Room = Room::new(9);
 
 /// A running ZooKeeper; its processes and data are gone on drop.
 #[derive(Debug)]
@@ -34,6 +38,7 @@ pub struct Zookeeper {
     links: Vec<Link>,
     options: ZookeeperOptions,
     scratch: Scratch,
+    _places: Places,
 }
 
 #[derive(Debug)]
@@ -66,6 +71,7 @@ impl Zookeeper {
     /// When ZooKeeper is not installed or does not become ready.
     fn start(options: ZookeeperOptions) -> Self {
         require_jars();
+        let places = ROOM.take(options.nodes);
         let scratch = Scratch::new("zookeeper");
         let address = |_| {
             let secure = options.tls.is_some().then(free_address);
@@ -87,7 +93,7 @@ impl Zookeeper {
             Member { node: Node::start(format!("n{index}"), address, launch), plain: own.client }
         };
         let nodes = (0..options.nodes).map(start).collect();
-        let zookeeper = Self { nodes, links, options, scratch };
+        let zookeeper = Self { nodes, links, options, scratch, _places: places };
         zookeeper.await_ready();
         zookeeper
     }
