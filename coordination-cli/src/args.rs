@@ -59,6 +59,11 @@ pub(crate) enum Command {
     Break(Break),
     /// Show what the store promises, and what it does not
     Info,
+    /// Try the store: reach it, time it, and say what to mend
+    ///
+    /// Takes and releases a lock a hundred times, writes a value, makes a group, all under names of its own that it removes,
+    /// and lists what the store does not promise. Ends with 69 if something does not work.
+    Doctor,
     /// Print what makes a shell complete our commands: `source <(coordination completions bash)`
     Completions {
         /// The shell

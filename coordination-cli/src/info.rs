@@ -31,7 +31,7 @@ fn text(store: &Characteristics) -> String {
 }
 
 /// Each promise, and whether it holds.
-fn lines(store: &Characteristics) -> Vec<(bool, String)> {
+pub(crate) fn lines(store: &Characteristics) -> Vec<(bool, String)> {
     let mut lines = vec![match store.scope {
         Scope::Hosts => (true, "exclusion among the processes of many hosts".to_owned()),
         Scope::Processes => {

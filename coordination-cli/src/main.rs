@@ -2,11 +2,13 @@
 //!
 //! * `args` is the command line, `settings` finds the store, `exit` has the exit codes.
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
-//! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `breaking`.
+//! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
+//!   `breaking`.
 #![forbid(unsafe_code)]
 
 mod args;
 mod breaking;
+mod doctor;
 mod exit;
 mod follow;
 mod info;
@@ -55,6 +57,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Members(members) => block_on(follow::members(members, store)),
         Command::Leader(leader) => block_on(follow::leader(leader, store)),
         Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
+        Command::Doctor => block_on(doctor::doctor(store)),
         Command::Info => block_on(info::info(store)),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -11,7 +11,10 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::Grant;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    test_kill_process_group, waitpgid,
+};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::process::{Child as Process, Command};
 use tokio::time::{Instant, sleep_until};
@@ -33,6 +36,8 @@ const REVOKED_GRACE: Duration = Duration::from_millis(50);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// How often the watch is told the deadline, in parts of the lease.
 const UPDATES: u32 = 8;
+/// How long a process may take to be gone that was sent SIGKILL: it may be within the kernel.
+const KILLED: Duration = Duration::from_secs(1);
 /// How often it is looked whether a group has ended.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -67,6 +72,8 @@ struct Running<'a> {
     /// When SIGKILL follows; `None`: the command need not end.
     kill_at: Option<Instant>,
     was_stopped: bool,
+    /// The loss was told, and not only feared.
+    is_lost: bool,
 }
 
 /// Fails as a shell would if there is no such program.
@@ -123,7 +130,8 @@ impl<'a> Prepared<'a> {
     ) -> Outcome<u8> {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
         let grace = grace(self.options, hold.as_ref())?;
-        let mut running = Running { command: self, hold, grace, kill_at: None, was_stopped: false };
+        let (kill_at, was_stopped, is_lost) = (None, false, false);
+        let mut running = Running { command: self, hold, grace, kill_at, was_stopped, is_lost };
         running.start()?;
         let release_at = release_after.map(|after| Instant::now() + after);
         let ended = running.supervise(signals, release_at).await;
@@ -165,12 +173,19 @@ impl Running<'_> {
     fn start(&mut self) -> Outcome {
         let mut environment = Vec::new();
         if let Some(hold) = &self.hold {
+            if !hold.is_held() {
+                let what = format!("{:?} was lost before the command started", hold.name());
+                return Err(Failure::new(exit::LOST, what));
+            }
             let deadline = hold.remaining().map(unix_time);
             environment.push(("LOCK_NAME", hold.name().to_owned()));
             environment.push(("LOCK_TOKEN", hold.token().to_string()));
             environment.push(("LOCK_DEADLINE", deadline.unwrap_or_default()));
         }
         let failed = |error| Failure::system("cannot start the command", &error);
+        // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
+        // looks after orphans.
+        set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
         // First, so that no command is ever without it.
         self.command.watch.start().map_err(failed)?;
         self.command.watch.update(self.hold.as_deref());
@@ -191,7 +206,6 @@ impl Running<'_> {
                 let due = left.saturating_sub(self.lead());
                 Instant::now() + due.min(left / UPDATES).max(Duration::from_millis(1))
             });
-            let is_over = self.was_stopped;
             tokio::select! {
                 biased;
                 status = self.command.process.wait() => {
@@ -199,8 +213,10 @@ impl Running<'_> {
                     return Ok(self.end(status).await);
                 }
                 number = signals.next() => self.pass_on(number),
-                reason = lost(bound), if !is_over => {
-                    self.stop(format_args!("lost {}: {reason}", self.shown()), REVOKED_GRACE);
+                reason = lost(bound), if !self.is_lost => {
+                    self.is_lost = true;
+                    let grace = self.grace.min(REVOKED_GRACE);
+                    self.stop(format_args!("lost {}: {reason}", self.shown()), grace);
                 }
                 () = at(self.kill_at) => self.kill(),
                 () = at(release_at) => {
@@ -209,7 +225,7 @@ impl Running<'_> {
                         tokio::spawn(hold.release());
                     }
                 }
-                () = at(next_look), if !is_over => self.look_at_deadline(),
+                () = at(next_look), if !self.was_stopped => self.look_at_deadline(),
             }
         }
     }
@@ -238,6 +254,7 @@ impl Running<'_> {
         self.hold.as_deref().map(|grant| format!("{:?}", grant.name())).unwrap_or_default()
     }
 
+    /// Begins to end the command, or ends it sooner.
     fn stop(&mut self, why: std::fmt::Arguments<'_>, grace: Duration) {
         self.was_stopped = true;
         if !self.command.quiet {
@@ -284,11 +301,11 @@ impl Running<'_> {
     /// The command has ended; ends what it left in its group, before the lock goes to another.
     async fn end(&mut self, status: ExitStatus) -> Ended {
         if !self.command.options.foreground && is_there(self.command.pid) {
-            let grace = if self.was_stopped { Duration::ZERO } else { self.grace };
             let _ = kill_process_group(self.command.pid, Signal::TERM);
-            let kill_at = Instant::now() + grace;
-            while is_there(self.command.pid) {
-                if Instant::now() >= kill_at {
+            let start = Instant::now();
+            while is_there(self.command.pid) && start.elapsed() < self.grace + KILLED {
+                let is_held = self.hold.as_ref().is_none_or(|hold| hold.is_held());
+                if self.was_stopped || !is_held || start.elapsed() >= self.grace {
                     let _ = kill_process_group(self.command.pid, Signal::KILL);
                 }
                 tokio::time::sleep(POLL).await;
@@ -301,7 +318,10 @@ impl Running<'_> {
     }
 }
 
+/// Whether the group has a process that lives.
 fn is_there(group: Pid) -> bool {
+    // Those that have ended and are ours count until they are waited for.
+    while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
     test_kill_process_group(group).is_ok()
 }
 

@@ -6,10 +6,10 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use coordination_tests::harness::{Direction, Etcd, Mode, Proxy, Server};
+use coordination_tests::harness::{Direction, Etcd, Mode, Proxy, Server, wait_until};
 use rustix::process::Signal;
 
-use super::{Store, Wrapper, written};
+use super::{LONG, Store, Wrapper, written};
 
 /// Pairs of one who holds and one who waits, at a time.
 const PAIRS: usize = 25;
@@ -17,6 +17,8 @@ const PAIRS: usize = 25;
 const ROUNDS: usize = 4;
 /// A hundred processes are enough for two processors.
 static TURN: Mutex<()> = Mutex::new(());
+/// How many are started at a time.
+const AT_ONCE: usize = 5;
 const LEASE: Duration = Duration::from_secs(2);
 
 /// A holder whose command runs, and another who waits.
@@ -61,13 +63,21 @@ impl Site {
             Wrapper::start(coordination.env("COORDINATION_URL", url))
         };
         let far = url(self.proxy.address());
-        let holders: Vec<_> =
-            (0..PAIRS).map(|nth| start("holder", nth, &far, "sleep 60")).collect();
-        (0..PAIRS).for_each(|nth| drop(written(&near.path(&format!("holder-{nth}")))));
-        let waiters: Vec<_> =
-            (0..PAIRS).map(|nth| start("waiter", nth, &near.url, "exit 0")).collect();
-        let all_wait = || self.server.entries(&format!("apart-{round}"), "lock").len() == 2 * PAIRS;
-        assert!(coordination_tests::harness::wait_until(super::LONG, all_wait));
+        let entries = || self.server.entries(&format!("apart-{round}"), "lock").len();
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        // Few at a time: who connects has some tenths of a second for each step.
+        for nth in 0..PAIRS {
+            holders.push(start("holder", nth, &far, "sleep 60"));
+            if nth % AT_ONCE == AT_ONCE - 1 {
+                (0..=nth).for_each(|nth| drop(written(&near.path(&format!("holder-{nth}")))));
+            }
+        }
+        for nth in 0..PAIRS {
+            waiters.push(start("waiter", nth, &near.url, "exit 0"));
+            if nth % AT_ONCE == AT_ONCE - 1 {
+                assert!(wait_until(LONG, || entries() == PAIRS + nth + 1), "{} entries", entries());
+            }
+        }
         let pairs = holders.into_iter().zip(waiters);
         (near, pairs.map(|(holder, waiter)| Pair { holder, waiter }).collect())
     }

@@ -113,6 +113,30 @@ fn info_says_what_a_store_does_not_promise() {
 }
 
 #[test]
+fn the_doctor_tries_what_others_need() {
+    let on_file = Store::file();
+    let well = output(&mut on_file.coordination(["doctor"]));
+    let said = stdout(&well);
+    assert_eq!(well.status.code(), Some(0), "{said}");
+    for wanted in [
+        "ok      connected to file",
+        "ok      100 locks",
+        "ok      a group",
+        "mind    not promised: ",
+    ] {
+        assert!(said.contains(wanted), "{wanted} is missing from {said}");
+    }
+    let empty = output(&mut on_file.coordination(["status", "--json"]));
+    assert_eq!(stdout(&empty), "[]\n", "it leaves nothing");
+
+    // A user who may only read.
+    let server = Etcd::options().users("/elsewhere/").start();
+    let url = format!("etcd://{}{}/doctor", Etcd::user_information(), server.node(0).address());
+    let ill = output(&mut Store::at(url).coordination(["doctor"]));
+    assert_eq!(ill.status.code(), Some(69), "{}{}", stdout(&ill), stderr(&ill));
+}
+
+#[test]
 fn shells_and_man_are_served() {
     let bash = output(plain().args(["completions", "bash"]));
     assert!(stdout(&bash).contains("_coordination()"), "{}", stderr(&bash));

@@ -69,9 +69,10 @@ impl Store {
     }
 }
 
-/// Without settings of whoever runs the tests.
+/// Without settings of whoever runs the tests, and receiving what he ignores: a shell's background job ignores SIGINT.
 fn plain() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_coordination"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_coordination")]);
     for variable in ["COORDINATION_URL", "COORDINATION_CONFIG", "XDG_CONFIG_HOME", "HOME"] {
         command.env_remove(variable);
     }

@@ -50,7 +50,8 @@ impl Terminal {
     pub(super) fn starts(&self, store: &Store, words: &str) -> Wrapper {
         let end = || self.program_end.try_clone().expect("a descriptor is free");
         let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_coordination")]);
+        command.args(["--ctty", "--wait", "env", "--default-signal"]);
+        command.arg(env!("CARGO_BIN_EXE_coordination"));
         command.args(words.split(' '));
         command.env("COORDINATION_URL", &store.url).env_remove("COORDINATION_CONFIG");
         command.stdin(end()).stdout(end()).stderr(end());

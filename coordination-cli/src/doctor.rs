@@ -1,0 +1,161 @@
+//! `coordination doctor`: tries what everything else rests on, and says what to mend.
+
+use std::fmt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Durability, Error, ErrorKind, Scope};
+
+use crate::args::Store;
+use crate::exit::{self, Outcome};
+use crate::{info, settings};
+
+/// Locks taken and released.
+const TRIES: usize = 100;
+/// One that takes longer makes whoever starts many commands wait.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// What one look came to.
+enum Finding {
+    Fine(String),
+    /// It works, and may not do what somebody counts on.
+    Mind(String),
+    Broken(String),
+}
+
+pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
+    let config = settings::read(store)?;
+    let url = config.url.clone().unwrap_or_default();
+    let scheme = url.split("://").next().unwrap_or_default().to_owned();
+    let start = Instant::now();
+    let coordinator = settings::connect(config).await?;
+    let mut findings =
+        vec![Finding::Fine(format!("connected to {scheme} within {:?}", rounded(start.elapsed())))];
+    findings.extend(tried(&coordinator).await);
+    findings.extend(promised(&coordinator));
+    findings.push(clock());
+    let _ = coordinator.stop().await;
+    let is_broken = findings.iter().any(|finding| matches!(finding, Finding::Broken(_)));
+    let text: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    crate::print(text.as_bytes())?;
+    Ok(if is_broken { exit::UNAVAILABLE } else { 0 })
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fine(text) => write!(f, "ok      {text}"),
+            Self::Mind(text) => write!(f, "mind    {text}"),
+            Self::Broken(text) => write!(f, "BROKEN  {text}"),
+        }
+    }
+}
+
+/// Whether we may do there what commands need.
+async fn tried(coordinator: &Coordinator) -> Vec<Finding> {
+    let name = format!("doctor-{}", coordinator.member_id());
+    let mut findings =
+        vec![timed(coordinator, &name).await.unwrap_or_else(|error| broken("a lock", &error))];
+    for (what, outcome) in [
+        ("a value, as for --semaphore, --rate and --every", value(coordinator, &name).await),
+        ("a group, as for join", group(coordinator, &name).await),
+    ] {
+        findings.push(match outcome {
+            Ok(()) => Finding::Fine(format!("{what}: made, read and removed")),
+            Err(error) => broken(what, &error),
+        });
+    }
+    findings
+}
+
+async fn timed(coordinator: &Coordinator, name: &str) -> coordination::Result<Finding> {
+    let lock = coordinator.lock(name)?;
+    let mut took = Vec::with_capacity(TRIES);
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        let guard = lock.acquire(Some(Duration::from_secs(10))).await?;
+        took.push(start.elapsed());
+        guard.release().await?;
+    }
+    took.sort_unstable();
+    let middle = took.get(TRIES / 2).copied().unwrap_or_default();
+    let slowest = took.last().copied().unwrap_or_default();
+    let text = format!(
+        "{TRIES} locks, {:?} each in the middle, {:?} at worst",
+        rounded(middle),
+        rounded(slowest)
+    );
+    Ok(match middle > SLOW {
+        true => Finding::Mind(format!(
+            "{text}: that is slow; look at the store's disk, and at the way to it"
+        )),
+        false => Finding::Fine(text),
+    })
+}
+
+async fn value(coordinator: &Coordinator, name: &str) -> coordination::Result<()> {
+    let value = coordinator.value::<u32>(name)?;
+    value.set(&7).await?;
+    value.read().await?;
+    value.delete().await.map(drop)
+}
+
+async fn group(coordinator: &Coordinator, name: &str) -> coordination::Result<()> {
+    let group = coordinator.group(name)?;
+    let membership = group.join_or_create("doctor").await?;
+    group.members().await?;
+    membership.leave().await?;
+    group.delete().await
+}
+
+fn broken(what: &str, error: &Error) -> Finding {
+    let advice = match error.kind() {
+        ErrorKind::Permission | ErrorKind::Auth => {
+            "; the store's page in docs/backends lists the rights that it takes"
+        }
+        ErrorKind::Quota => "; make room in the store",
+        ErrorKind::Collision | ErrorKind::Corrupt => {
+            "; something else writes under this namespace: choose another"
+        }
+        _ => "",
+    };
+    Finding::Broken(format!("{what}: {error}{advice}"))
+}
+
+/// What it does not promise, and what it keeps.
+fn promised(coordinator: &Coordinator) -> Vec<Finding> {
+    let store = coordinator.characteristics();
+    let broken = info::lines(&store).into_iter().filter(|(holds, _)| !holds);
+    let mut findings: Vec<_> =
+        broken.map(|(_, line)| Finding::Mind(format!("not promised: {line}"))).collect();
+    let forgets = matches!(store.survives_restart, Durability::No | Durability::Unknown);
+    if store.scope == Scope::Hosts && forgets {
+        let advice = "a restart of the store may forget who holds what, and then nothing is granted for a lease: let it \
+                      sync its log for each write (Redis: appendonly yes, appendfsync always)";
+        findings.push(Finding::Mind(advice.to_owned()));
+    }
+    findings
+}
+
+/// Leases do not need it; periods do.
+fn clock() -> Finding {
+    let asked = Command::new("timedatectl")
+        .args(["show", "--property=NTPSynchronized", "--value"])
+        .output();
+    let answer = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout);
+    match answer.as_deref() {
+        Some(b"yes\n") => Finding::Fine("this host's clock is synchronised".to_owned()),
+        Some(b"no\n") => Finding::Mind(
+            "this host's clock is not synchronised: `run --every` counts by it, nothing else does (start an NTP client)".to_owned(),
+        ),
+        _ => Finding::Mind(
+            "whether this host's clock is synchronised is not known here: `run --every` counts by it, nothing else does".to_owned(),
+        ),
+    }
+}
+
+/// To what somebody reads.
+fn rounded(time: Duration) -> Duration {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(if micros < 10_000 { micros / 10 * 10 } else { micros / 1_000 * 1_000 })
+}
