@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, Durability, Error, ErrorKind, Scope};
 
 use crate::args::Store;
-use crate::exit::{self, Outcome};
+use crate::exit::{self, Outcome, print};
 use crate::{info, settings};
 
 /// Locks taken and released.
@@ -37,7 +37,7 @@ pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
     let _ = coordinator.stop().await;
     let is_broken = findings.iter().any(|finding| matches!(finding, Finding::Broken(_)));
     let text: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
-    crate::print(text.as_bytes())?;
+    print(&text)?;
     Ok(if is_broken { exit::UNAVAILABLE } else { 0 })
 }
 

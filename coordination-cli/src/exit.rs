@@ -89,6 +89,15 @@ pub(crate) fn say(message: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "coordination: {message}");
 }
 
+/// Text on stdout. Whoever reads it may have seen enough, which is no failure, and the end.
+pub(crate) fn print(text: &str) -> Outcome {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
+        outcome => outcome.map_err(|error| Failure::system("cannot write", &error)),
+    }
+}
+
 /// Another's text for our terminal: what would move the cursor, or worse, is escaped.
 pub(crate) fn printable(text: &str) -> String {
     let escaped = |c: char| match c.is_control() {

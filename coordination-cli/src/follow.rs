@@ -1,13 +1,11 @@
 //! `coordination members` and `coordination leader`: who is there now, and each change.
 
-use std::io::{self, Write};
-
 use coordination::{Coordinator, GroupEvent, Member, Term};
 use serde_json::{Value, json};
 
 use crate::args::{Leader, Members, Store};
-use crate::exit::{self, Failure, Outcome, printable};
-use crate::run::signals::Signals;
+use crate::exit::{Outcome, print, printable};
+use crate::run::signals::until_stopped;
 use crate::settings;
 
 /// The code where nobody leads.
@@ -16,15 +14,15 @@ const NOBODY: u8 = 1;
 pub(crate) async fn members(members: &Members, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
     let following = follow_members(members, &coordinator);
-    until_signal(&coordinator, following).await
+    until_stopped(&coordinator, following).await
 }
 
 async fn follow_members(members: &Members, coordinator: &Coordinator) -> Outcome<u8> {
     let group = coordinator.group(&members.group)?;
     let line = |sign: &str, event: &str, member: &Member| match members.json {
-        true => print(&format!("{}", json(event, member))),
+        true => print(&format!("{}\n", json(event, member))),
         false => print(&format!(
-            "{sign}{}  {}",
+            "{sign}{}  {}\n",
             printable(&member.id),
             printable(member.capabilities.as_json())
         )),
@@ -65,7 +63,7 @@ fn json(event: &str, member: &Member) -> Value {
 pub(crate) async fn leader(leader: &Leader, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
     let following = follow_leader(leader, &coordinator);
-    until_signal(&coordinator, following).await
+    until_stopped(&coordinator, following).await
 }
 
 async fn follow_leader(leader: &Leader, coordinator: &Coordinator) -> Outcome<u8> {
@@ -74,14 +72,14 @@ async fn follow_leader(leader: &Leader, coordinator: &Coordinator) -> Outcome<u8
         let value = term.map(|term| term.value::<Value>().unwrap_or(Value::Null));
         match (leader.json, term) {
             (true, _) => print(&format!(
-                "{}",
+                "{}\n",
                 json!({ "leader": term.map(|term| &term.leader), "term": term.map(|term| term.term.value()), "value": value })
             )),
-            (false, None) => print("nobody leads"),
+            (false, None) => print("nobody leads\n"),
             (false, Some(term)) => {
                 let value = value.filter(|value| value.as_str() != Some(&term.leader));
                 let value = value.map(|value| format!("  {value}")).unwrap_or_default();
-                print(&format!("{}  term {}{value}", printable(&term.leader), term.term))
+                print(&format!("{}  term {}{value}\n", printable(&term.leader), term.term))
             }
         }
     };
@@ -94,25 +92,4 @@ async fn follow_leader(leader: &Leader, coordinator: &Coordinator) -> Outcome<u8
     let term = election.leader().await?;
     line(term.as_ref())?;
     Ok(if term.is_some() { 0 } else { NOBODY })
-}
-
-async fn until_signal(
-    coordinator: &Coordinator,
-    work: impl Future<Output = Outcome<u8>>,
-) -> Outcome<u8> {
-    let mut signals = Signals::new()?;
-    let outcome = tokio::select! {
-        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
-        outcome = work => outcome,
-    };
-    let _ = coordinator.stop().await;
-    outcome
-}
-
-/// Whoever reads it may have seen enough.
-fn print(line: &str) -> Outcome {
-    match writeln!(io::stdout(), "{line}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
-        outcome => outcome.map_err(|error| Failure::system("cannot write", &error)),
-    }
 }

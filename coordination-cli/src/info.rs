@@ -5,14 +5,14 @@ use std::fmt::Write;
 use coordination::{Characteristics, Durability, Liveness, LossDetection, Scope};
 
 use crate::args::Store;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, print};
 use crate::settings;
 
 pub(crate) async fn info(store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
     let text = text(&coordinator.characteristics());
     let _ = coordinator.stop().await;
-    crate::print(text.as_bytes())
+    print(&text).map(|()| 0)
 }
 
 fn text(store: &Characteristics) -> String {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, print};
 use crate::run::hidden;
 
 fn main() -> ExitCode {
@@ -62,9 +62,12 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "coordination", &mut text);
-            print(&text)
+            print(&String::from_utf8_lossy(&text)).map(|()| 0)
         }
-        Command::Man => print(&manual().map_err(|error| Failure::system("cannot write", &error))?),
+        Command::Man => {
+            let text = manual().map_err(|error| Failure::system("cannot write", &error))?;
+            print(&String::from_utf8_lossy(&text)).map(|()| 0)
+        }
     }
 }
 
@@ -89,14 +92,4 @@ fn manual() -> io::Result<Vec<u8>> {
         man.render_extra_section(&mut text)?;
     }
     Ok(text)
-}
-
-/// Whoever reads it may have seen enough.
-fn print(text: &[u8]) -> Outcome<u8> {
-    match io::stdout().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::system("cannot write", &error))
-        }
-        _ => Ok(0),
-    }
 }

@@ -1,15 +1,15 @@
 //! `coordination status`: who holds what, and who waits.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::{Coordinator, FencingToken, Occupant, Recipe};
 use serde::Serialize;
 
 use crate::args::{Status, Store};
-use crate::exit::{self, Failure, Outcome, printable};
-use crate::run::signals::Signals;
+use crate::exit::{self, Failure, Outcome, print, printable};
+use crate::run::signals::until_stopped;
 use crate::settings;
 
 /// How often a table is drawn again.
@@ -36,13 +36,12 @@ struct Row {
 /// Shows it once, or until interrupted.
 pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
-    let mut signals = Signals::new()?;
     let showing = async {
         let mut shown = None;
         loop {
             let rows = rows(&coordinator, status.name.as_deref()).await?;
             if !status.watch {
-                break show(status, &rows);
+                return show(status, &rows).map(|()| 0);
             }
             // A table shows how old things are, and changes by itself.
             if !status.json || shown.as_ref() != Some(&rows) {
@@ -52,12 +51,7 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
             tokio::time::sleep(EVERY).await;
         }
     };
-    let outcome = tokio::select! {
-        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
-        outcome = showing => outcome.map(|()| 0),
-    };
-    let _ = coordinator.stop().await;
-    outcome
+    until_stopped(&coordinator, showing).await
 }
 
 async fn rows(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Row>> {
@@ -139,11 +133,7 @@ fn show(status: &Status, rows: &[Row]) -> Outcome {
         false => table(rows, SystemTime::now()),
     };
     let clear = if status.watch && !status.json && io::stdout().is_terminal() { CLEAR } else { "" };
-    match io::stdout().write_all(format!("{clear}{text}").as_bytes()) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
-        Err(error) => Err(Failure::system("cannot write", &error)),
-    }
+    print(&format!("{clear}{text}"))
 }
 
 fn table(rows: &[Row], now: SystemTime) -> String {

@@ -266,7 +266,9 @@ impl Running<'_> {
                 self.signal(Signal::TERM);
                 // It may have been stopped: a signal is of no use to who does not run.
                 self.signal(Signal::CONT);
-                self.kill_at = Some(Instant::now() + grace);
+                // Never later than was said before: that was in time for the deadline.
+                let kill_at = Instant::now() + grace;
+                self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
             }
         }
     }

@@ -4,9 +4,10 @@ use std::fs;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use coordination::Coordinator;
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{self, Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
 pub(super) const INT: i32 = 2;
@@ -51,6 +52,20 @@ impl Signals {
             }
         }
     }
+}
+
+/// What only looks, until it ends or is ended by a signal; the coordinator is stopped then.
+pub(crate) async fn until_stopped(
+    coordinator: &Coordinator,
+    work: impl Future<Output = Outcome<u8>>,
+) -> Outcome<u8> {
+    let mut signals = Signals::new()?;
+    let outcome = tokio::select! {
+        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
+        outcome = work => outcome,
+    };
+    let _ = coordinator.stop().await;
+    outcome
 }
 
 /// What Ctrl-Z does with who does not catch it.
