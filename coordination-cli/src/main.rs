@@ -24,15 +24,13 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Failure, Outcome, print};
-use crate::run::hidden;
+use crate::run::watch;
 
 fn main() -> ExitCode {
-    // Before anything else: a command waits for it.
+    // Before anything else: a command may be without it.
     let mut words = env::args_os().skip(1);
-    match words.next() {
-        Some(word) if word == hidden::COMMAND => return hidden::become_command(words),
-        Some(word) if word == hidden::WATCH => return hidden::watch(),
-        _ => {}
+    if words.next().is_some_and(|word| word == watch::WATCH) {
+        return watch::watch(&words.next().unwrap_or_default());
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

@@ -2,12 +2,11 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, PipeReader, PipeWriter, Write};
-use std::os::fd::AsRawFd;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::Grant;
@@ -15,21 +14,18 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
     test_kill_process_group, waitpgid,
 };
-use rustix::time::{ClockId, clock_gettime};
 use tokio::process::{Child as Process, Command};
 use tokio::time::{Instant, sleep_until};
 
-use super::hidden::{self, Start, Word};
 use super::signals::{self, Signals};
 use super::wanted::Hold;
+use super::watch::{MARK, Watch, Word};
 use crate::args::{Child as Options, OnLost};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::settings;
 
 /// How long before its deadline the lock counts as lost for the command: it takes that long to end it.
 const KILL_LEAD: Duration = Duration::from_millis(20);
-/// How long before the deadline the watch does it, if we could not.
-const WATCH_LEAD: Duration = Duration::from_millis(10);
 /// From SIGTERM to SIGKILL when the store has given the lock away: another command starts after `--settle`.
 const REVOKED_GRACE: Duration = Duration::from_millis(50);
 /// The same without a lease.
@@ -41,14 +37,11 @@ const KILLED: Duration = Duration::from_secs(1);
 /// How often it is looked whether a group has ended.
 const POLL: Duration = Duration::from_millis(2);
 
-/// A command that is ready to start: ourselves, waiting for the word. It ends when this is dropped.
+/// A command that can be started: there is such a program, and who watches over it is there or about to be.
 pub(crate) struct Prepared<'a> {
-    process: Process,
-    pid: Pid,
+    program: PathBuf,
+    words: &'a [OsString],
     watch: Watch,
-    start: PipeWriter,
-    /// From which it reads the word: it opens our end, as that cannot be handed down without unsafe code.
-    _word: PipeReader,
     options: &'a Options,
     quiet: bool,
 }
@@ -64,7 +57,11 @@ pub(crate) struct Ended {
 
 /// A command that runs.
 struct Running<'a> {
-    command: Prepared<'a>,
+    process: Process,
+    pid: Pid,
+    watch: Watch,
+    options: &'a Options,
+    quiet: bool,
     /// What it runs under; `None`: nothing that could be lost.
     hold: Option<Hold>,
     /// From SIGTERM to SIGKILL.
@@ -76,8 +73,8 @@ struct Running<'a> {
     is_lost: bool,
 }
 
-/// Fails as a shell would if there is no such program.
-fn find(command: &[OsString]) -> Outcome {
+/// Where the program is; fails as a shell would if there is none.
+fn find(command: &[OsString]) -> Outcome<PathBuf> {
     let Some(program) = command.first() else { return Err(Failure::usage("no command")) };
     let path = Path::new(program);
     let places: Vec<PathBuf> = if path.components().count() > 1 {
@@ -86,39 +83,27 @@ fn find(command: &[OsString]) -> Outcome {
         let dirs = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
         env::split_paths(&dirs).map(|dir| dir.join(path)).collect()
     };
-    let files: Vec<_> = places.iter().filter_map(|place| place.metadata().ok()).collect();
-    let is_program =
-        |file: &std::fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
-    let shown = path.display();
-    match (files.iter().any(is_program), files.is_empty()) {
-        (true, _) => Ok(()),
-        (false, true) => Err(Failure::new(exit::NOT_FOUND, format!("{shown}: command not found"))),
-        (false, false) => {
-            Err(Failure::new(exit::NOT_EXECUTABLE, format!("{shown}: not executable")))
+    let mut is_there = false;
+    for place in places {
+        let Ok(file) = place.metadata() else { continue };
+        if file.is_file() && file.permissions().mode() & 0o111 != 0 {
+            return Ok(place);
         }
+        is_there = true;
     }
+    let shown = path.display();
+    Err(match is_there {
+        false => Failure::new(exit::NOT_FOUND, format!("{shown}: command not found")),
+        true => Failure::new(exit::NOT_EXECUTABLE, format!("{shown}: not executable")),
+    })
 }
 
 impl<'a> Prepared<'a> {
     /// Fails as a shell would if there is no such program.
-    pub(crate) fn new(command: &[OsString], options: &'a Options, quiet: bool) -> Outcome<Self> {
-        find(command)?;
-        let failed = |error| Failure::system("cannot start the command", &error);
-        let watch = Watch::new().map_err(failed)?;
-        let (word, start) = io::pipe().map_err(failed)?;
-        let own_id = std::process::id();
-        let path = |pipe: &dyn AsRawFd| format!("/proc/{own_id}/fd/{}", pipe.as_raw_fd());
-        let mut ourselves = Command::new("/proc/self/exe");
-        ourselves.arg0("coordination").arg(hidden::COMMAND).arg(own_id.to_string());
-        match options.foreground {
-            true => ourselves.arg(hidden::SINGLE),
-            false => ourselves.arg(hidden::GROUP).process_group(0),
-        };
-        ourselves.arg(path(&watch.pipe)).arg(path(&word)).args(command).env_remove(settings::URL);
-        let process = ourselves.kill_on_drop(true).spawn().map_err(failed)?;
-        let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
-        Ok(Self { process, pid, watch, start, _word: word, options, quiet })
+    pub(crate) fn new(words: &'a [OsString], options: &'a Options, quiet: bool) -> Outcome<Self> {
+        let program = find(words)?;
+        let watch = Watch::start().map_err(not_started)?;
+        Ok(Self { program, words, watch, options, quiet })
     }
 
     /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
@@ -129,10 +114,7 @@ impl<'a> Prepared<'a> {
         signals: &mut Signals,
     ) -> Outcome<u8> {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
-        let grace = grace(self.options, hold.as_ref())?;
-        let (kill_at, was_stopped, is_lost) = (None, false, false);
-        let mut running = Running { command: self, hold, grace, kill_at, was_stopped, is_lost };
-        running.start()?;
+        let mut running = self.start(hold)?;
         let release_at = release_after.map(|after| Instant::now() + after);
         let ended = running.supervise(signals, release_at).await;
         let was_lost = match running.hold.take() {
@@ -148,6 +130,69 @@ impl<'a> Prepared<'a> {
         }
         Ok(ended.code)
     }
+
+    fn start(mut self, hold: Option<Hold>) -> Outcome<Running<'a>> {
+        let grace = grace(self.options, hold.as_ref())?;
+        let mut command = Command::new(&self.program);
+        command.arg0(&self.words[0]).args(&self.words[1..]).kill_on_drop(true);
+        command.env_remove(settings::URL).env(MARK, self.watch.mark());
+        if let Some(hold) = &hold {
+            if !hold.is_held() {
+                let what = format!("{:?} was lost before the command started", hold.name());
+                return Err(Failure::new(exit::LOST, what));
+            }
+            command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
+            match hold.remaining() {
+                Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
+                // That of a run that we run in.
+                None => command.env_remove("LOCK_DEADLINE"),
+            };
+        }
+        if !self.options.foreground {
+            command.process_group(0);
+        }
+        // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
+        // looks after orphans.
+        set_child_subreaper(Some(getpid())).map_err(|error| not_started(error.into()))?;
+        // First, so that no command is ever without it.
+        self.watch.update(hold.as_deref());
+        let process = command.spawn().map_err(|error| self.not_spawned(&error))?;
+        let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
+        self.watch.look_at(match self.options.foreground {
+            true => Word::Single(pid),
+            false => Word::Group(pid),
+        });
+        let Self { watch, options, quiet, .. } = self;
+        let (kill_at, was_stopped, is_lost) = (None, false, false);
+        Ok(Running {
+            process,
+            pid,
+            watch,
+            options,
+            quiet,
+            hold,
+            grace,
+            kill_at,
+            was_stopped,
+            is_lost,
+        })
+    }
+
+    /// As a shell has it.
+    fn not_spawned(&self, error: &io::Error) -> Failure {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => exit::NOT_FOUND,
+            _ => exit::NOT_EXECUTABLE,
+        };
+        let (text, program) = (error.to_string(), self.words[0].to_string_lossy());
+        let why = text.split(" (os error").next().unwrap_or_default();
+        Failure::new(code, format!("{program}: {why}"))
+    }
+}
+
+fn not_started(error: io::Error) -> Failure {
+    Failure::system("cannot start the command", &error)
 }
 
 fn is_loss(error: &coordination::Error) -> bool {
@@ -169,46 +214,23 @@ fn grace(options: &Options, hold: Option<&Hold>) -> Outcome<Duration> {
 }
 
 impl Running<'_> {
-    /// Gives the word.
-    fn start(&mut self) -> Outcome {
-        let mut environment = Vec::new();
-        if let Some(hold) = &self.hold {
-            if !hold.is_held() {
-                let what = format!("{:?} was lost before the command started", hold.name());
-                return Err(Failure::new(exit::LOST, what));
-            }
-            let deadline = hold.remaining().map(unix_time);
-            environment.push(("LOCK_NAME", hold.name().to_owned()));
-            environment.push(("LOCK_TOKEN", hold.token().to_string()));
-            environment.push(("LOCK_DEADLINE", deadline.unwrap_or_default()));
-        }
-        let failed = |error| Failure::system("cannot start the command", &error);
-        // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
-        // looks after orphans.
-        set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
-        // First, so that no command is ever without it.
-        self.command.watch.start().map_err(failed)?;
-        self.command.watch.update(self.hold.as_deref());
-        self.command.start.write_all(&Start(&environment).bytes()).map_err(failed)
-    }
-
     /// Passes signals on, and ends the command in time, until it has ended.
     async fn supervise(
         &mut self,
         signals: &mut Signals,
         mut release_at: Option<Instant>,
     ) -> Outcome<Ended> {
-        let is_ignored = self.command.options.on_lost == OnLost::Ignore;
+        let is_ignored = self.options.on_lost == OnLost::Ignore;
         loop {
             let bound = self.hold.as_deref().filter(|_| !is_ignored);
-            self.command.watch.update(bound);
+            self.watch.update(bound);
             let next_look = bound.and_then(Grant::remaining).map(|left| {
                 let due = left.saturating_sub(self.lead());
                 Instant::now() + due.min(left / UPDATES).max(Duration::from_millis(1))
             });
             tokio::select! {
                 biased;
-                status = self.command.process.wait() => {
+                status = self.process.wait() => {
                     let status = status.map_err(|error| Failure::system("cannot wait for the command", &error))?;
                     return Ok(self.end(status).await);
                 }
@@ -219,6 +241,7 @@ impl Running<'_> {
                     self.stop(format_args!("lost {}: {reason}", self.shown()), grace);
                 }
                 () = at(self.kill_at) => self.kill(),
+                never = self.watch.keep() => match never {},
                 () = at(release_at) => {
                     release_at = None;
                     if let Some(hold) = self.hold.take() {
@@ -232,7 +255,7 @@ impl Running<'_> {
 
     /// How long before the deadline the command's end begins.
     fn lead(&self) -> Duration {
-        match self.command.options.on_lost {
+        match self.options.on_lost {
             OnLost::Term => self.grace + KILL_LEAD,
             OnLost::Kill | OnLost::Ignore => KILL_LEAD,
         }
@@ -257,10 +280,10 @@ impl Running<'_> {
     /// Begins to end the command, or ends it sooner.
     fn stop(&mut self, why: std::fmt::Arguments<'_>, grace: Duration) {
         self.was_stopped = true;
-        if !self.command.quiet {
+        if !self.quiet {
             say(format_args!("{why}; stopping the command"));
         }
-        match self.command.options.on_lost {
+        match self.options.on_lost {
             OnLost::Kill => self.kill(),
             OnLost::Term | OnLost::Ignore => {
                 self.signal(Signal::TERM);
@@ -280,16 +303,16 @@ impl Running<'_> {
 
     fn signal(&self, signal: Signal) {
         // It may have ended by now; its number is not given to another until we have waited for it.
-        let _ = match self.command.options.foreground {
-            true => kill_process(self.command.pid, signal),
-            false => kill_process_group(self.command.pid, signal),
+        let _ = match self.options.foreground {
+            true => kill_process(self.pid, signal),
+            false => kill_process_group(self.pid, signal),
         };
     }
 
     fn pass_on(&self, number: i32) {
         // In the terminal's foreground those of its keys have reached the command by themselves.
         let is_by_key = matches!(number, signals::INT | signals::QUIT | signals::TSTP);
-        if !(self.command.options.foreground && is_by_key)
+        if !(self.options.foreground && is_by_key)
             && let Some(signal) = Signal::from_named_raw(number)
         {
             self.signal(signal);
@@ -302,18 +325,18 @@ impl Running<'_> {
 
     /// The command has ended; ends what it left in its group, before the lock goes to another.
     async fn end(&mut self, status: ExitStatus) -> Ended {
-        if !self.command.options.foreground && is_there(self.command.pid) {
-            let _ = kill_process_group(self.command.pid, Signal::TERM);
+        if !self.options.foreground && is_there(self.pid) {
+            let _ = kill_process_group(self.pid, Signal::TERM);
             let start = Instant::now();
-            while is_there(self.command.pid) && start.elapsed() < self.grace + KILLED {
+            while is_there(self.pid) && start.elapsed() < self.grace + KILLED {
                 let is_held = self.hold.as_ref().is_none_or(|hold| hold.is_held());
                 if self.was_stopped || !is_held || start.elapsed() >= self.grace {
-                    let _ = kill_process_group(self.command.pid, Signal::KILL);
+                    let _ = kill_process_group(self.pid, Signal::KILL);
                 }
                 tokio::time::sleep(POLL).await;
             }
         }
-        self.command.watch.tell(Word::Goodbye);
+        self.watch.look_at(Word::Goodbye);
         let by_signal = status.signal().map(exit::by_signal);
         let own = status.code().and_then(|code| u8::try_from(code).ok());
         Ended { code: own.or(by_signal).unwrap_or(exit::SYSTEM), was_stopped: self.was_stopped }
@@ -345,55 +368,4 @@ fn unix_time(left: Duration) -> String {
     let deadline = SystemTime::now() + left;
     let since = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{}.{:03}", since.as_secs(), since.subsec_millis())
-}
-
-/// The process that ends the command's group if we cannot.
-struct Watch {
-    pipe: PipeWriter,
-    /// What it is to read; `None`: it has started.
-    reader: Option<PipeReader>,
-    told: Option<Word>,
-}
-
-impl Watch {
-    fn new() -> io::Result<Self> {
-        let (reader, pipe) = io::pipe()?;
-        Ok(Self { pipe, reader: Some(reader), told: None })
-    }
-
-    fn start(&mut self) -> io::Result<()> {
-        use std::os::unix::process::CommandExt;
-
-        let Some(told) = self.reader.take() else { return Ok(()) };
-        let mut command = std::process::Command::new("/proc/self/exe");
-        command.arg0("coordination").arg(hidden::WATCH).stdin(told);
-        // It must not hold open what our caller reads, nor get what its terminal sends.
-        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).env_clear();
-        // Not waited for: it ends after us.
-        command.spawn().map(drop)
-    }
-
-    /// Says until when the command may run, if that has changed by much.
-    fn update(&mut self, grant: Option<&Grant>) {
-        let deadline = grant.and_then(Grant::remaining).map(|left| {
-            let now = clock_gettime(ClockId::Boottime);
-            let now = Duration::new(
-                now.tv_sec.unsigned_abs(),
-                u32::try_from(now.tv_nsec).unwrap_or_default(),
-            );
-            let moment = now + left.saturating_sub(WATCH_LEAD);
-            // In hundredths of a second, so that the same deadline is not told again and again.
-            u64::try_from(moment.as_millis() / 10 * 10_000_000).unwrap_or(u64::MAX)
-        });
-        let word = deadline.map_or(Word::NoDeadline, Word::Deadline);
-        if self.told != Some(word) {
-            self.told = Some(word);
-            self.tell(word);
-        }
-    }
-
-    fn tell(&mut self, word: Word) {
-        // Should it have been killed, we are still there.
-        let _ = self.pipe.write_all(&word.bytes());
-    }
 }

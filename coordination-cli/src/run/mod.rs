@@ -2,11 +2,11 @@
 
 pub(crate) mod child;
 pub(crate) mod elect;
-pub(crate) mod hidden;
 pub(crate) mod join;
 mod progress;
 pub(crate) mod signals;
 mod wanted;
+pub(crate) mod watch;
 
 use std::time::{Duration, Instant};
 

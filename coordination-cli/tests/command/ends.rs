@@ -1,12 +1,13 @@
 //! Every way in which `coordination run` ends, and its code.
 
 use std::process::Stdio;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{Etcd, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use super::{LONG, Store, is_alive, output, plain, stderr, stdout, written};
+use super::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
 
 #[test]
 fn the_commands_own_code_comes_through() {
@@ -190,6 +191,60 @@ fn a_wrapper_that_is_killed_takes_all_with_it() {
     wrapper.signal(Signal::KILL);
     wrapper.status();
     assert!(wait_until(LONG, || ids.iter().all(|id| !is_alive(id))));
+}
+
+/// Also while it starts the command.
+#[test]
+fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
+    use std::io::Read;
+
+    let store = Store::file();
+    // From before its first instruction to well after the command's.
+    for moment in 0..200 {
+        let mut command = store.coordination(["run", "--lock", "x", "--", "sleep", "600"]);
+        let mut wrapper = Wrapper(command.stdout(Stdio::piped()).spawn().expect("it was built"));
+        let mut output = wrapper.0.stdout.take().expect("a pipe");
+        std::thread::sleep(Duration::from_micros(100) * moment);
+        wrapper.signal(Signal::KILL);
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            // All that could write have it open until they end.
+            let _ = output.read_to_end(&mut Vec::new());
+            let _ = ended.send(());
+        });
+        assert!(
+            end.recv_timeout(LONG).is_ok(),
+            "killed after {moment} * 100 µs: the command lives"
+        );
+    }
+}
+
+#[test]
+fn a_watch_that_is_killed_is_replaced() {
+    let store = Store::file();
+    let own = store.path("own");
+    let command = store
+        .script("command", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", own.display()));
+    let mut wrapper = store.start(&format!("--lock x -- {command}"));
+    let id = written(&own);
+    let first = watch_of(&wrapper).expect("it runs");
+    rustix::process::kill_process(first, Signal::KILL).expect("it runs");
+    assert!(wait_until(LONG, || watch_of(&wrapper).is_some_and(|watch| watch != first)));
+    wrapper.signal(Signal::KILL);
+    wrapper.status();
+    assert!(wait_until(LONG, || !is_alive(&id)));
+}
+
+/// The process that watches for this wrapper.
+fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
+    let id = wrapper.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    let is_watch = |child: &&str| {
+        let words = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        words.split('\0').nth(1) == Some("__watch")
+    };
+    let child = children.split_whitespace().find(is_watch)?;
+    child.parse().ok().and_then(Pid::from_raw)
 }
 
 #[test]
