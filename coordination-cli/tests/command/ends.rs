@@ -9,65 +9,76 @@ use rustix::process::{Pid, Signal};
 
 use super::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
 
+/// On one host, and on a server.
+fn everywhere(check: impl Fn(&Store)) {
+    check(&Store::file());
+    let server = Etcd::one();
+    check(&Store::at(format!("etcd://{}/cli", server.node(0).address())));
+}
+
 #[test]
 fn the_commands_own_code_comes_through() {
-    let store = Store::file();
-    for code in [0, 1, 3, 64, 75, 124, 255] {
-        let command = store.script("exits", &format!("#!/bin/sh\nexit {code}\n"));
-        let ended = store.run(&format!("--lock x -- {command}"));
-        assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(code), ""));
-    }
-    let killed = store.script("killed", "#!/bin/sh\nkill -KILL $$\n");
-    assert_eq!(store.run(&format!("--lock x -- {killed}")).status.code(), Some(137));
+    everywhere(|store| {
+        for code in [0, 1, 3, 64, 75, 124, 255] {
+            let command = store.script("exits", &format!("#!/bin/sh\nexit {code}\n"));
+            let ended = store.run(&format!("--lock x -- {command}"));
+            assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(code), ""));
+        }
+        let killed = store.script("killed", "#!/bin/sh\nkill -KILL $$\n");
+        assert_eq!(store.run(&format!("--lock x -- {killed}")).status.code(), Some(137));
+    });
 }
 
 #[test]
 fn output_and_input_are_the_commands() {
-    use std::io::Write;
+    everywhere(|store| {
+        use std::io::Write;
 
-    let store = Store::file();
-    let mut command = store.coordination(["run", "--lock", "x", "--", "cat"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut cat = command.spawn().expect("it was built");
-    cat.stdin.take().expect("a pipe").write_all(b"through\n").expect("it reads");
-    let ended = cat.wait_with_output().expect("it is our child");
-    assert_eq!((stdout(&ended).as_str(), ended.status.code()), ("through\n", Some(0)));
+        let mut command = store.coordination(["run", "--lock", "x", "--", "cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut cat = command.spawn().expect("it was built");
+        cat.stdin.take().expect("a pipe").write_all(b"through\n").expect("it reads");
+        let ended = cat.wait_with_output().expect("it is our child");
+        assert_eq!((stdout(&ended).as_str(), ended.status.code()), ("through\n", Some(0)));
+    });
 }
 
 #[test]
 fn a_program_that_is_not_there_is_missed_before_anything_is_waited_for() {
-    let store = Store::file();
-    let _held = store.runs("--lock x");
-    let start = Instant::now();
-    let missing = store.run("--lock x -- no-such-program");
-    assert_eq!(missing.status.code(), Some(127));
-    assert!(
-        stderr(&missing).contains("no-such-program: command not found"),
-        "{}",
-        stderr(&missing)
-    );
-    let unusable = store.run("--lock x -- /etc/passwd");
-    assert_eq!(unusable.status.code(), Some(126));
-    assert!(stderr(&unusable).contains("/etc/passwd: not executable"), "{}", stderr(&unusable));
-    // A file that says it is a program, and is none.
-    let empty = store.script("no-interpreter", "#!/no/such/shell\n");
-    assert_eq!(store.run(&format!("--lock y -- {empty}")).status.code(), Some(127));
-    assert!(start.elapsed() < LONG, "it waited for the lock");
+    everywhere(|store| {
+        let _held = store.runs("--lock x");
+        let start = Instant::now();
+        let missing = store.run("--lock x -- no-such-program");
+        assert_eq!(missing.status.code(), Some(127));
+        assert!(
+            stderr(&missing).contains("no-such-program: command not found"),
+            "{}",
+            stderr(&missing)
+        );
+        let unusable = store.run("--lock x -- /etc/passwd");
+        assert_eq!(unusable.status.code(), Some(126));
+        assert!(stderr(&unusable).contains("/etc/passwd: not executable"), "{}", stderr(&unusable));
+        // A file that says it is a program, and is none.
+        let empty = store.script("no-interpreter", "#!/no/such/shell\n");
+        assert_eq!(store.run(&format!("--lock y -- {empty}")).status.code(), Some(127));
+        assert!(start.elapsed() < LONG, "it waited for the lock");
+    });
 }
 
 #[test]
 fn busy_is_75_or_skipped() {
-    let store = Store::file();
-    let mut held = store.runs("--lock x");
-    for wait in ["0", "100ms"] {
-        let busy = store.run(&format!("--lock x --wait {wait} -- true"));
-        assert_eq!(busy.status.code(), Some(75), "{wait}");
-        assert!(stderr(&busy).contains("\"x\""), "{}", stderr(&busy));
-        let skipped = store.run(&format!("--lock x --wait {wait} --if-busy skip -- true"));
-        assert_eq!((skipped.status.code(), stderr(&skipped).as_str()), (Some(0), ""), "{wait}");
-    }
-    assert!(held.is_running());
-    assert_eq!(store.run("--lock y --wait 0 -- true").status.code(), Some(0), "another lock");
+    everywhere(|store| {
+        let mut held = store.runs("--lock x");
+        for wait in ["0", "100ms"] {
+            let busy = store.run(&format!("--lock x --wait {wait} -- true"));
+            assert_eq!(busy.status.code(), Some(75), "{wait}");
+            assert!(stderr(&busy).contains("\"x\""), "{}", stderr(&busy));
+            let skipped = store.run(&format!("--lock x --wait {wait} --if-busy skip -- true"));
+            assert_eq!((skipped.status.code(), stderr(&skipped).as_str()), (Some(0), ""), "{wait}");
+        }
+        assert!(held.is_running());
+        assert_eq!(store.run("--lock y --wait 0 -- true").status.code(), Some(0), "another lock");
+    });
 }
 
 #[test]
@@ -166,31 +177,33 @@ fn a_lost_lock_is_70() {
 
 #[test]
 fn what_the_command_leaves_behind_ends_before_the_lock_is_free() {
-    let store = Store::file();
-    let left = store.path("left");
-    let text = format!("#!/bin/sh\nsleep 60 &\necho $! > {}\nexit 4\n", left.display());
-    let command = store.script("leaves", &text);
-    assert_eq!(store.run(&format!("--lock x -- {command}")).status.code(), Some(4));
-    assert!(!is_alive(&written(&left)));
-    assert_eq!(store.run("--lock x --wait 0 -- true").status.code(), Some(0));
+    everywhere(|store| {
+        let left = store.path("left");
+        let text = format!("#!/bin/sh\nsleep 60 &\necho $! > {}\nexit 4\n", left.display());
+        let command = store.script("leaves", &text);
+        assert_eq!(store.run(&format!("--lock x -- {command}")).status.code(), Some(4));
+        assert!(!is_alive(&written(&left)));
+        assert_eq!(store.run("--lock x --wait 0 -- true").status.code(), Some(0));
+    });
 }
 
 #[test]
 fn a_wrapper_that_is_killed_takes_all_with_it() {
-    let store = Store::file();
-    let (own, grandchild) = (store.path("own"), store.path("grandchild"));
-    let text = format!(
-        "#!/bin/sh\nsleep 60 &\necho $! > {}\necho $$ > {}\nwait\n",
-        grandchild.display(),
-        own.display()
-    );
-    let command = store.script("command", &text);
-    let mut wrapper = store.start(&format!("--lock x -- {command}"));
-    let ids = [written(&own), written(&grandchild)];
-    assert!(ids.iter().all(|id| is_alive(id)));
-    wrapper.signal(Signal::KILL);
-    wrapper.status();
-    assert!(wait_until(LONG, || ids.iter().all(|id| !is_alive(id))));
+    everywhere(|store| {
+        let (own, grandchild) = (store.path("own"), store.path("grandchild"));
+        let text = format!(
+            "#!/bin/sh\nsleep 60 &\necho $! > {}\necho $$ > {}\nwait\n",
+            grandchild.display(),
+            own.display()
+        );
+        let command = store.script("command", &text);
+        let mut wrapper = store.start(&format!("--lock x -- {command}"));
+        let ids = [written(&own), written(&grandchild)];
+        assert!(ids.iter().all(|id| is_alive(id)));
+        wrapper.signal(Signal::KILL);
+        wrapper.status();
+        assert!(wait_until(LONG, || ids.iter().all(|id| !is_alive(id))));
+    });
 }
 
 /// Also while it starts the command.
@@ -249,40 +262,42 @@ fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
 
 #[test]
 fn signals_reach_the_command_and_its_children() {
-    let store = Store::file();
-    let (ready, got) = (store.path("ready"), store.path("got"));
-    let text = format!(
-        "#!/bin/sh\ntrap 'echo usr1 > {got}' USR1\ntrap 'exit 9' TERM\necho $$ > {ready}\n\
+    everywhere(|store| {
+        let (ready, got) = (store.path("ready"), store.path("got"));
+        let text = format!(
+            "#!/bin/sh\ntrap 'echo usr1 > {got}' USR1\ntrap 'exit 9' TERM\necho $$ > {ready}\n\
          while :; do sleep 0.01; done\n",
-        got = got.display(),
-        ready = ready.display()
-    );
-    let command = store.script("command", &text);
-    let mut wrapper = store.start(&format!("--lock x -- {command}"));
-    written(&ready);
-    // `sleep` dies of it, and the loop goes on.
-    wrapper.signal(Signal::USR1);
-    assert_eq!(written(&got), "usr1\n");
-    wrapper.signal(Signal::TERM);
-    assert_eq!(wrapper.code(), Some(9));
+            got = got.display(),
+            ready = ready.display()
+        );
+        let command = store.script("command", &text);
+        let mut wrapper = store.start(&format!("--lock x -- {command}"));
+        written(&ready);
+        // `sleep` dies of it, and the loop goes on.
+        wrapper.signal(Signal::USR1);
+        assert_eq!(written(&got), "usr1\n");
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(9));
+    });
 }
 
 #[test]
 fn a_wait_ends_by_a_signal_and_leaves_nothing() {
-    let store = Store::file();
-    let mut held = store.runs("--lock x");
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
-        let mut waiter = store.start("--lock x -- true");
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(waiter.is_running());
-        waiter.signal(signal);
-        assert_eq!(waiter.code(), Some(code));
-    }
-    held.signal(Signal::TERM);
-    held.status();
-    assert_eq!(
-        store.run("--lock x --wait 0 -- true").status.code(),
-        Some(0),
-        "nobody is before us"
-    );
+    everywhere(|store| {
+        let mut held = store.runs("--lock x");
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+            let mut waiter = store.start("--lock x -- true");
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(waiter.is_running());
+            waiter.signal(signal);
+            assert_eq!(waiter.code(), Some(code));
+        }
+        held.signal(Signal::TERM);
+        held.status();
+        assert_eq!(
+            store.run("--lock x --wait 0 -- true").status.code(),
+            Some(0),
+            "nobody is before us"
+        );
+    });
 }

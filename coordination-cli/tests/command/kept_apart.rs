@@ -4,9 +4,10 @@
 //! that one that starts too early ends at once, with a code of its own.
 
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
 
-use coordination_tests::harness::{Direction, Etcd, Mode, Proxy, Server, wait_until};
+use coordination_tests::harness::{
+    Consul, Direction, Etcd, Mode, Proxy, Redis, Server, Setup, Zookeeper, wait_until,
+};
 use rustix::process::Signal;
 
 use super::{LONG, Store, Wrapper, written};
@@ -15,11 +16,12 @@ use super::{LONG, Store, Wrapper, written};
 const PAIRS: usize = 25;
 /// As often: a hundred pairs in all.
 const ROUNDS: usize = 4;
+/// Where a hundred have shown how it is done.
+const ONCE: usize = 1;
 /// A hundred processes are enough for two processors.
 static TURN: Mutex<()> = Mutex::new(());
 /// How many are started at a time.
 const AT_ONCE: usize = 5;
-const LEASE: Duration = Duration::from_secs(2);
 
 /// A holder whose command runs, and another who waits.
 struct Pair {
@@ -28,17 +30,17 @@ struct Pair {
 }
 
 /// The server, and two ways to it.
-struct Site {
-    server: Etcd,
+struct Site<S> {
+    server: S,
     proxy: Proxy,
     round: usize,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Site {
+impl<S: Server> Site<S> {
     fn new() -> Self {
         let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let server = Etcd::one();
+        let server = S::set_up(&Setup::of(1));
         let proxy = Proxy::start(server.node(0).address());
         Self { server, proxy, round: 0, _turn: turn }
     }
@@ -47,8 +49,12 @@ impl Site {
     fn pairs(&mut self) -> (Store, Vec<Pair>) {
         self.round += 1;
         let round = self.round;
-        let url = |address| format!("etcd://{address}/apart-{round}?ttl=2s&heartbeat=300ms");
-        let near = Store::at(url(self.server.node(0).address()));
+        let url = |address: &str| {
+            let url = self.server.url(address, &format!("apart-{round}"));
+            let joint = if url.contains('?') { '&' } else { '?' };
+            format!("{url}{joint}ttl={}s", self.server.ttl().as_secs())
+        };
+        let near = Store::at(url(&self.server.authority()));
         let start = |who: &str, nth: usize, url: &str, then: &str| {
             let started = near.path(&format!("{who}-{nth}"));
             let alive = near.path(&format!("alive-{nth}"));
@@ -62,7 +68,7 @@ impl Site {
                 near.coordination(["run", "--quiet", "--lock", &format!("x{nth}"), "--", &command]);
             Wrapper::start(coordination.env("COORDINATION_URL", url))
         };
-        let far = url(self.proxy.address());
+        let far = url(&self.proxy.address().to_string());
         let entries = || self.server.entries(&format!("apart-{round}"), "lock").len();
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         // Few at a time: who connects has some tenths of a second for each step.
@@ -91,22 +97,20 @@ fn assert_kept_apart(pairs: Vec<Pair>, holders_code: Option<i32>) {
     }
 }
 
-#[test]
-fn when_the_server_stands_still() {
-    let mut site = Site::new();
-    for _ in 0..ROUNDS {
+fn server_stands_still<S: Server>(rounds: usize) {
+    let mut site = Site::<S>::new();
+    for _ in 0..rounds {
         let (_store, pairs) = site.pairs();
         site.server.node(0).pause();
-        std::thread::sleep(LEASE + LEASE / 2);
+        std::thread::sleep(site.server.ttl().mul_f32(1.5));
         site.server.node(0).resume();
         assert_kept_apart(pairs, Some(70));
     }
 }
 
-#[test]
-fn when_the_network_is_cut() {
-    let mut site = Site::new();
-    for round in 0..ROUNDS {
+fn network_is_cut<S: Server>(rounds: usize) {
+    let mut site = Site::<S>::new();
+    for round in 0..rounds {
         let (_store, pairs) = site.pairs();
         match round % 3 {
             0 => site.proxy.set(Direction::ToServer, Mode::Blackhole),
@@ -122,10 +126,9 @@ fn when_the_network_is_cut() {
     }
 }
 
-#[test]
-fn when_the_session_is_revoked() {
-    let mut site = Site::new();
-    for _ in 0..ROUNDS {
+fn session_is_revoked<S: Server>(rounds: usize) {
+    let mut site = Site::<S>::new();
+    for _ in 0..rounds {
         let (_store, pairs) = site.pairs();
         let namespace = format!("apart-{}", site.round);
         let mut entries = site.server.entries(&namespace, "lock");
@@ -139,10 +142,9 @@ fn when_the_session_is_revoked() {
 }
 
 /// Nobody can act who stands still: the process that watches does.
-#[test]
-fn when_the_wrapper_stands_still() {
-    let mut site = Site::new();
-    for _ in 0..ROUNDS {
+fn wrapper_stands_still<S: Server>(rounds: usize) {
+    let mut site = Site::<S>::new();
+    for _ in 0..rounds {
         let (_store, pairs) = site.pairs();
         pairs.iter().for_each(|pair| pair.holder.signal(Signal::STOP));
         let pairs = pairs.into_iter().map(|mut pair| {
@@ -154,12 +156,57 @@ fn when_the_wrapper_stands_still() {
     }
 }
 
-#[test]
-fn when_the_wrapper_is_killed() {
-    let mut site = Site::new();
-    for _ in 0..ROUNDS {
+fn wrapper_is_killed<S: Server>(rounds: usize) {
+    let mut site = Site::<S>::new();
+    for _ in 0..rounds {
         let (_store, pairs) = site.pairs();
         pairs.iter().for_each(|pair| pair.holder.signal(Signal::KILL));
         assert_kept_apart(pairs, None);
     }
+}
+
+#[test]
+fn etcd_server_stands_still() {
+    server_stands_still::<Etcd>(ROUNDS);
+}
+
+#[test]
+fn etcd_network_is_cut() {
+    network_is_cut::<Etcd>(ROUNDS);
+}
+
+#[test]
+fn etcd_session_is_revoked() {
+    session_is_revoked::<Etcd>(ROUNDS);
+}
+
+#[test]
+fn etcd_wrapper_stands_still() {
+    wrapper_stands_still::<Etcd>(ROUNDS);
+}
+
+#[test]
+fn etcd_wrapper_is_killed() {
+    wrapper_is_killed::<Etcd>(ROUNDS);
+}
+
+#[test]
+fn redis() {
+    server_stands_still::<Redis>(ONCE);
+    network_is_cut::<Redis>(ONCE);
+    session_is_revoked::<Redis>(ROUNDS);
+}
+
+#[test]
+fn zookeeper() {
+    server_stands_still::<Zookeeper>(ONCE);
+    network_is_cut::<Zookeeper>(ONCE);
+    session_is_revoked::<Zookeeper>(ONCE);
+}
+
+#[test]
+fn consul() {
+    server_stands_still::<Consul>(ONCE);
+    network_is_cut::<Consul>(ONCE);
+    session_is_revoked::<Consul>(ONCE);
 }

@@ -11,10 +11,20 @@ const ROUNDS: usize = 15;
 /// Puts this thread, and all that it starts, on one CPU; answers where it was allowed before.
 pub(crate) fn stay_in_one_place() -> Outcome<CpuSet> {
     let all = sched_getaffinity(None)?;
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).ok_or("no CPU")?);
-    sched_setaffinity(None, &one)?;
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).ok_or("no CPU")?;
+    sched_setaffinity(None, &only(first))?;
     Ok(all)
+}
+
+/// The last of these, which is another than that of [`stay_in_one_place`] if there are two.
+pub(crate) fn last_of(all: &CpuSet) -> Outcome<CpuSet> {
+    Ok(only((0..CpuSet::MAX_CPU).rfind(|cpu| all.is_set(*cpu)).ok_or("no CPU")?))
+}
+
+fn only(cpu: usize) -> CpuSet {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    one
 }
 
 /// Times `ours` and `floor` in turn and prints the median ratio of the pairs.

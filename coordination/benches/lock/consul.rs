@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use reqwest::{Client, Response};
+use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
@@ -20,8 +21,7 @@ impl Store for Consul {
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 100;
 
-    async fn start() -> Outcome<Server> {
-        let data = Server::directory()?;
+    async fn start(data: TempDir) -> Outcome<Server> {
         let http = free_address()?;
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
         let gossip = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnOp};
+use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
@@ -16,8 +17,7 @@ impl Store for Etcd {
         ("at most 1.25 wanted", "at least 400 a second wanted");
     const REPEATS: u32 = 200;
 
-    async fn start() -> Outcome<Server> {
-        let data = Server::directory()?;
+    async fn start(data: TempDir) -> Outcome<Server> {
         let [client, peer] = [free_address()?, free_address()?];
         let [client_url, peer_url] = [format!("http://{client}"), format!("http://{peer}")];
         let mut command = Command::new("etcd");

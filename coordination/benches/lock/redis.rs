@@ -1,4 +1,4 @@
-//! Redis, beside a script each way, and beside a list that a process blocks on.
+//! Redis, beside a script each way, and beside the same with a list that those who wait block on.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Value};
+use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
@@ -17,17 +18,18 @@ const ACQUIRE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', 30000)
                        return redis.call('INCR', KEYS[2]) end return 0";
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const RELEASE_AND_CALL: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+                                redis.call('DEL', KEYS[1]) redis.call('LPUSH', KEYS[2], '') return 1";
 
 pub(crate) struct Redis;
 
 impl Store for Redis {
     const NAME: &'static str = "redis";
-    const RIVAL: &'static str = "BLPOP";
+    const RIVAL: &'static str = "the same scripts, and BLPOP to wait";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 1_000;
 
-    async fn start() -> Outcome<Server> {
-        let data = Server::directory()?;
+    async fn start(data: TempDir) -> Outcome<Server> {
         let address = free_address()?;
         let port = address.rsplit(':').next().unwrap_or_default();
         let mut command = Command::new("redis-server");
@@ -40,22 +42,11 @@ impl Store for Redis {
     }
 
     async fn floor(address: &str) -> Outcome<impl Locking> {
-        let mut connection = connect(address).await?;
-        let mut hashes = Vec::new();
-        for script in [ACQUIRE, RELEASE] {
-            let hash = ask(&mut connection, &["SCRIPT", "LOAD", script]).await?;
-            let Value::BulkString(hash) = hash else { return Err("no hash".into()) };
-            hashes.push(String::from_utf8(hash)?);
-        }
-        Ok(Floor { connection, hashes })
+        Scripts::new(address, RELEASE).await.map(Floor)
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
-        let mut connection = connect(address).await?;
-        if ask(&mut connection, &["SET", "begun", "1", "NX"]).await? != Value::Nil {
-            ask(&mut connection, &["LPUSH", "baton", "1"]).await?;
-        }
-        Ok(Baton(connection))
+        Scripts::new(address, RELEASE_AND_CALL).await.map(Blocking)
     }
 }
 
@@ -74,36 +65,70 @@ async fn ask(connection: &mut impl ConnectionLike, words: &[&str]) -> Outcome<Va
     Ok(command.query_async(connection).await?)
 }
 
-/// One script each way.
-struct Floor {
+/// A lock of one script each way, in which an owner releases only what is its own.
+struct Scripts {
     connection: MultiplexedConnection,
-    hashes: Vec<String>,
+    hashes: [String; 2],
+    owner: String,
 }
 
-impl Locking for Floor {
-    async fn acquire(&mut self) -> Outcome {
-        let words = ["EVALSHA", &self.hashes[0], "2", "floor", "token", "owner"];
+impl Scripts {
+    async fn new(address: &str, release: &str) -> Outcome<Self> {
+        let mut connection = connect(address).await?;
+        let hashes = [load(&mut connection, ACQUIRE).await?, load(&mut connection, release).await?];
+        Ok(Self { connection, hashes, owner: std::process::id().to_string() })
+    }
+
+    async fn try_acquire(&mut self) -> Outcome<bool> {
+        let words = ["EVALSHA", &self.hashes[0], "2", "lock", "token", &self.owner];
         match ask(&mut self.connection, &words).await? {
-            Value::Int(token) if token > 0 => Ok(()),
-            _ => Err("the floor's lock is taken".into()),
+            Value::Int(token) => Ok(token > 0),
+            _ => Err("not a token".into()),
         }
     }
 
-    async fn release(&mut self) -> Outcome {
-        let words = ["EVALSHA", &self.hashes[1], "1", "floor", "owner"];
-        ask(&mut self.connection, &words).await.map(drop)
+    async fn release(&mut self, keys: &[&str]) -> Outcome {
+        let words = [&["EVALSHA", &self.hashes[1]], keys, &[&self.owner]].concat();
+        match ask(&mut self.connection, &words).await? {
+            Value::Int(1) => Ok(()),
+            _ => Err("the lock was lost".into()),
+        }
     }
 }
 
-/// Whoever has popped it holds the lock; those who block are served in their order.
-struct Baton(MultiplexedConnection);
+/// Answers its hash.
+async fn load(connection: &mut MultiplexedConnection, script: &str) -> Outcome<String> {
+    match ask(connection, &["SCRIPT", "LOAD", script]).await? {
+        Value::BulkString(hash) => Ok(String::from_utf8(hash)?),
+        _ => Err("no hash".into()),
+    }
+}
 
-impl Locking for Baton {
+struct Floor(Scripts);
+
+impl Locking for Floor {
     async fn acquire(&mut self) -> Outcome {
-        ask(&mut self.0, &["BLPOP", "baton", "30"]).await.map(drop)
+        self.0.try_acquire().await?.then_some(()).ok_or("the floor's lock is taken".into())
     }
 
     async fn release(&mut self) -> Outcome {
-        ask(&mut self.0, &["LPUSH", "baton", "1"]).await.map(drop)
+        self.0.release(&["1", "lock"]).await
+    }
+}
+
+/// The floor's lock, whose release wakes the first of those who block on a list: they are served in their order.
+struct Blocking(Scripts);
+
+impl Locking for Blocking {
+    async fn acquire(&mut self) -> Outcome {
+        while !self.0.try_acquire().await? {
+            // Who has missed a call looks for himself.
+            ask(&mut self.0.connection, &["BLPOP", "call", "1"]).await?;
+        }
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome {
+        self.0.release(&["2", "lock", "call"]).await
     }
 }

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use coordination::{Coordinator, Lock, LockGuard};
-use rustix::thread::sched_setaffinity;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use crate::Outcome;
-use crate::compare::{compare, stay_in_one_place};
+use crate::compare::{compare, last_of, stay_in_one_place};
 use crate::contention;
 
 /// A store, the least that a lock asks of it, and its best lock besides ours.
@@ -23,8 +23,8 @@ pub(crate) trait Store {
     /// How many locks one timed run takes: some hundredths of a second of them.
     const REPEATS: u32;
 
-    /// Starts a server on a free loopback port; answers once it serves.
-    async fn start() -> Outcome<Server>;
+    /// Starts a server on a free loopback port, with its data in this directory; answers once it serves.
+    async fn start(data: TempDir) -> Outcome<Server>;
 
     /// A lock of the fewest requests, through the client crate that we use.
     async fn floor(address: &str) -> Outcome<impl Locking>;
@@ -62,12 +62,6 @@ impl Server {
         let child =
             child.map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         Ok(Self { child, address, _data: data })
-    }
-
-    /// A directory for its data, in memory where there is some.
-    pub(crate) fn directory() -> Outcome<TempDir> {
-        let memory = Path::new("/dev/shm");
-        Ok(if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? })
     }
 
     /// Waits until it serves.
@@ -113,25 +107,68 @@ impl Locking for Ours {
     }
 }
 
+/// Where the server is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// On our CPU, its data in memory: what we add shows most.
+    Here,
+    /// On a CPU of its own, its data on a disk: what a service has.
+    There,
+}
+
+impl Place {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Here => "one CPU, data in memory",
+            Self::There => "a CPU each, data on disk",
+        }
+    }
+
+    /// Starts the server there; its process stays where the thread is that starts it.
+    async fn start<S: Store>(self, allowed: &CpuSet) -> Outcome<Server> {
+        let own = sched_getaffinity(None)?;
+        let memory = Path::new("/dev/shm");
+        let data = match self {
+            Self::Here if memory.is_dir() => tempfile::tempdir_in(memory)?,
+            _ => tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?,
+        };
+        if let Self::There = self {
+            sched_setaffinity(None, &last_of(allowed)?)?;
+        }
+        let server = S::start(data).await;
+        sched_setaffinity(None, &own)?;
+        server
+    }
+}
+
 /// Everything that is measured of a store.
 pub(crate) async fn all<S: Store>() -> Outcome {
-    let everywhere = stay_in_one_place()?;
-    let server = S::start().await?;
-    uncontended::<S>(&server, true, "on the caller's runtime", S::WANTED.0).await?;
-    let why = "the price of heartbeats that nothing blocks";
-    uncontended::<S>(&server, false, "on a thread of its own (the default)", why).await?;
-    drop(server);
-    sched_setaffinity(None, &everywhere)?;
-    let server = S::start().await?;
+    for place in [Place::Here, Place::There] {
+        let everywhere = stay_in_one_place()?;
+        let server = place.start::<S>(&everywhere).await?;
+        uncontended::<S>(&server, place, true, "on the caller's runtime", S::WANTED.0).await?;
+        let why = "the price of heartbeats that nothing blocks";
+        uncontended::<S>(&server, place, false, "on a thread of its own (the default)", why)
+            .await?;
+        drop(server);
+        sched_setaffinity(None, &everywhere)?;
+    }
+    let server = Place::Here.start::<S>(&sched_getaffinity(None)?).await?;
     contention::contended::<S>(&server)
 }
 
-async fn uncontended<S: Store>(server: &Server, current: bool, how: &str, wanted: &str) -> Outcome {
+async fn uncontended<S: Store>(
+    server: &Server,
+    place: Place,
+    current: bool,
+    how: &str,
+    wanted: &str,
+) -> Outcome {
     let builder = Coordinator::builder().heartbeat_on_current_runtime(current);
     let coordinator = builder.connect(&format!("{}://{}", S::NAME, server.address)).await?;
     let mut ours = Ours::new(&coordinator, "vol-7")?;
     let mut floor = S::floor(&server.address).await?;
-    let title = format!("{}, acquire + release, {how}", S::NAME);
+    let title = format!("{}, acquire + release, {how}, {}", S::NAME, place.shown());
     let ours = async || cycle(&mut ours).await;
     compare(&title, S::REPEATS, wanted, ours, async || cycle(&mut floor).await).await?;
     Ok(coordinator.stop().await?)

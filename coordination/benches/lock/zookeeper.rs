@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use tempfile::TempDir;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
 use crate::Outcome;
@@ -34,8 +35,7 @@ impl Store for Zookeeper {
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 200;
 
-    async fn start() -> Outcome<Server> {
-        let data = Server::directory()?;
+    async fn start(data: TempDir) -> Outcome<Server> {
         let client = free_address()?;
         let port = client.rsplit(':').next().unwrap_or_default().to_owned();
         let lines = [
