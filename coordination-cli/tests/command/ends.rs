@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::{Etcd, wait_until};
 use rustix::process::{Pid, Signal};
 
-use super::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
+use super::{LONG, Store, Wrapper, is_alive, output, plain, state, stderr, stdout, written};
 
 /// On one host, and on a server.
 fn everywhere(check: impl Fn(&Store)) {
@@ -279,6 +279,24 @@ fn signals_reach_the_command_and_its_children() {
         wrapper.signal(Signal::TERM);
         assert_eq!(wrapper.code(), Some(9));
     });
+}
+
+#[test]
+fn a_command_stops_and_goes_on_with_us() {
+    let store = Store::file();
+    let own = store.path("own");
+    let command = store
+        .script("command", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", own.display()));
+    let mut wrapper = store.start(&format!("--lock x -- {command}"));
+    let ids = [written(&own), wrapper.0.id().to_string()];
+    let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
+    // What Ctrl-Z sends.
+    wrapper.signal(Signal::TSTP);
+    assert!(wait_until(LONG, stand_still));
+    wrapper.signal(Signal::CONT);
+    assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
+    wrapper.signal(Signal::TERM);
+    assert_eq!(wrapper.code(), Some(143));
 }
 
 #[test]

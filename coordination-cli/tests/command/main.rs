@@ -144,6 +144,11 @@ fn written(path: &Path) -> String {
 
 /// Whether the process of this number is there, dead ones that nobody has waited for left out.
 fn is_alive(id: &str) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
-    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    state(id).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// What it does: `S` sleeps, `T` stands still.
+fn state(id: &str) -> Option<char> {
+    let status = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).ok()?;
+    status.rsplit_once(") ")?.1.chars().next()
 }
