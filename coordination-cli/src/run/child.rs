@@ -183,6 +183,8 @@ impl<'a> Prepared<'a> {
     fn not_spawned(&self, error: &io::Error) -> Failure {
         let code = match error.kind() {
             io::ErrorKind::NotFound => exit::NOT_FOUND,
+            // No process could be made.
+            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => exit::SYSTEM,
             _ => exit::NOT_EXECUTABLE,
         };
         let (text, program) = (error.to_string(), self.words[0].to_string_lossy());

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use coordination::Grant;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -157,8 +158,10 @@ impl Watch {
     }
 
     fn tell(&mut self, word: Word) {
-        // Should it have been killed, we are still there.
-        let _ = self.pipe.write_all(&word.bytes());
+        // Should it have been killed, or stand still with the pipe full, we are still there, and tell it again.
+        if self.pipe.write_all(&word.bytes()).is_err() {
+            self.deadline = None;
+        }
     }
 }
 
@@ -170,6 +173,7 @@ impl Drop for Watch {
 
 fn spawn(mark: &str) -> io::Result<(Child, PipeWriter)> {
     let (words, pipe) = io::pipe()?;
+    ioctl_fionbio(&pipe, true)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.arg0("coordination").arg(WATCH).arg(mark).stdin(words);
     // It must not hold open what our caller reads, nor get what its terminal sends.

@@ -152,11 +152,7 @@ fn a_lost_lock_is_70() {
     let server = Etcd::one();
     let store =
         Store::at(format!("etcd://{}/cli?ttl=2s&heartbeat=200ms", server.node(0).address()));
-    let started = store.path("started");
-    let command = store
-        .script("command", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display()));
-    let mut wrapper = store.start(&format!("--lock x -- {command}"));
-    let child = written(&started);
+    let (mut wrapper, child) = store.running("--lock x");
     assert!(is_alive(&child));
     server.node(0).pause();
     assert_eq!(wrapper.code(), Some(70));
@@ -235,11 +231,7 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
 #[test]
 fn a_watch_that_is_killed_is_replaced() {
     let store = Store::file();
-    let own = store.path("own");
-    let command = store
-        .script("command", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", own.display()));
-    let mut wrapper = store.start(&format!("--lock x -- {command}"));
-    let id = written(&own);
+    let (mut wrapper, id) = store.running("--lock x");
     let first = watch_of(&wrapper).expect("it runs");
     rustix::process::kill_process(first, Signal::KILL).expect("it runs");
     assert!(wait_until(LONG, || watch_of(&wrapper).is_some_and(|watch| watch != first)));
@@ -284,11 +276,8 @@ fn signals_reach_the_command_and_its_children() {
 #[test]
 fn a_command_stops_and_goes_on_with_us() {
     let store = Store::file();
-    let own = store.path("own");
-    let command = store
-        .script("command", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", own.display()));
-    let mut wrapper = store.start(&format!("--lock x -- {command}"));
-    let ids = [written(&own), wrapper.0.id().to_string()];
+    let (mut wrapper, id) = store.running("--lock x");
+    let ids = [id, wrapper.0.id().to_string()];
     let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
     // What Ctrl-Z sends.
     wrapper.signal(Signal::TSTP);

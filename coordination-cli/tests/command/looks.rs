@@ -4,7 +4,7 @@ use coordination_tests::harness::Etcd;
 use serde_json::Value;
 
 use super::terminal::Terminal;
-use super::{Store, Wrapper, output, plain, stderr, stdout, written};
+use super::{Store, Wrapper, output, plain, stderr, stdout};
 
 #[test]
 fn status_shows_who_holds_and_who_waits() {
@@ -150,17 +150,4 @@ fn shells_and_man_are_served() {
 
 fn text(row: &Value, key: &str) -> String {
     row[key].as_str().unwrap_or_default().to_owned()
-}
-
-impl Store {
-    /// A wrapper whose command runs when this returns.
-    pub(super) fn runs(&self, words: &str) -> Wrapper {
-        let name = words.replace([' ', ':'], "-");
-        let started = self.path(&format!("started{name}"));
-        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
-        let command = self.script(&format!("runs{name}"), &text);
-        let wrapper = self.start(&format!("{words} -- {command}"));
-        written(&started);
-        wrapper
-    }
 }

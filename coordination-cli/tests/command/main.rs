@@ -59,6 +59,22 @@ impl Store {
         Wrapper::start(self.coordination(["run"]).args(words.split(' ')))
     }
 
+    /// A wrapper whose command runs.
+    fn runs(&self, words: &str) -> Wrapper {
+        self.running(words).0
+    }
+
+    /// The same, and the command's process id.
+    fn running(&self, words: &str) -> (Wrapper, String) {
+        let name = words.replace([' ', ':'], "-");
+        let started = self.path(&format!("started{name}"));
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let command = self.script(&format!("runs{name}"), &text);
+        let wrapper = self.start(&format!("{words} -- {command}"));
+        let id = written(&started);
+        (wrapper, id)
+    }
+
     /// A script to run, as a word.
     fn script(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
