@@ -164,7 +164,6 @@ impl<'a> Prepared<'a> {
             false => Word::Group(pid),
         });
         let Self { watch, options, quiet, .. } = self;
-        let (kill_at, was_stopped, is_lost) = (None, false, false);
         Ok(Running {
             process,
             pid,
@@ -173,9 +172,9 @@ impl<'a> Prepared<'a> {
             quiet,
             hold,
             grace,
-            kill_at,
-            was_stopped,
-            is_lost,
+            kill_at: None,
+            was_stopped: false,
+            is_lost: false,
         })
     }
 

@@ -127,7 +127,7 @@ macro_rules! conformance {
             timing t5_closed_is_the_last_state [everywhere];
             timing t5_every_state_in_order [servers];
             timing t5_the_reason_is_told [processes];
-            liveness l1_a_killed_holder_is_followed [processes];
+            liveness l1_a_killed_holder_is_followed [file own_server];
             liveness l1_a_paused_holder_keeps_a_lock_without_lease [file];
             liveness l2_no_wake_up_is_lost [everywhere];
             liveness l2_every_waiter_is_served [everywhere];
