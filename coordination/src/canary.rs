@@ -1,8 +1,8 @@
 //! Mistakes made on purpose, to see that the tests catch them.
 //!
-//! Each is one that a lock library has shipped, or that this one could make. They exist only in builds with the
-//! feature `simulation`, where the variable `COORDINATION_CANARY` chooses one; in every other build
-//! [`sings`] is `false` at compile time. `docs/testing.md` says which run catches which.
+//! Each is one that a lock library has shipped, or that this one could make. They exist only in builds with
+//! `--cfg coordination_internals`, where the variable `COORDINATION_CANARY` chooses one; in every other build
+//! [`sings`] is `false` at compile time, and the variable is not read. `docs/testing.md` says which run catches which.
 
 /// Declares each mistake with what `COORDINATION_CANARY` calls it.
 macro_rules! canaries {
@@ -10,7 +10,7 @@ macro_rules! canaries {
         /// A mistake, by what it gets wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(
-            not(all(feature = "file", feature = "simulation")),
+            not(all(coordination_internals, feature = "file", feature = "memory")),
             expect(dead_code, reason = "each is made where its store is built")
         )]
         pub(crate) enum Canary {
@@ -18,7 +18,7 @@ macro_rules! canaries {
         }
 
         /// The names that `COORDINATION_CANARY` takes, in the order of the canaries.
-        #[cfg(feature = "simulation")]
+        #[cfg(coordination_internals)]
         pub(crate) const NAMES: &[&str] = &[$($name),*];
     };
 }
@@ -67,13 +67,13 @@ canaries! {
 }
 
 /// Whether this process is to make the mistake.
-#[cfg(not(feature = "simulation"))]
+#[cfg(not(coordination_internals))]
 pub(crate) const fn sings(_: Canary) -> bool {
     false
 }
 
 /// Whether this process is to make the mistake.
-#[cfg(feature = "simulation")]
+#[cfg(coordination_internals)]
 pub(crate) fn sings(canary: Canary) -> bool {
     /// The position of the one that sings.
     static CHOSEN: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
@@ -81,7 +81,7 @@ pub(crate) fn sings(canary: Canary) -> bool {
     *CHOSEN.get_or_init(choose) == Some(canary as usize)
 }
 
-#[cfg(feature = "simulation")]
+#[cfg(coordination_internals)]
 fn choose() -> Option<usize> {
     let name = std::env::var("COORDINATION_CANARY").ok()?;
     let known = NAMES.iter().position(|known| *known == name);

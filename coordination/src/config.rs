@@ -12,8 +12,8 @@ use crate::coordinator::Coordinator;
 use crate::duration;
 use crate::error::{Error, NameError, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
-use crate::random;
 use crate::url::Url;
+use crate::world;
 
 const DEFAULT_NAMESPACE: &str = "coordination";
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -228,7 +228,7 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
     let id = match id {
         Some(id) if id.is_empty() => return Err(NameError::Empty.into()),
         Some(id) => id,
-        None => format!("{:032x}", random::rng().random::<u128>()),
+        None => format!("{:032x}", world::rng().random::<u128>()),
     };
     checked_member(&format!("{prefix}{id}"))
 }

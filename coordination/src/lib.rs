@@ -136,17 +136,17 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod key;
-mod random;
 mod recipe;
 mod retry;
 mod session;
-#[cfg(feature = "simulation")]
+#[cfg(all(coordination_internals, feature = "memory"))]
 #[doc(hidden)]
 pub mod simulation;
 mod template;
 mod time;
 mod token;
 mod url;
+mod world;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]

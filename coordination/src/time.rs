@@ -1,8 +1,8 @@
 //! The clock that leases are judged by.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::world;
 
 /// A moment on this machine's clock since boot, which goes on while the machine is suspended.
 ///
@@ -28,13 +28,7 @@ impl BootInstant {
 
     /// The present moment.
     pub fn now() -> Self {
-        #[cfg(feature = "simulation")]
-        if let Some(now) = crate::simulation::boot_nanos() {
-            return Self(now);
-        }
-        let now = clock_gettime(ClockId::Boottime);
-        // Both parts are non-negative, and 2^64 ns are 584 years of uptime.
-        Self((now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64))
+        Self(world::boot_nanos())
     }
 
     /// The time from now until this moment; zero once it has passed.
@@ -76,17 +70,6 @@ pub(crate) async fn sleep_until(moment: BootInstant) {
         }
         tokio::time::sleep(left).await;
     }
-}
-
-/// The wall clock in microseconds: where tokens start, and what people are shown. It decides nothing
-/// about who holds.
-pub(crate) fn unix_micros() -> u64 {
-    #[cfg(feature = "simulation")]
-    if let Some(now) = crate::simulation::unix_micros() {
-        return now;
-    }
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The number after `last`, by a clock that may have been set back: larger, whatever the clock says.

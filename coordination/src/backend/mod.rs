@@ -31,7 +31,7 @@ use rand::RngExt;
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::error::Result;
 use crate::key::QueueKey;
-use crate::random;
+use crate::world;
 
 #[cfg(feature = "_network")]
 mod access;
@@ -63,7 +63,7 @@ pub(crate) struct SessionId(u64);
 
 impl SessionId {
     pub(crate) fn random() -> Self {
-        Self(random::rng().random_range(1..=i64::MAX as u64))
+        Self(world::rng().random_range(1..=i64::MAX as u64))
     }
 
     #[cfg(feature = "file")]
@@ -110,7 +110,7 @@ impl EntryId {
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);
-            HEXLOWER.encode_mut(&random::rng().random::<u128>().to_be_bytes(), &mut rest[1..]);
+            HEXLOWER.encode_mut(&world::rng().random::<u128>().to_be_bytes(), &mut rest[1..]);
         }
         Self(String::from_utf8_lossy(&text).into())
     }
@@ -158,7 +158,7 @@ pub(crate) struct NewSession {
     pub(crate) member: Arc<str>,
     /// The lease asked for; the store may grant another.
     #[cfg_attr(
-        not(any(feature = "_network", feature = "simulation")),
+        not(any(feature = "_network", all(coordination_internals, feature = "memory"))),
         expect(dead_code, reason = "for stores with leases")
     )]
     pub(crate) ttl: Duration,
@@ -289,7 +289,7 @@ pub(crate) struct Write {
 
 impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
-        Self { queue: queue.clone(), id: random::rng().random(), expected, data, if_empty: false }
+        Self { queue: queue.clone(), id: world::rng().random(), expected, data, if_empty: false }
     }
 }
 

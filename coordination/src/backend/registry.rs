@@ -18,8 +18,6 @@ use super::redis;
 use super::zookeeper;
 use crate::config::{COMMON_OPTIONS, Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(feature = "simulation")]
-use crate::simulation;
 use crate::url::Url;
 
 /// Every scheme there is: its aliases, and the cargo feature that brings it.
@@ -36,6 +34,24 @@ const SCHEMES: [(&str, &[&str], bool); 6] = [
     ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
 ];
 
+/// How a simulation connects the client that is running, if there is one.
+#[cfg(all(coordination_internals, feature = "memory"))]
+type Connect = fn() -> Option<Arc<dyn Backend>>;
+
+#[cfg(all(coordination_internals, feature = "memory"))]
+static SIMULATED: std::sync::OnceLock<Connect> = std::sync::OnceLock::new();
+
+/// Makes `simulation://` a store of this process.
+#[cfg(all(coordination_internals, feature = "memory"))]
+pub(crate) fn offer_simulated(connect: Connect) {
+    SIMULATED.get_or_init(|| connect);
+}
+
+#[cfg(all(coordination_internals, feature = "memory"))]
+fn simulated(scheme: &str) -> Option<Arc<dyn Backend>> {
+    (scheme == "simulation").then(|| SIMULATED.get()?()).flatten()
+}
+
 /// A store that a URL names, with everything checked that can be without asking it.
 pub(crate) struct Target {
     shown: String,
@@ -43,8 +59,8 @@ pub(crate) struct Target {
 }
 
 enum Kind {
-    #[cfg(feature = "simulation")]
-    Simulation(Arc<simulation::Client>),
+    #[cfg(all(coordination_internals, feature = "memory"))]
+    Simulated(Arc<dyn Backend>),
     #[cfg(feature = "memory")]
     Memory(memory::Config),
     #[cfg(feature = "file")]
@@ -73,8 +89,8 @@ impl Target {
         match &self.kind {
             #[cfg(feature = "memory")]
             Kind::Memory(_) => true,
-            #[cfg(feature = "simulation")]
-            Kind::Simulation(_) => true,
+            #[cfg(all(coordination_internals, feature = "memory"))]
+            Kind::Simulated(_) => true,
             #[allow(unreachable_patterns)]
             _ => false,
         }
@@ -84,8 +100,8 @@ impl Target {
     pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Backend>> {
         let _ = settings;
         match self.kind {
-            #[cfg(feature = "simulation")]
-            Kind::Simulation(client) => Ok(Arc::new(simulation::Network::new(client))),
+            #[cfg(all(coordination_internals, feature = "memory"))]
+            Kind::Simulated(backend) => Ok(backend),
             #[cfg(feature = "memory")]
             Kind::Memory(config) => Ok(Arc::new(memory::Memory::new(&config, settings))),
             #[cfg(feature = "file")]
@@ -112,10 +128,10 @@ impl fmt::Display for Target {
 
 fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
     let scheme = url.scheme.clone();
-    #[cfg(feature = "simulation")]
-    if let ("simulation", Some(client)) = (scheme.as_str(), simulation::current()) {
+    #[cfg(all(coordination_internals, feature = "memory"))]
+    if let Some(backend) = simulated(&scheme) {
         let settings = Settings::resolve(config, url, None)?;
-        return Ok((Kind::Simulation(client), settings));
+        return Ok((Kind::Simulated(backend), settings));
     }
     let Some((name, _, _)) =
         SCHEMES.iter().find(|(_, aliases, _)| aliases.contains(&scheme.as_str()))

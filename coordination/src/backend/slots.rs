@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
-use crate::time::unix_micros;
+use crate::world::unix_micros;
 
 /// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
 pub(super) type Naming = fn(SessionId, Mode, usize) -> String;

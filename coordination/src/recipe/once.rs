@@ -13,8 +13,8 @@ use super::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::time::unix_micros;
 use crate::token::FencingToken;
+use crate::world::unix_micros;
 
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);

@@ -26,6 +26,7 @@ use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
 use crate::time::BootInstant;
+use crate::world;
 
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
@@ -147,9 +148,7 @@ impl Session {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        #[cfg(feature = "simulation")]
-        let task = crate::simulation::within(task);
-        self.handle.spawn(task)
+        world::spawn(&self.handle, task)
     }
 
     /// How long one call to the store may take: three fit into a lease, with room to spare.

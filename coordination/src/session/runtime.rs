@@ -6,6 +6,7 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::world;
 
 /// A runtime for a session's tasks.
 pub(crate) enum Runtime {
@@ -26,10 +27,8 @@ impl Runtime {
 
     /// Starts the session's main task; its runtime ends with it.
     pub(crate) fn start(self, main: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        #[cfg(feature = "simulation")]
-        let main = crate::simulation::within(main);
         match self {
-            Self::Current(handle) => drop(handle.spawn(main)),
+            Self::Current(handle) => drop(world::spawn(&handle, main)),
             Self::Own => {
                 let failed = |error| {
                     Error::new(

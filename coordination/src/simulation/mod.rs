@@ -1,7 +1,7 @@
 //! A world to test in: one store, many clients, a network between them, and time under control.
 //!
-//! Not part of the public API: it exists with the feature `simulation`, for this project's own tests
-//! (`tests/simulation`, described in `docs/testing.md`).
+//! Not part of the public API: it exists only in builds with `--cfg coordination_internals`, for this project's own
+//! tests (`tests/simulation`, described in `docs/testing.md`).
 //!
 //! # How it works
 //!
@@ -24,16 +24,17 @@ mod network;
 mod server;
 
 use std::cell::RefCell;
-use std::convert::Infallible;
-use std::future::Future;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng, TryRng};
+use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
+use crate::backend::{Backend, registry};
+use crate::world::{self, Simulated, Task};
+
 pub use client::{Client, Clocks, Link};
-pub(crate) use network::Network;
+use network::Network;
 pub use server::{Traits, Weather, World};
 
 /// The names that `COORDINATION_CANARY` takes: mistakes that the library makes then, on purpose.
@@ -74,12 +75,15 @@ impl Run {
         let current = Current { start: Instant::now(), random, client: None, moment: 0 };
         let before = CURRENT.replace(Some(current));
         assert!(before.is_none(), "a thread has one run at a time");
+        world::install(&Surroundings);
+        registry::offer_simulated(connect);
         Self(())
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
+        world::uninstall();
         CURRENT.set(None);
     }
 }
@@ -99,61 +103,44 @@ pub fn moment() -> u64 {
     .unwrap_or(now)
 }
 
-/// What this client's clock since boot shows; `None`: there is no simulation here.
-pub(crate) fn boot_nanos() -> Option<u64> {
-    with(|current| {
-        let elapsed = current.start.elapsed().as_nanos() as u64;
-        current.client.as_ref().map_or(elapsed, |client| client.boot_nanos(elapsed))
-    })
-}
-
-/// The wall clock, of the client or of the store.
-pub(crate) fn unix_micros() -> Option<u64> {
-    with(|current| {
-        let now = WALL_START + current.start.elapsed().as_micros() as u64;
-        current.client.as_ref().map_or(now, |client| client.wall_micros(now))
-    })
-}
-
 /// The client that is running.
-pub(crate) fn current() -> Option<Arc<Client>> {
+fn current() -> Option<Arc<Client>> {
     with(|current| current.client.clone()).flatten()
 }
 
-/// Keeps a task within the client that starts it.
-pub(crate) fn within<F: Future>(task: F) -> impl Future<Output = F::Output> {
-    client::Within::new(current(), task)
+/// The store of the client that is running.
+fn connect() -> Option<Arc<dyn Backend>> {
+    current().map(|client| Arc::new(Network::new(client)) as Arc<dyn Backend>)
 }
 
-/// The library's random numbers: those of the run, or without one those of the thread.
-#[derive(Debug)]
-pub(crate) struct Random;
+/// What the library sees instead of its surroundings, in a thread that has a run.
+struct Surroundings;
 
-impl Random {
-    fn draw<T>(one: impl Fn(&mut dyn Rng) -> T) -> T {
-        with(|current| one(&mut current.random)).unwrap_or_else(|| one(&mut rand::rng()))
-    }
+/// Asks the run of this thread, which installed [`Surroundings`] when it began.
+fn run<T>(ask: impl FnOnce(&mut Current) -> T) -> T {
+    with(ask).expect("the surroundings are installed as long as there is a run")
 }
 
-impl TryRng for Random {
-    type Error = Infallible;
-
-    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        Ok(Self::draw(|random| random.next_u32()))
+impl Simulated for Surroundings {
+    fn boot_nanos(&self) -> u64 {
+        run(|current| {
+            let elapsed = current.start.elapsed().as_nanos() as u64;
+            current.client.as_ref().map_or(elapsed, |client| client.boot_nanos(elapsed))
+        })
     }
 
-    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        Ok(Self::draw(|random| random.next_u64()))
+    fn unix_micros(&self) -> u64 {
+        run(|current| {
+            let now = WALL_START + current.start.elapsed().as_micros() as u64;
+            current.client.as_ref().map_or(now, |client| client.wall_micros(now))
+        })
     }
 
-    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-        let mut chunks = bytes.chunks_exact_mut(8);
-        for chunk in &mut chunks {
-            chunk.copy_from_slice(&self.try_next_u64()?.to_le_bytes());
-        }
-        let rest = chunks.into_remainder();
-        let last = self.try_next_u64()?.to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
-        Ok(())
+    fn random(&self) -> u64 {
+        run(|current| current.random.next_u64())
+    }
+
+    fn within(&self, task: Task) -> Task {
+        Box::pin(client::Within::new(current(), task))
     }
 }

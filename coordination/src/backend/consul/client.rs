@@ -20,8 +20,8 @@ use crate::backend::access::Tls;
 use crate::backend::rotation::{Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::random;
 use crate::url::{Host, Secret};
+use crate::world;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a server may close the connection before it has said a word.
@@ -109,7 +109,7 @@ impl Connections {
     pub(super) fn new(config: &Config, settings: &Settings, patience: Duration) -> Self {
         let mut hosts = config.hosts.clone();
         // Contract R4: a thousand clients must not all come to the same agent.
-        hosts.shuffle(&mut random::rng());
+        hosts.shuffle(&mut world::rng());
         Self {
             rotation: Rotation::new(hosts.len(), settings, patience),
             hosts,

@@ -20,7 +20,7 @@ use crate::backend::access::Tls;
 use crate::backend::rotation::{Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::random;
+use crate::world;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a server may close the connection before it has said a word.
@@ -48,7 +48,7 @@ impl Connections {
     pub(super) fn new(config: &Config, settings: &Settings, patience: Duration) -> Self {
         let mut endpoints = config.endpoints.clone();
         // Contract R4: a thousand clients must not all come to the same endpoint.
-        endpoints.shuffle(&mut random::rng());
+        endpoints.shuffle(&mut world::rng());
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             // A member without a leader answers instead of keeping silent.

@@ -16,7 +16,7 @@ use super::log::{self, Log, Record, Removed, Written};
 use crate::backend::{Data, Mode};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
-use crate::time::unix_micros;
+use crate::world::unix_micros;
 
 /// What one read takes, and what a file is given in advance: writing within it costs the file system
 /// less than growing it does. A part of a memory page, so that a write of it is seen whole or not

@@ -18,7 +18,8 @@ use crate::backend::{
 use crate::canary::{Canary, sings};
 use crate::error::{Error, LossReason, Result};
 use crate::key::{self, QueueKey};
-use crate::time::{BootInstant, number_after, unix_micros};
+use crate::time::{BootInstant, number_after};
+use crate::world::unix_micros;
 
 /// How many queue files are kept open while nobody uses them.
 const OPEN_FILES: usize = 256;

@@ -89,31 +89,31 @@ impl Memory {
     }
 
     /// A store that nobody else can name.
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }
     }
 
     /// How many entries there are in all queues.
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(crate) fn entries(&self) -> u64 {
         self.store.entries()
     }
 
     /// The entries in queues of this kind that another one blocks.
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(crate) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
         self.store.waiters(kind)
     }
 
     /// Removes an entry, whosever it is.
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(crate) fn remove(&self, entry: &EntryRef) {
         self.store.leave(entry);
     }
 
     /// Loses everything.
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(crate) fn forget_all(&self) {
         self.store.forget_all();
     }

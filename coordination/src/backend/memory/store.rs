@@ -14,7 +14,8 @@ use crate::backend::{
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
-use crate::time::{number_after, unix_micros};
+use crate::time::number_after;
+use crate::world::unix_micros;
 
 /// The stores of this process that somebody is connected to.
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
@@ -74,12 +75,12 @@ impl Store {
         Self { state: Mutex::default(), start: Instant::now() }
     }
 
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(super) fn entries(&self) -> u64 {
         self.state().queues.values().map(|queue| queue.entries.len() as u64).sum()
     }
 
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(super) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
         let state = self.state();
         let of_kind = state.queues.iter().filter(|(key, _)| key.kind() == kind);
@@ -94,7 +95,7 @@ impl Store {
         waiting.collect()
     }
 
-    #[cfg(feature = "simulation")]
+    #[cfg(coordination_internals)]
     pub(super) fn forget_all(&self) {
         *self.state() = State::default();
     }

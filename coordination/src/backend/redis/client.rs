@@ -81,7 +81,7 @@ impl Connections {
     ) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
             // Contract R4: a thousand clients must not all come to the same one.
-            rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::random::rng());
+            rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::world::rng());
         }
         let link = Link::new(config);
         Self {

@@ -9,7 +9,7 @@ use crate::backend::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, EntryId, Mode, SessionId};
 use crate::error::Result;
 use crate::key::QueueKey;
-use crate::time::unix_micros;
+use crate::world::unix_micros;
 
 /// The next entry of a listing.
 pub(super) fn entry_of(queue: &QueueKey, answer: &mut Answer) -> Result<Entry> {

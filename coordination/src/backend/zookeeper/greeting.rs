@@ -16,8 +16,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::config::Config;
 use crate::backend::access::Tls;
 use crate::error::{Error, ErrorKind, Result};
-use crate::random;
 use crate::url::Host;
+use crate::world;
 
 /// How long all of it may take: less than connecting may.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -36,7 +36,7 @@ const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 pub(super) async fn greet(config: &Config) -> Result<Duration> {
     let mut servers = config.servers.clone();
     // Contract R4: a thousand clients must not all come to the same server.
-    servers.shuffle(&mut random::rng());
+    servers.shuffle(&mut world::rng());
     let tls = config.tls.as_ref().map(client_config).transpose()?;
     let patience = PATIENCE / u32::try_from(servers.len()).unwrap_or(u32::MAX);
     let mut last = None;

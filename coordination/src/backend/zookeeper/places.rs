@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::{EntryId, Mode, NewEntry, SessionId};
-use crate::time::unix_micros;
+use crate::world::unix_micros;
 
 /// Our entries, from before they are entered until they are known to be gone.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use crate::random;
+use crate::world;
 
 /// A time on a limiter's clock, or a length, in microseconds.
 pub(super) type Micros = u64;
@@ -133,7 +133,7 @@ pub(super) struct History {
 impl History {
     /// Of a limiter that has given nothing yet.
     pub(super) fn new(rules: Rules, epoch: u64, now: Micros) -> Self {
-        Self { rules, id: random::rng().random(), epoch, now, given: 0, slots: VecDeque::new() }
+        Self { rules, id: world::rng().random(), epoch, now, given: 0, slots: VecDeque::new() }
     }
 
     /// Takes note of which clock it is; true if the slots were of another one.

@@ -1,0 +1,233 @@
+//! Runs seeds of the simulation.
+//!
+//! ```text
+//! simulate --seeds 20000 [--from N] [--threads N]   many; fails if anything is wrong with one
+//! simulate --seed N [--history]                      one again, and everything that happened in it
+//! simulate --seconds 60 …                            until something is wrong, or that time is over
+//! simulate --canaries                                the names of the mistakes that can be made on purpose
+//! ```
+//!
+//! With `COORDINATION_CANARY=name` the library makes that mistake: see `docs/testing.md`.
+//!
+//! The simulated world is in the library only where that was built with `--cfg coordination_internals`; without it
+//! there is nothing here.
+#![cfg(coordination_internals)]
+
+mod nemesis;
+mod plan;
+mod run;
+mod stage;
+mod work;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::simulation::CANARIES;
+use run::{Outcome, run};
+use stage::lock;
+
+const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
+
+/// Runs so many seeds, where nothing else is said.
+const SEEDS: u64 = 1_000;
+/// No seed takes longer, by the machine's own clock: it goes in circles without its time going on.
+const STUCK: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+struct Options {
+    from: u64,
+    seeds: Option<u64>,
+    threads: u64,
+    seconds: Option<u64>,
+    /// Run each seed twice: it has to go the same way.
+    twice: bool,
+    /// Run this one only.
+    seed: Option<u64>,
+    history: bool,
+    canaries: bool,
+}
+
+/// The program `simulate`.
+pub fn main() -> ExitCode {
+    if !cfg!(tokio_unstable) {
+        eprintln!("in this build a seed is not a run: use tests/simulate");
+        return ExitCode::from(69);
+    }
+    match options() {
+        Ok(Options { canaries: true, .. }) => {
+            CANARIES.iter().for_each(|name| println!("{name}"));
+            ExitCode::SUCCESS
+        }
+        Ok(Options { seed: Some(seed), history, .. }) => replay(seed, history),
+        Ok(options) => many(&options),
+        Err(problem) => {
+            eprintln!("{problem}\nusage: {USAGE}");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        from: 0,
+        seeds: None,
+        threads: std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64),
+        seconds: None,
+        twice: false,
+        seed: None,
+        history: false,
+        canaries: false,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let text = arguments.next().ok_or(format!("{argument} needs a number"))?;
+            text.parse::<u64>().map_err(|_| format!("{argument} {text}: not a number"))
+        };
+        match argument.as_str() {
+            "--from" => options.from = number()?,
+            "--seeds" => options.seeds = Some(number()?),
+            "--threads" => options.threads = number()?.max(1),
+            "--seconds" => options.seconds = Some(number()?),
+            "--seed" => options.seed = Some(number()?),
+            "--twice" => options.twice = true,
+            "--help" => return Err("runs seeds of the simulation; see docs/testing.md".to_owned()),
+            "--canaries" => options.canaries = true,
+            "--history" => options.history = true,
+            _ => return Err(format!("unknown argument {argument:?}")),
+        }
+    }
+    Ok(options)
+}
+
+fn replay(seed: u64, history: bool) -> ExitCode {
+    let outcome = run(seed);
+    if history {
+        outcome.records.iter().for_each(|record| println!("{record}"));
+    }
+    println!("{:?}", plan::Plan::of(seed));
+    println!("{}", outcome.report);
+    tell(seed, &outcome);
+    if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tell(seed: u64, outcome: &Outcome) {
+    for wrong in &outcome.wrong {
+        println!("seed {seed}: {wrong}");
+    }
+}
+
+/// What many runs came to.
+#[derive(Default)]
+struct Sum {
+    next: AtomicU64,
+    runs: AtomicU64,
+    grants: AtomicU64,
+    records: AtomicU64,
+    faults: AtomicU64,
+    mishaps: AtomicU64,
+    judged: Mutex<BTreeMap<&'static str, u64>>,
+    has_failed: AtomicBool,
+    failed: Mutex<Vec<u64>>,
+    /// What each thread is at, and since when.
+    running: Mutex<BTreeMap<u64, (u64, Instant)>>,
+}
+
+impl Sum {
+    fn begins(&self, thread: u64, seed: Option<u64>) {
+        let mut running = lock(&self.running);
+        match seed {
+            Some(seed) => running.insert(thread, (seed, Instant::now())),
+            None => running.remove(&thread),
+        };
+    }
+
+    /// Sees that every run ends; returns when there is none any more.
+    fn watch(&self) {
+        loop {
+            std::thread::sleep(Duration::from_millis(100));
+            let running = lock(&self.running);
+            if running.is_empty() {
+                return;
+            }
+            if let Some((seed, _)) = running.values().find(|(_, since)| since.elapsed() > STUCK) {
+                println!("seed {seed}: it goes in circles: after {STUCK:?} it has not ended");
+                std::process::exit(1);
+            }
+        }
+    }
+
+    fn add(&self, seed: u64, outcome: &Outcome) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.grants.fetch_add(outcome.report.grants, Ordering::Relaxed);
+        self.records.fetch_add(outcome.records.len() as u64, Ordering::Relaxed);
+        self.faults.fetch_add(outcome.report.faults.values().sum(), Ordering::Relaxed);
+        self.mishaps.fetch_add(outcome.mishaps, Ordering::Relaxed);
+        let mut judged = lock(&self.judged);
+        for (promise, times) in &outcome.judged {
+            *judged.entry(promise).or_default() += times;
+        }
+        drop(judged);
+        if !outcome.wrong.is_empty() {
+            self.has_failed.store(true, Ordering::Relaxed);
+            tell(seed, outcome);
+            lock(&self.failed).push(seed);
+        }
+    }
+}
+
+fn many(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    let sum = Sum::default();
+    std::thread::scope(|threads| {
+        for thread in 0..options.threads {
+            sum.begins(thread, Some(options.from));
+            let sum = &sum;
+            threads.spawn(move || {
+                runs(options, begun, sum, thread);
+                sum.begins(thread, None);
+            });
+        }
+        sum.watch();
+    });
+    let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
+    println!(
+        "simulation: {} seeds from {}, {} grants, {} faults, {} mishaps of the network, {} records in {:.1} s",
+        of(&sum.runs),
+        options.from,
+        of(&sum.grants),
+        of(&sum.faults),
+        of(&sum.mishaps),
+        of(&sum.records),
+        begun.elapsed().as_secs_f64(),
+    );
+    let judged = lock(&sum.judged);
+    let judged: Vec<_> = judged.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    println!("judged on the spot: {}", judged.join(", "));
+    let failed = lock(&sum.failed);
+    let Some(seed) = failed.iter().min() else { return ExitCode::SUCCESS };
+    println!("{} seeds failed. To run the first again:", failed.len());
+    println!("  tests/simulate --seed {seed} --history");
+    ExitCode::FAILURE
+}
+
+fn runs(options: &Options, begun: Instant, sum: &Sum, thread: u64) {
+    let has_time = || options.seconds.is_none_or(|limit| begun.elapsed().as_secs() < limit);
+    let seeds = options.seeds.unwrap_or(if options.seconds.is_some() { u64::MAX } else { SEEDS });
+    while has_time() && !sum.has_failed.load(Ordering::Relaxed) {
+        let index = sum.next.fetch_add(1, Ordering::Relaxed);
+        if index >= seeds {
+            return;
+        }
+        let seed = options.from + index;
+        sum.begins(thread, Some(seed));
+        let mut outcome = run(seed);
+        if options.twice && run(seed).fingerprint() != outcome.fingerprint() {
+            outcome.wrong.push("it goes another way when it is run again".to_owned());
+        }
+        sum.add(seed, &outcome);
+    }
+}
