@@ -12,7 +12,7 @@ use super::entry::{blocker_in, entry_of};
 use super::error::from_status;
 use super::keys::{Keys, queue_of_entry, queue_of_value};
 use super::kv::{Outcome, Pair, names, outcome, pairs};
-use super::value::value_of;
+use super::values::value_of;
 use crate::backend::Mode;
 use crate::error::ErrorKind;
 use crate::key::QueueKey;

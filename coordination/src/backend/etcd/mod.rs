@@ -45,15 +45,15 @@
 mod admission;
 mod client;
 mod config;
+mod entries;
 mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
 mod keys;
-mod queues;
+mod reads;
 mod session;
-mod value;
-mod wait;
+mod values;
 mod watch;
 
 use std::sync::Arc;
@@ -70,8 +70,8 @@ use self::client::{Connections, early_expiry};
 pub(crate) use self::config::{Config, OPTIONS};
 use self::entry::{blocker_of, entry_of, number, revision_of, seq_of};
 use self::keys::{Keys, Range};
+use self::reads::Reads;
 use self::session::{Sessions, lease_of};
-use self::wait::Reads;
 use self::watch::Watches;
 use super::slots::Slots;
 use super::stored::{StoredEntry, check_name};
@@ -419,7 +419,7 @@ impl Backend for Etcd {
         for kv in listed {
             check_name(queue, kv.value())?;
             if keys.is_value(kv.key()) {
-                listing.value = Some(value::value_of(kv)?);
+                listing.value = Some(values::value_of(kv)?);
             } else {
                 listing.entries.extend(entry_of(kv, &keys));
             }

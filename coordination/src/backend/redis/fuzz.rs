@@ -9,7 +9,7 @@ use proptest::test_runner::TestCaseResult;
 use super::entry::entry_in;
 use super::link::moved;
 use super::server::Server;
-use super::value::{Kept, parts};
+use super::values::{Kept, parts};
 use super::watch::{Passed, happened};
 use crate::backend::Mode;
 use crate::error::ErrorKind;

@@ -51,17 +51,17 @@
 
 mod client;
 mod config;
+mod entries;
 mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
 mod link;
-mod queues;
+mod reads;
 mod script;
 mod server;
 mod session;
-mod value;
-mod wait;
+mod values;
 mod watch;
 
 use std::sync::Arc;
@@ -73,11 +73,11 @@ use self::client::Connections;
 use self::config::Quarantine;
 pub(crate) use self::config::{Config, OPTIONS};
 use self::entry::{Entries, entry_of};
+use self::reads::{Reads, revision_of};
 use self::script::{Answer, Call, Script};
 use self::server::Server;
 use self::session::Sessions;
-use self::value::{Kept, value_of};
-use self::wait::{Reads, revision_of};
+use self::values::{Kept, value_of};
 use self::watch::{Hub, Wait, word_for};
 use super::stored::{StoredEntry, check_name};
 use super::{

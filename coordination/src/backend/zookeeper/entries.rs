@@ -1,183 +1,437 @@
-//! Entries as they were read last, so that a look at a queue reads only those that are new in it.
-//!
-//! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's
-//! changes rises, and its data names what was updated. What was read at one count is so whenever the count is the same.
+//! Entries: made, found, read and removed.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use zookeeper_client::Stat;
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
 
-use crate::backend::Entry;
+use super::client::{Connection, Found};
+use super::error::from_zookeeper;
+use super::nodes::Node;
+use super::places::{Made, Place};
+use super::reads::{Age, Written};
+use super::tree::Making;
+use super::{Zookeeper, values};
+use crate::backend::stored::{StoredEntry, check_name};
+use crate::backend::{Blocker, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How many queues are remembered: forgetting one costs a look at it one read more.
-const REMEMBERED: usize = 256;
+/// How many nodes a shared entry reads at first of those that may block it.
+const FIRST: usize = 2;
+/// How often a queue is read again that changes while it is read.
+const READS: usize = 8;
+/// How many nodes are read at once: a request may have a megabyte, a path 500 bytes and more.
+const BATCH: usize = 1024;
 
-/// The entries of queues that were looked at.
-#[derive(Default)]
-pub(super) struct Entries(Mutex<HashMap<QueueKey, Known>>);
-
-/// When the node of a queue was as it was read, counted in updates of entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Age {
-    /// The session that has read it: another one may be at a store that has lost its data.
-    owner: i64,
-    /// The transaction that made the node.
-    made: i64,
-    updates: i32,
+/// A sequence number for a transaction's.
+pub(super) fn number(transaction: i64) -> u64 {
+    u64::try_from(transaction).unwrap_or_default()
 }
 
-/// An entry, and the transaction that wrote its node last.
-pub(super) type Written = (Entry, i64);
-
-struct Known {
-    age: Age,
-    entries: HashMap<String, Written>,
-}
-
-impl Age {
-    pub(super) fn new(owner: i64, stat: &Stat) -> Self {
-        Self { owner, made: stat.czxid, updates: stat.version }
+impl Zookeeper {
+    pub(super) async fn enter_queue(&self, entry: &NewEntry) -> Result<Position> {
+        let connection = self.sessions.of("enter", entry.session)?;
+        let (since_ms, before) = self.places.begin(entry);
+        if let Some(before) = before {
+            // An earlier call may have got through, and its answer was lost.
+            let made = match before.node {
+                Some(made) => Some(made),
+                None => self.find(&connection, entry).await?,
+            };
+            if let Some(made) = made {
+                if let Some(position) = self.position_of(&connection, entry, &made).await? {
+                    return Ok(position);
+                }
+                self.places.unmade(&entry.place.id);
+                let message = "the entry was removed again";
+                return Err(Error::new(ErrorKind::Unavailable, "enter", message));
+            }
+        }
+        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let (mut made, mut children) = self.make(&connection, entry, data.clone()).await?;
+        if matches!(made, Err(ZooKeeperError::NoNode)) {
+            // It was known, and the server has removed it since: it was empty for a while.
+            self.tree.lost();
+            (made, children) = self.make(&connection, entry, data).await?;
+        }
+        let made = made.map_err(|error| from_zookeeper("enter", &error))?;
+        self.tree.found(&entry.place.queue);
+        let children = children.map_err(|error| {
+            // It stands there: only how is not known.
+            from_zookeeper("enter", &error).with_effect(Effect::Unknown)
+        })?;
+        let blocker = self.blocker(&connection, entry, made.number, &children).await?;
+        Ok(Position { seq: made.seq, blocker })
     }
-}
 
-impl Entries {
-    /// The entries of all nodes of a queue, or which of those that may be entries have to be read. `updated` is the one
-    /// that was last; `fresh` was read at that age.
-    pub(super) fn look(
+    /// Makes an entry's node, and what it needs above, and lists its siblings, all sent before the first answer.
+    ///
+    /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
+    /// the node, which on a slow network takes as long.
+    async fn make(
+        &self,
+        connection: &Arc<Connection>,
+        entry: &NewEntry,
+        data: Vec<u8>,
+    ) -> Result<(Result<Made, ZooKeeperError>, Result<Vec<String>, ZooKeeperError>)> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let prefix = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
+        let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
+        let missing = self.tree.missing(&entry.place.queue);
+        let (places, id) = (Arc::clone(&self.places), entry.place.id.clone());
+        let making = |client: Arc<Client>| async move {
+            let making = Making::send(&client, &missing);
+            let create = client.create(&prefix, &data, &options);
+            let list = client.list_children(&queue);
+            let (failed, mut created, listed) = tokio::join!(making.done(), create, list);
+            if let (Some(failed), Err(_)) = (failed, &created) {
+                created = Err(failed);
+            }
+            let made = created.map(|(stat, number)| {
+                // The crate reads what may be negative as 64 bits.
+                let number = number.into_i64() as i32;
+                let path = format!("{prefix}{number:010}");
+                Made { path, number, seq: self::number(stat.czxid) }
+            });
+            if let Ok(made) = &made {
+                places.made(&id, made.clone());
+            }
+            Ok((made, listed))
+        };
+        connection.detached_call("enter", making).await
+    }
+
+    /// The node that an earlier call has made for an entry, if it has and the entry is this session's.
+    async fn find(&self, connection: &Connection, entry: &NewEntry) -> Result<Option<Made>> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let Some(name) = self.listed(connection, "enter", &entry.place).await? else {
+            return Ok(None);
+        };
+        let number = self.style.read(&name).map(|node| node.number()).unwrap_or_default();
+        let path = format!("{queue}/{name}");
+        let look = |client: Arc<Client>| {
+            let path = path.clone();
+            async move { client.check_stat(&path).await }
+        };
+        let found = connection.call("enter", look).await?;
+        // Contract R3: never an entry of another session.
+        let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
+        Ok(own.map(|stat| {
+            let made = Made { path, number, seq: self::number(stat.czxid) };
+            self.places.made(&entry.place.id, made.clone());
+            made
+        }))
+    }
+
+    /// The name of the node that an entry of ours has by now, after everything that this session has sent before.
+    async fn listed(
+        &self,
+        connection: &Connection,
+        operation: &'static str,
+        entry: &EntryRef,
+    ) -> Result<Option<String>> {
+        let queue = self.tree.queue(&entry.queue);
+        let name = self.style.name(&entry.id);
+        let children = fresh_children(connection, operation, &queue).await?;
+        let is_it = |child: &String| child.starts_with(&name) && self.style.read(child).is_some();
+        Ok(children.into_iter().find(is_it))
+    }
+
+    pub(super) async fn position_of(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        made: &Made,
+    ) -> Result<Option<Position>> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let listing = connection
+            .raw_call("position", |client| async move { client.list_children(&queue).await });
+        let children = match listing.await? {
+            Err(ZooKeeperError::NoNode) => return Ok(None),
+            listed => listed.map_err(|error| from_zookeeper("position", &error))?,
+        };
+        // Its name is enough: no other node was ever called like it, and it goes with its session.
+        let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+        if !children.iter().any(|child| child == name) {
+            return Ok(None);
+        }
+        let blocker = self.blocker(connection, entry, made.number, &children).await?;
+        Ok(Some(Position { seq: made.seq, blocker }))
+    }
+
+    /// What blocks the entry with this number, by the names of its siblings and, where they do not tell, their data.
+    async fn blocker(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        number: i32,
+        children: &[String],
+    ) -> Result<Option<Blocker>> {
+        let queue = &entry.place.queue;
+        let before = children
+            .iter()
+            .filter_map(|child| self.style.read(child))
+            .filter(|node| node.is_before(number) && node.mode.blocks(entry.mode));
+        if entry.mode == Mode::Exclusive && !queue.is_hashed() {
+            let newest = before.max_by_key(|node| node.age(number));
+            return Ok(newest.map(|node| self.blocker_of(node)));
+        }
+        // The newest first.
+        let mut before: Vec<_> = before.collect();
+        before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
+        // One that was downgraded says so in its data. If those are the newest, they held at that moment, so that
+        // what is read then is short.
+        let (newest, older) = before.split_at(before.len().min(FIRST));
+        for nodes in [newest, older] {
+            if let Some(node) = self.first_blocker(connection, queue, entry.mode, nodes).await? {
+                return Ok(Some(self.blocker_of(node)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn first_blocker<'a>(
+        &self,
+        connection: &Connection,
+        queue: &QueueKey,
+        mode: Mode,
+        nodes: &[Node<'a>],
+    ) -> Result<Option<Node<'a>>> {
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let parent = self.tree.queue(queue);
+        let paths: Vec<_> = nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
+        let (_, found) = connection.read("position", None, &paths).await?;
+        for (node, found) in nodes.iter().zip(found) {
+            let Some(found) = found else { continue };
+            check_name(queue, &found.data)?;
+            if mode_of(*node, StoredEntry::read(&found.data).as_ref()).blocks(mode) {
+                return Ok(Some(*node));
+            }
+        }
+        Ok(None)
+    }
+
+    fn blocker_of(&self, node: Node<'_>) -> Blocker {
+        // Its own number is in no answer so far. None is needed: no other node is ever called like this one.
+        Blocker { id: self.style.id(node), seq: 0 }
+    }
+
+    /// Whether this node, whose data was read, keeps a later entry of this mode waiting.
+    pub(super) fn blocks(&self, path: &str, data: &[u8], mode: Mode) -> bool {
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+        let node = self.style.read(name);
+        node.is_none_or(|node| mode_of(node, StoredEntry::read(data).as_ref()).blocks(mode))
+    }
+
+    pub(super) async fn update_entry(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let Some(Place { mode, since_ms, node, .. }) = self.places.find(&entry.place.id) else {
+            return Ok(false);
+        };
+        if mode == Mode::Shared && entry.mode == Mode::Exclusive {
+            // Its name says that it is shared; and others may hold beside it.
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
+        let connection = self.sessions.of("update", entry.session)?;
+        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let queue = self.tree.queue(&entry.place.queue);
+        let written = connection.raw_call("update", |client| async move {
+            let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+            let mut writer = client.new_multi_writer();
+            writer.add_set_data(&made.path, &data, None)?;
+            // Whoever looks at the queue goes by that: see `reads.rs`.
+            writer.add_set_data(&queue, name.as_bytes(), None)?;
+            Ok(writer.commit().await?)
+        });
+        match written.await? {
+            Ok(results) => Ok(owner_in(results.first()) == Some(connection.owner())),
+            Err(ZooKeeperError::NoNode) => Ok(false),
+            Err(error) => Err(from_zookeeper("update", &error)),
+        }
+    }
+
+    pub(super) async fn leave_queue(&self, entry: &EntryRef) -> Result<()> {
+        let queue = self.tree.queue(&entry.queue);
+        let Some(place) = self.places.find(&entry.id) else {
+            let name = self.style.name(&entry.id);
+            if self.style.read(&name).is_none() {
+                // Ours: it has left before, or its session is over.
+                return Ok(());
+            }
+            let path = format!("{queue}/{name}");
+            let deleting =
+                |connection: Arc<Connection>| async move { delete(&connection, &path).await };
+            return self.sessions.outside("leave", deleting).await;
+        };
+        let connection = self.sessions.of("leave", place.session)?;
+        let path = match place.node {
+            Some(made) => Some(made.path),
+            // Whether it was made is not known: what was sent before is through by this answer.
+            None => {
+                let name = self.listed(&connection, "leave", entry).await?;
+                name.map(|name| format!("{queue}/{name}"))
+            }
+        };
+        if let Some(path) = path {
+            delete(&connection, &path).await?;
+        }
+        self.places.remove(&entry.id);
+        Ok(())
+    }
+
+    pub(super) async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
+        let begun = self.watches.told(queue);
+        let parent = self.tree.queue(queue);
+        let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
+        let mut reading = connection.read_now("list", &parent, &above).await?;
+        let (mut asked, mut before, mut tries) = (Vec::new(), None, 0);
+        while tries < READS {
+            let (children, found) = reading;
+            let mut found = found.into_iter();
+            let mut next = || found.next().flatten();
+            let (node, value, values) = (next(), next(), next());
+            self.seen.note(queue, values.as_ref(), value.as_ref(), children.is_some());
+            let names = children.unwrap_or_default();
+            let age = node.as_ref().map(|node| Age::new(connection.owner(), &node.stat));
+            let fresh = self.entries_of(queue, &asked, found)?;
+            let now = Look { age, updated: node.map(|node| node.data), names, value };
+            // Not updated since: who comes now need not be looked at too.
+            let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
+            let looks = before_it.into_iter().chain([now]);
+            for look in looks {
+                match self.entries_at(queue, &look, &fresh) {
+                    Ok(entries) => {
+                        let listing = listing(queue, entries, look.value)?;
+                        self.watches.read(queue, listing.revision, begun);
+                        return Ok(listing);
+                    }
+                    Err(unknown) => (asked, before) = (unknown, Some(look)),
+                }
+            }
+            let is_long = asked.len() > BATCH;
+            asked.truncate(BATCH);
+            let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
+            let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
+            reading = connection.read("list", Some(&parent), &paths).await?;
+            tries += usize::from(!is_long);
+        }
+        Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
+    }
+
+    /// The entries of nodes that were read.
+    fn entries_of(
         &self,
         queue: &QueueKey,
-        age: Age,
-        updated: &[u8],
-        fresh: &HashMap<String, Written>,
         names: &[String],
-        is_entry: impl Fn(&str) -> bool,
-    ) -> Result<Vec<Written>, Vec<String>> {
-        let mut queues = self.queues();
-        if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
-            queues.clear();
-        }
-        let new = || Known { age, entries: HashMap::new() };
-        let known = queues.entry(queue.clone()).or_insert_with(new);
-        let known = match known.grow(age, updated) {
-            true => {
-                known
-                    .entries
-                    .extend(fresh.iter().map(|(name, entry)| (name.clone(), entry.clone())));
-                &mut known.entries
+        found: impl Iterator<Item = Option<Found>>,
+    ) -> Result<HashMap<String, Written>> {
+        let mut entries = HashMap::new();
+        for (name, found) in names.iter().zip(found) {
+            // Some have left since.
+            if let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name)) {
+                check_name(queue, &data)?;
+                let entry = entry_of(self.style.id(node), node, &data, &stat);
+                entries.insert(name.clone(), (entry, stat.mzxid));
             }
-            // Somebody else has looked since, and what is known is of then.
-            false => &mut fresh.clone(),
-        };
-        let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
-        for name in names {
-            match known.get(name) {
-                Some(entry) => entries.push(entry.clone()),
-                None if is_entry(name) => unknown.push(name.clone()),
-                None => {}
-            }
-        }
-        if !unknown.is_empty() {
-            return Err(unknown);
-        }
-        if known.len() > entries.len() {
-            let names: HashSet<_> = names.iter().collect();
-            known.retain(|name, _| names.contains(name));
         }
         Ok(entries)
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Known>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// The entries of a queue, or which nodes have to be read; `fresh` was read with it.
+    fn entries_at(
+        &self,
+        queue: &QueueKey,
+        look: &Look,
+        fresh: &HashMap<String, Written>,
+    ) -> Result<Vec<Written>, Vec<String>> {
+        let Some(age) = look.age else { return Ok(Vec::new()) };
+        let updated = look.updated.as_deref().unwrap_or_default();
+        let is_entry = |name: &str| self.style.read(name).is_some();
+        self.entries.look(queue, age, updated, fresh, &look.names, is_entry)
     }
 }
 
-impl Known {
-    /// Forgets what may have changed until that age; false: it is older.
-    fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
-        if self.age.owner != age.owner || self.age.made < age.made {
-            self.entries.clear();
-        } else if self.age.made > age.made {
-            return false;
-        } else {
-            match age.updates.wrapping_sub(self.age.updates) {
-                ..0 => return false,
-                0 => {}
-                1 => {
-                    let updated = String::from_utf8_lossy(updated);
-                    self.entries.remove(&*updated);
-                }
-                2.. => self.entries.clear(),
-            }
-        }
-        self.age = age;
-        true
+/// What a look at a queue saw, as of one moment.
+struct Look {
+    /// `None`: there is no such queue.
+    age: Option<Age>,
+    /// Which node was updated last.
+    updated: Option<Vec<u8>>,
+    names: Vec<String>,
+    value: Option<Found>,
+}
+
+fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {
+    // What made them tells their order for ever; their own numbers wrap.
+    entries.sort_unstable_by_key(|(entry, _)| entry.seq);
+    let mut hasher = DefaultHasher::new();
+    let mut listing = Listing::default();
+    for (entry, written) in entries {
+        (entry.seq, written).hash(&mut hasher);
+        listing.entries.push(entry);
+    }
+    if let Some(Found { data, stat }) = value {
+        check_name(queue, &data)?;
+        stat.mzxid.hash(&mut hasher);
+        listing.value = Some(values::value_of(&data, &stat)?);
+    }
+    listing.revision = hasher.finish();
+    Ok(listing)
+}
+
+/// Who owns the node that was written.
+fn owner_in(result: Option<&MultiWriteResult>) -> Option<i64> {
+    match result? {
+        MultiWriteResult::SetData { stat } => Some(stat.ephemeral_owner),
+        _ => None,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::{EntryId, Mode};
-
-    fn entry(data: &str) -> Written {
-        let (id, member) = (EntryId::from_store("a"), "m".into());
-        let entry =
-            Entry { id, seq: 1, member, since: None, mode: Mode::Shared, data: data.into() };
-        (entry, 1)
+/// The children of a node, as of now and not as of when the server last heard from its leader.
+pub(super) async fn fresh_children(
+    connection: &Connection,
+    operation: &'static str,
+    path: &str,
+) -> Result<Vec<String>> {
+    let listing = connection.raw_call(operation, |client| async move {
+        let (synced, listed) = tokio::join!(client.sync(path), client.list_children(path));
+        synced.and(listed)
+    });
+    match listing.await? {
+        Err(ZooKeeperError::NoNode) => Ok(Vec::new()),
+        outcome => outcome.map_err(|error| from_zookeeper(operation, &error)),
     }
+}
 
-    fn fresh(names: &[&str]) -> HashMap<String, Written> {
-        names.iter().map(|name| ((*name).to_owned(), entry(name))).collect()
+/// Removes a node, if it is there.
+async fn delete(connection: &Connection, path: &str) -> Result<()> {
+    let deleting = connection
+        .raw_call("leave", |client: Arc<Client>| async move { client.delete(path, None).await });
+    match deleting.await? {
+        Ok(()) | Err(ZooKeeperError::NoNode) => Ok(()),
+        Err(error) => Err(from_zookeeper("leave", &error)),
     }
+}
 
-    #[test]
-    fn what_was_not_updated_is_known() {
-        let queue = QueueKey::new("group", "a", 10).expect("a valid name");
-        let entries = Entries::default();
-        let names = ["a", "b", "stranger"].map(str::to_owned);
-        let at = |made, updates| Age { owner: 7, made, updates };
-        // How many are known, or which are not.
-        let look = |age, updated: &str, read: &[&str]| {
-            let is_entry = |name: &str| name != "stranger";
-            let looked =
-                entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names, is_entry);
-            looked.map(|entries| entries.len()).map_err(|names| names.join(" "))
-        };
-        let unknown = |names: &str| Err(names.to_owned());
-
-        assert_eq!(look(at(1, 0), "", &[]), unknown("a b"));
-        assert_eq!(look(at(1, 0), "", &["a"]), unknown("b"));
-        assert_eq!(look(at(1, 0), "", &["b"]), Ok(2));
-        assert_eq!(look(at(1, 1), "a", &[]), unknown("a"), "one was updated");
-        assert_eq!(look(at(1, 2), "a", &["a"]), Ok(2), "and again, while it was read");
-        assert_eq!(look(at(1, 1), "a", &[]), unknown("a b"), "read before");
-        assert_eq!(look(at(1, 1), "a", &["a", "b"]), Ok(2), "read before, and in full");
-        assert_eq!(look(at(1, 4), "a", &["a"]), unknown("b"), "two were");
-        assert_eq!(look(at(1, 7), "a", &["a", "b"]), Ok(2), "all was read");
-        assert_eq!(look(at(2, 3), "", &[]), unknown("a b"), "another node");
-        assert_eq!(look(at(1, 8), "", &[]), unknown("a b"), "read of the node before");
-        let other = Age { owner: 8, ..at(1, 0) };
-        assert_eq!(look(other, "", &[]), unknown("a b"), "another session");
+/// One that was downgraded keeps its name, and its data says that it is shared.
+fn mode_of(node: Node<'_>, stored: Option<&StoredEntry>) -> Mode {
+    match stored {
+        Some(stored) if node.mode == Mode::Exclusive => stored.mode(),
+        _ => node.mode,
     }
+}
 
-    #[test]
-    fn what_has_left_is_forgotten() {
-        let queue = QueueKey::new("group", "a", 10).expect("a valid name");
-        let entries = Entries::default();
-        let age = Age { owner: 7, made: 1, updates: i32::MAX };
-        let all = ["0", "1", "2", "3", "4"];
-        let names = all.map(str::to_owned);
-        let look = |age, updated: &str, read: &[&str], names: &[String]| {
-            let looked =
-                entries.look(&queue, age, updated.as_bytes(), &fresh(read), names, |_| true);
-            looked.map(|entries| entries.len()).map_err(|names| names.len())
-        };
-        assert_eq!(look(age, "", &[], &names), Err(5));
-        assert_eq!(look(age, "", &all, &names[..1]), Ok(1));
-        assert_eq!(look(age, "", &[], &names), Err(4));
-        let next = Age { updates: i32::MIN, ..age };
-        assert_eq!(look(next, "4", &[], &names[..1]), Ok(1), "it wraps");
-    }
+/// The entry of a node with this data.
+pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) -> Entry {
+    let stored = StoredEntry::read(data);
+    let mode = mode_of(node, stored.as_ref());
+    let since = stored.as_ref().and_then(StoredEntry::since);
+    let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
+    let (member, data) = (member.into(), data.into());
+    Entry { id, seq: number(stat.czxid), member, since, mode, data }
 }

@@ -8,9 +8,9 @@ use proptest::test_runner::TestCaseResult;
 use zookeeper_client::Stat;
 
 use super::config::Style;
+use super::entries::{entry_of, number};
 use super::greeting::shortest_lease;
-use super::queue::{entry_of, number};
-use super::value::value_of;
+use super::values::value_of;
 use crate::backend::stored::StoredEntry;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::error::ErrorKind;

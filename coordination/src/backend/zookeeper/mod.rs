@@ -12,7 +12,7 @@
 //! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
 //! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent
 //! watches, and read it once for each change: the names first, then the nodes that are new. What an entry says changes by
-//! an update only, which changes the node of the queue too: see `entries.rs`.
+//! an update only, which changes the node of the queue too: see `reads.rs`.
 //!
 //! A server that a client is connected to answers reads by itself, and hears late of what others have written: so a look
 //! at a whole queue begins with a `sync`. It also answers heartbeats before the leader, which ends sessions, has heard
@@ -53,11 +53,11 @@ mod fuzz;
 mod greeting;
 mod nodes;
 mod places;
-mod queue;
 mod queues;
+mod reads;
 mod session;
 mod tree;
-mod value;
+mod values;
 mod wait;
 mod watch;
 
@@ -69,11 +69,11 @@ use async_trait::async_trait;
 use self::client::{Connection, Connector};
 use self::config::Style;
 pub(crate) use self::config::{Config, OPTIONS};
-use self::entries::Entries;
 use self::places::Places;
+use self::reads::Entries;
 use self::session::Sessions;
 use self::tree::Tree;
-use self::value::LastSeen;
+use self::values::LastSeen;
 use self::watch::Watches;
 use super::{
     Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Zookeeper;
 use super::client::Connection;
-use super::queue::fresh_children;
+use super::entries::fresh_children;
 use crate::backend::stored::queue_name;
 use crate::error::Result;
 use crate::key;

@@ -13,8 +13,8 @@ use zookeeper_client::{
 
 use super::Zookeeper;
 use super::client::{Connection, Found};
+use super::entries::{fresh_children, number};
 use super::error::from_zookeeper;
-use super::queue::{fresh_children, number};
 use crate::backend::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Write};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,0 +1,183 @@
+//! Entries as they were read last, so that a look at a queue reads only those that are new in it.
+//!
+//! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's
+//! changes rises, and its data names what was updated. What was read at one count is so whenever the count is the same.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard};
+
+use zookeeper_client::Stat;
+
+use crate::backend::Entry;
+use crate::key::QueueKey;
+
+/// How many queues are remembered: forgetting one costs a look at it one read more.
+const REMEMBERED: usize = 256;
+
+/// The entries of queues that were looked at.
+#[derive(Default)]
+pub(super) struct Entries(Mutex<HashMap<QueueKey, Known>>);
+
+/// When the node of a queue was as it was read, counted in updates of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Age {
+    /// The session that has read it: another one may be at a store that has lost its data.
+    owner: i64,
+    /// The transaction that made the node.
+    made: i64,
+    updates: i32,
+}
+
+/// An entry, and the transaction that wrote its node last.
+pub(super) type Written = (Entry, i64);
+
+struct Known {
+    age: Age,
+    entries: HashMap<String, Written>,
+}
+
+impl Age {
+    pub(super) fn new(owner: i64, stat: &Stat) -> Self {
+        Self { owner, made: stat.czxid, updates: stat.version }
+    }
+}
+
+impl Entries {
+    /// The entries of all nodes of a queue, or which of those that may be entries have to be read. `updated` is the one
+    /// that was last; `fresh` was read at that age.
+    pub(super) fn look(
+        &self,
+        queue: &QueueKey,
+        age: Age,
+        updated: &[u8],
+        fresh: &HashMap<String, Written>,
+        names: &[String],
+        is_entry: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Written>, Vec<String>> {
+        let mut queues = self.queues();
+        if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
+            queues.clear();
+        }
+        let new = || Known { age, entries: HashMap::new() };
+        let known = queues.entry(queue.clone()).or_insert_with(new);
+        let known = match known.grow(age, updated) {
+            true => {
+                known
+                    .entries
+                    .extend(fresh.iter().map(|(name, entry)| (name.clone(), entry.clone())));
+                &mut known.entries
+            }
+            // Somebody else has looked since, and what is known is of then.
+            false => &mut fresh.clone(),
+        };
+        let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
+        for name in names {
+            match known.get(name) {
+                Some(entry) => entries.push(entry.clone()),
+                None if is_entry(name) => unknown.push(name.clone()),
+                None => {}
+            }
+        }
+        if !unknown.is_empty() {
+            return Err(unknown);
+        }
+        if known.len() > entries.len() {
+            let names: HashSet<_> = names.iter().collect();
+            known.retain(|name, _| names.contains(name));
+        }
+        Ok(entries)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Known>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Known {
+    /// Forgets what may have changed until that age; false: it is older.
+    fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
+        if self.age.owner != age.owner || self.age.made < age.made {
+            self.entries.clear();
+        } else if self.age.made > age.made {
+            return false;
+        } else {
+            match age.updates.wrapping_sub(self.age.updates) {
+                ..0 => return false,
+                0 => {}
+                1 => {
+                    let updated = String::from_utf8_lossy(updated);
+                    self.entries.remove(&*updated);
+                }
+                2.. => self.entries.clear(),
+            }
+        }
+        self.age = age;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{EntryId, Mode};
+
+    fn entry(data: &str) -> Written {
+        let (id, member) = (EntryId::from_store("a"), "m".into());
+        let entry =
+            Entry { id, seq: 1, member, since: None, mode: Mode::Shared, data: data.into() };
+        (entry, 1)
+    }
+
+    fn fresh(names: &[&str]) -> HashMap<String, Written> {
+        names.iter().map(|name| ((*name).to_owned(), entry(name))).collect()
+    }
+
+    #[test]
+    fn what_was_not_updated_is_known() {
+        let queue = QueueKey::new("group", "a", 10).expect("a valid name");
+        let entries = Entries::default();
+        let names = ["a", "b", "stranger"].map(str::to_owned);
+        let at = |made, updates| Age { owner: 7, made, updates };
+        // How many are known, or which are not.
+        let look = |age, updated: &str, read: &[&str]| {
+            let is_entry = |name: &str| name != "stranger";
+            let looked =
+                entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names, is_entry);
+            looked.map(|entries| entries.len()).map_err(|names| names.join(" "))
+        };
+        let unknown = |names: &str| Err(names.to_owned());
+
+        assert_eq!(look(at(1, 0), "", &[]), unknown("a b"));
+        assert_eq!(look(at(1, 0), "", &["a"]), unknown("b"));
+        assert_eq!(look(at(1, 0), "", &["b"]), Ok(2));
+        assert_eq!(look(at(1, 1), "a", &[]), unknown("a"), "one was updated");
+        assert_eq!(look(at(1, 2), "a", &["a"]), Ok(2), "and again, while it was read");
+        assert_eq!(look(at(1, 1), "a", &[]), unknown("a b"), "read before");
+        assert_eq!(look(at(1, 1), "a", &["a", "b"]), Ok(2), "read before, and in full");
+        assert_eq!(look(at(1, 4), "a", &["a"]), unknown("b"), "two were");
+        assert_eq!(look(at(1, 7), "a", &["a", "b"]), Ok(2), "all was read");
+        assert_eq!(look(at(2, 3), "", &[]), unknown("a b"), "another node");
+        assert_eq!(look(at(1, 8), "", &[]), unknown("a b"), "read of the node before");
+        let other = Age { owner: 8, ..at(1, 0) };
+        assert_eq!(look(other, "", &[]), unknown("a b"), "another session");
+    }
+
+    #[test]
+    fn what_has_left_is_forgotten() {
+        let queue = QueueKey::new("group", "a", 10).expect("a valid name");
+        let entries = Entries::default();
+        let age = Age { owner: 7, made: 1, updates: i32::MAX };
+        let all = ["0", "1", "2", "3", "4"];
+        let names = all.map(str::to_owned);
+        let look = |age, updated: &str, read: &[&str], names: &[String]| {
+            let looked =
+                entries.look(&queue, age, updated.as_bytes(), &fresh(read), names, |_| true);
+            looked.map(|entries| entries.len()).map_err(|names| names.len())
+        };
+        assert_eq!(look(age, "", &[], &names), Err(5));
+        assert_eq!(look(age, "", &all, &names[..1]), Ok(1));
+        assert_eq!(look(age, "", &[], &names), Err(4));
+        let next = Age { updates: i32::MIN, ..age };
+        assert_eq!(look(next, "4", &[], &names[..1]), Ok(1), "it wraps");
+    }
+}
