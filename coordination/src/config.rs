@@ -24,16 +24,6 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_MEMBER_BYTES: usize = 255;
 
-/// The options that every URL takes, in the order in which errors list them.
-pub(crate) const COMMON_OPTIONS: [&str; 6] = [
-    "namespace",
-    "ttl",
-    "heartbeat",
-    "initial_reconnect_backoff",
-    "max_reconnect_backoff",
-    "require",
-];
-
 /// Everything that can be set, readable with serde from a service's own configuration file.
 ///
 /// What is set here wins over the same option in the URL, as in Tooz. Durations are numbers of
@@ -99,10 +89,35 @@ impl Config {
     ///
     /// Dropping the future gives up; a session that was opened meanwhile is closed again.
     pub async fn connect(self) -> Result<Coordinator> {
-        let url = self.url.clone().ok_or_else(|| {
-            Error::config("`url` is not set; it names the store, as in file:///var/lib/app/locks")
-        })?;
+        let url = self.named_url()?.to_owned();
         Coordinator::connect_with(&url, self).await
+    }
+
+    /// The time between heartbeats that is asked for: here, by the URL, or else this one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when there is no URL, or what it says cannot be used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let url = Some("memory://?heartbeat=2s".into());
+    /// let config = coordination::Config { url, ..Default::default() };
+    /// assert_eq!(config.heartbeat_or(Duration::from_millis(200))?, Duration::from_secs(2));
+    /// # Ok::<_, coordination::Error>(())
+    /// ```
+    pub fn heartbeat_or(&self, interval: Duration) -> Result<Duration> {
+        let mut url = Url::parse(self.named_url()?)?;
+        setting(self.heartbeat, &mut url, "heartbeat", interval, SHORTEST..=MAX_TTL)
+    }
+
+    pub(crate) fn named_url(&self) -> Result<&str> {
+        self.url.as_deref().ok_or_else(|| {
+            Error::config("`url` is not set; it names the store, as in file:///var/lib/app/locks")
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::backend::registry::Target;
-use crate::characteristics::Characteristics;
+use crate::backend::registry::{self, Target};
+use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -18,6 +18,29 @@ use crate::session::{Session, State, StateWatch};
 use crate::template::Template;
 
 static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
+
+impl Config {
+    /// How the store that `url` names tells a holder that its lock was taken away: as
+    /// [`Characteristics::loss_detection`] of a coordinator that is connected to it.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`]: there is no URL, or it cannot be read.
+    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Config, LossDetection};
+    ///
+    /// let config = Config { url: Some("memory://".into()), ..Config::default() };
+    /// assert_eq!(config.loss_detection()?, LossDetection::Heartbeat);
+    /// # Ok::<_, coordination::Error>(())
+    /// ```
+    pub fn loss_detection(&self) -> Result<LossDetection> {
+        registry::loss_detection(self.named_url()?)
+    }
+}
 
 /// One process' session on a store: connect it at boot, then take locks with it.
 ///

@@ -1,8 +1,8 @@
 //! The URL that chooses a store, parsed once into a typed form that keeps its secrets.
 //!
 //! Whatever is printed is on a list of what may be: the scheme, the hosts, the path and the
-//! values of [`HARMLESS`] options. Anything else shows as `***`, and what cannot be parsed does
-//! not show at all: in a malformed URL, any part may be a password.
+//! values of options that are [`UrlOption::shown`]. Anything else shows as `***`, and what cannot be
+//! parsed does not show at all: in a malformed URL, any part may be a password.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -11,24 +11,35 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::{Error, Result};
 
-/// Options whose values may be printed.
-const HARMLESS: &[&str] = &[
-    "namespace",
-    "ttl",
-    "heartbeat",
-    "initial_reconnect_backoff",
-    "max_reconnect_backoff",
-    "require",
-    "durable",
-    "network_filesystem",
-    "server_name",
-    "sentinel",
-    "quarantine",
-    "db",
-    "dc",
-    "acl",
-    "nodes",
+/// The options that every URL takes, in the order in which errors list them.
+pub(crate) const COMMON_OPTIONS: &[UrlOption] = &[
+    UrlOption::shown("namespace"),
+    UrlOption::shown("ttl"),
+    UrlOption::shown("heartbeat"),
+    UrlOption::shown("initial_reconnect_backoff"),
+    UrlOption::shown("max_reconnect_backoff"),
+    UrlOption::shown("require"),
 ];
+
+/// An option of a URL, and whether its value may be printed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UrlOption {
+    name: &'static str,
+    is_shown: bool,
+}
+
+impl UrlOption {
+    /// One whose value may be printed.
+    pub(crate) const fn shown(name: &'static str) -> Self {
+        Self { name, is_shown: true }
+    }
+
+    /// One whose value shows as `***`: it is a secret, or might be one.
+    #[cfg(feature = "_network")]
+    pub(crate) const fn hidden(name: &'static str) -> Self {
+        Self { name, is_shown: false }
+    }
+}
 
 /// Longer than any scheme or option of ours; a secret pasted in its place is often longer.
 const MAX_SHOWN_NAME: usize = 32;
@@ -106,32 +117,57 @@ impl Url {
     }
 
     /// Fails if an option is left that nobody took: a misspelt one must not go unnoticed.
-    pub(crate) fn finish(&self, known: &[&str]) -> Result<()> {
+    pub(crate) fn finish<'a>(&self, known: impl IntoIterator<Item = &'a UrlOption>) -> Result<()> {
         let Some((unknown, _)) = self.query.first() else {
             return Ok(());
         };
         let (scheme, unknown) = (&self.scheme, shown_option(unknown));
-        let known = known.join(", ");
+        let known = known.into_iter().map(|option| option.name).collect::<Vec<_>>().join(", ");
         Err(Error::config(format!("the `{scheme}` store has no option {unknown}; it has {known}")))
+    }
+
+    /// What may be printed of it, where the scheme's store has these options besides the common ones.
+    /// Options that were taken are gone from it.
+    pub(crate) fn shown<'a>(&'a self, own_options: &'a [UrlOption]) -> impl fmt::Display + 'a {
+        Shown { url: self, own_options }
     }
 }
 
-/// Shows what is known to be harmless. Options that were taken are gone from it.
-impl fmt::Display for Url {
+struct Shown<'a> {
+    url: &'a Url,
+    own_options: &'a [UrlOption],
+}
+
+impl Shown<'_> {
+    fn may_show(&self, name: &str) -> bool {
+        let mut known = COMMON_OPTIONS.iter().chain(self.own_options);
+        known.any(|option| option.is_shown && option.name == name)
+    }
+}
+
+impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme)?;
-        if self.user.is_some() || self.password.is_some() {
+        let url = self.url;
+        write!(f, "{}://", url.scheme)?;
+        if url.user.is_some() || url.password.is_some() {
             f.write_str("***@")?;
         }
-        let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
-        write!(f, "{}{}", hosts.join(","), self.path)?;
-        for (position, (name, value)) in self.query.iter().enumerate() {
+        let hosts: Vec<_> = url.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}{}", hosts.join(","), url.path)?;
+        for (position, (name, value)) in url.query.iter().enumerate() {
             let separator = if position == 0 { '?' } else { '&' };
-            let value = if HARMLESS.contains(&name.as_str()) { value } else { "***" };
+            let value = if self.may_show(name) { value } else { "***" };
             // Escaped, as a line feed could forge a line of the log.
             write!(f, "{separator}{}={}", name.escape_debug(), value.escape_debug())?;
         }
         Ok(())
+    }
+}
+
+/// Shows what may be printed whichever store it names.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown(&[]).fmt(f)
     }
 }
 
@@ -415,18 +451,21 @@ mod tests {
         assert_eq!(url.take_option("a").as_deref(), Some("2++"));
         assert_eq!(url.take_option("a"), None);
         assert_eq!(url.take_option("ttl").as_deref(), Some("5s"));
-        let error = url.finish(&["a", "ttl"]).expect_err("token is left").to_string();
+        let error = url
+            .finish(&[UrlOption::shown("a"), UrlOption::shown("ttl")])
+            .expect_err("token is left")
+            .to_string();
         assert!(error.contains("`token`") && error.contains("a, ttl"), "{error}");
         assert!(!error.contains("CANARY"), "{error}");
         assert!(url.take_option("token").is_some() && url.take_option("b").is_some());
-        url.finish(&["a"])
+        url.finish(&[UrlOption::shown("a")])
     }
 
     #[test]
     fn an_option_that_is_no_word_is_not_shown() -> Result<()> {
         let long = "CANARY".repeat(9);
         for name in ["CANARY%0A", "CANARY%2F", &long] {
-            let error = Url::parse(&format!("etcd://h?{name}=1"))?.finish(&["ttl"]);
+            let error = Url::parse(&format!("etcd://h?{name}=1"))?.finish(COMMON_OPTIONS);
             let error = error.expect_err(name).to_string();
             assert!(!error.contains("CANARY") && error.contains("ttl"), "{error}");
         }

@@ -1,122 +1,114 @@
-//! URL scheme → backend: the only list of them.
+//! URL → store: the only list of stores.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::Backend;
-#[cfg(feature = "consul")]
-use super::consul;
-#[cfg(feature = "etcd")]
-use super::etcd;
-#[cfg(feature = "file")]
-use super::file;
-#[cfg(feature = "memory")]
-use super::memory;
-#[cfg(feature = "redis")]
-use super::redis;
-#[cfg(feature = "zookeeper")]
-use super::zookeeper;
-use crate::config::{COMMON_OPTIONS, Config, Settings};
+use async_trait::async_trait;
+
+use super::Store;
+use crate::characteristics::LossDetection;
+use crate::config::{Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::url::Url;
+use crate::url::{COMMON_OPTIONS, Url, UrlOption};
 
-/// Every scheme there is: its aliases, and the cargo feature that brings it.
-const SCHEMES: [(&str, &[&str], bool); 6] = [
-    ("memory", &["memory"], cfg!(feature = "memory")),
-    ("file", &["file"], cfg!(feature = "file")),
-    ("etcd", &["etcd", "etcds", "etcd3+http", "etcd3+https"], cfg!(feature = "etcd")),
-    (
-        "zookeeper",
-        &["zookeeper", "zk", "kazoo", "zookeeper+tls", "zk+tls", "kazoo+tls"],
-        cfg!(feature = "zookeeper"),
-    ),
-    ("consul", &["consul", "consul+https"], cfg!(feature = "consul")),
-    ("redis", &["redis", "rediss", "redis+unix", "unix"], cfg!(feature = "redis")),
-];
-
-/// How a simulation connects the client that is running, if there is one.
-#[cfg(all(coordination_internals, feature = "memory"))]
-type Connect = fn() -> Option<Arc<dyn Backend>>;
-
-#[cfg(all(coordination_internals, feature = "memory"))]
-static SIMULATED: std::sync::OnceLock<Connect> = std::sync::OnceLock::new();
-
-/// Makes `simulation://` a store of this process.
-#[cfg(all(coordination_internals, feature = "memory"))]
-pub(crate) fn offer_simulated(connect: Connect) {
-    SIMULATED.get_or_init(|| connect);
+/// Makes the list of stores: the cargo feature, the module that it turns on, and the schemes of its URLs. The schemes
+/// are known without the feature too, so that an error can say which feature to turn on.
+macro_rules! stores {
+    ($($feature:literal $module:ident [$($scheme:literal),+];)+) => {
+        const STORES: &[Listed] = &[$(Listed {
+            feature: $feature,
+            schemes: &[$($scheme),+],
+            descriptor: {
+                #[cfg(feature = $feature)]
+                {
+                    Some(&super::$module::DESCRIPTOR)
+                }
+                #[cfg(not(feature = $feature))]
+                {
+                    None
+                }
+            },
+        }),+];
+    };
 }
 
+stores! {
+    "memory" memory ["memory"];
+    "file" file ["file"];
+    "etcd" etcd ["etcd", "etcds", "etcd3+http", "etcd3+https"];
+    "zookeeper" zookeeper ["zookeeper", "zk", "kazoo", "zookeeper+tls", "zk+tls", "kazoo+tls"];
+    "consul" consul ["consul", "consul+https"];
+    "redis" redis ["redis", "rediss", "redis+unix", "unix"];
+}
+
+struct Listed {
+    feature: &'static str,
+    schemes: &'static [&'static str],
+    /// `None`: the feature is off.
+    descriptor: Option<&'static Descriptor>,
+}
+
+/// What is known of a store before it is asked.
+pub(crate) struct Descriptor {
+    /// For errors and logs.
+    pub(crate) name: &'static str,
+    /// The options beyond the common ones, in the order in which errors list them.
+    pub(crate) options: &'static [UrlOption],
+    /// The namespace that a URL names elsewhere than in its option.
+    pub(crate) namespace: fn(&Url) -> Option<String>,
+    /// How a holder is told that somebody else took its lock away, or ended its session.
+    pub(crate) loss_detection: LossDetection,
+    /// Whether the store is nothing but memory of this process.
+    pub(crate) is_in_process: bool,
+    /// Takes the store's own options out of the URL, and checks all that can be checked without asking the store.
+    pub(crate) parse: fn(&mut Url) -> Result<Box<dyn Connect>>,
+}
+
+/// What a URL says, and how to connect by it.
+#[async_trait]
+pub(crate) trait Connect: Send + Sync {
+    /// Connects, on the runtime on which the session will live.
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>>;
+}
+
+/// The store of a simulation, if there was one in this process.
 #[cfg(all(coordination_internals, feature = "memory"))]
-fn simulated(scheme: &str) -> Option<Arc<dyn Backend>> {
-    (scheme == "simulation").then(|| SIMULATED.get()?()).flatten()
+static SIMULATED: std::sync::OnceLock<&'static Descriptor> = std::sync::OnceLock::new();
+
+/// Makes a simulation's store one that a URL can name; its scheme is its name.
+#[cfg(all(coordination_internals, feature = "memory"))]
+pub(crate) fn offer_simulated(descriptor: &'static Descriptor) {
+    SIMULATED.get_or_init(|| descriptor);
 }
 
 /// A store that a URL names, with everything checked that can be without asking it.
 pub(crate) struct Target {
     shown: String,
-    kind: Kind,
-}
-
-enum Kind {
-    #[cfg(all(coordination_internals, feature = "memory"))]
-    Simulated(Arc<dyn Backend>),
-    #[cfg(feature = "memory")]
-    Memory(memory::Config),
-    #[cfg(feature = "file")]
-    File(file::Config),
-    #[cfg(feature = "etcd")]
-    Etcd(etcd::Config),
-    #[cfg(feature = "redis")]
-    Redis(redis::Config),
-    #[cfg(feature = "consul")]
-    Consul(consul::Config),
-    #[cfg(feature = "zookeeper")]
-    Zookeeper(zookeeper::Config),
+    descriptor: &'static Descriptor,
+    connect: Box<dyn Connect>,
 }
 
 impl Target {
     /// Reads a URL and the settings that go with it.
     pub(crate) fn parse(url: &str, config: Config) -> Result<(Self, Settings)> {
         let mut url = Url::parse(url)?;
-        let shown = url.to_string();
-        let (kind, settings) = parse_kind(&mut url, config)?;
-        Ok((Self { shown, kind }, settings))
+        let descriptor = descriptor(&url.scheme)?;
+        let shown = url.shown(descriptor.options).to_string();
+        let path_namespace = (descriptor.namespace)(&url);
+        let settings = Settings::resolve(config, &mut url, path_namespace)?;
+        let connect = (descriptor.parse)(&mut url)?;
+        url.finish(COMMON_OPTIONS.iter().chain(descriptor.options))?;
+        Ok((Self { shown, descriptor, connect }, settings))
     }
 
     /// Whether the store is nothing but memory of this process.
     pub(crate) fn is_in_process(&self) -> bool {
-        match &self.kind {
-            #[cfg(feature = "memory")]
-            Kind::Memory(_) => true,
-            #[cfg(all(coordination_internals, feature = "memory"))]
-            Kind::Simulated(_) => true,
-            #[allow(unreachable_patterns)]
-            _ => false,
-        }
+        self.descriptor.is_in_process
     }
 
     /// Connects, on the runtime on which the session will live.
-    pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Backend>> {
-        let _ = settings;
-        match self.kind {
-            #[cfg(all(coordination_internals, feature = "memory"))]
-            Kind::Simulated(backend) => Ok(backend),
-            #[cfg(feature = "memory")]
-            Kind::Memory(config) => Ok(Arc::new(memory::Memory::new(&config, settings))),
-            #[cfg(feature = "file")]
-            Kind::File(config) => Ok(Arc::new(file::FileStore::open(&config, settings)?)),
-            #[cfg(feature = "etcd")]
-            Kind::Etcd(config) => Ok(Arc::new(etcd::Etcd::connect(config, settings).await?)),
-            #[cfg(feature = "redis")]
-            Kind::Redis(config) => Ok(Arc::new(redis::Redis::connect(config, settings).await?)),
-            #[cfg(feature = "consul")]
-            Kind::Consul(config) => Ok(Arc::new(consul::Consul::connect(config, settings).await?)),
-            #[cfg(feature = "zookeeper")]
-            Kind::Zookeeper(config) => {
-                Ok(Arc::new(zookeeper::Zookeeper::connect(config, settings).await?))
-            }
-        }
+    pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Store>> {
+        self.connect.connect(settings).await
     }
 }
 
@@ -126,62 +118,29 @@ impl fmt::Display for Target {
     }
 }
 
-fn parse_kind(url: &mut Url, config: Config) -> Result<(Kind, Settings)> {
-    let scheme = url.scheme.clone();
+/// How the store that a URL names tells of a loss.
+pub(crate) fn loss_detection(url: &str) -> Result<LossDetection> {
+    Ok(descriptor(&Url::parse(url)?.scheme)?.loss_detection)
+}
+
+/// The store of a scheme, if there is one and its feature is on.
+fn descriptor(scheme: &str) -> Result<&'static Descriptor> {
     #[cfg(all(coordination_internals, feature = "memory"))]
-    if let Some(backend) = simulated(&scheme) {
-        let settings = Settings::resolve(config, url, None)?;
-        return Ok((Kind::Simulated(backend), settings));
+    if let Some(simulated) = SIMULATED.get().filter(|simulated| simulated.name == scheme) {
+        return Ok(simulated);
     }
-    let Some((name, _, _)) =
-        SCHEMES.iter().find(|(_, aliases, _)| aliases.contains(&scheme.as_str()))
-    else {
-        let known: Vec<_> =
-            SCHEMES.iter().flat_map(|(_, aliases, _)| aliases.iter().copied()).collect();
+    let Some(listed) = STORES.iter().find(|listed| listed.schemes.contains(&scheme)) else {
+        let known: Vec<_> = STORES.iter().flat_map(|listed| listed.schemes).copied().collect();
         return Err(Error::config(format!(
             "unknown scheme {scheme:?}; known are {}",
             known.join(", ")
         )));
     };
-    let parsed: (Kind, Settings, &[&str]) = match *name {
-        #[cfg(feature = "memory")]
-        "memory" => {
-            let settings = Settings::resolve(config, url, None)?;
-            (Kind::Memory(memory::Config::parse(url)?), settings, memory::OPTIONS)
-        }
-        #[cfg(feature = "file")]
-        "file" => {
-            let settings = Settings::resolve(config, url, None)?;
-            (Kind::File(file::Config::parse(url)?), settings, file::OPTIONS)
-        }
-        #[cfg(feature = "etcd")]
-        "etcd" => {
-            let settings = Settings::resolve(config, url, etcd::Config::namespace(url))?;
-            (Kind::Etcd(etcd::Config::parse(url)?), settings, etcd::OPTIONS)
-        }
-        #[cfg(feature = "redis")]
-        "redis" => {
-            let settings = Settings::resolve(config, url, None)?;
-            (Kind::Redis(redis::Config::parse(url)?), settings, redis::OPTIONS)
-        }
-        #[cfg(feature = "consul")]
-        "consul" => {
-            let settings = Settings::resolve(config, url, consul::Config::namespace(url))?;
-            (Kind::Consul(consul::Config::parse(url)?), settings, consul::OPTIONS)
-        }
-        #[cfg(feature = "zookeeper")]
-        "zookeeper" => {
-            let settings = Settings::resolve(config, url, zookeeper::Config::namespace(url))?;
-            (Kind::Zookeeper(zookeeper::Config::parse(url)?), settings, zookeeper::OPTIONS)
-        }
-        feature => {
-            let message = format!(
-                "this build has no {scheme}://; turn on the cargo feature `{feature}` of coordination"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, "configure", message));
-        }
-    };
-    let (kind, settings, own_options) = parsed;
-    url.finish(&[&COMMON_OPTIONS, own_options].concat())?;
-    Ok((kind, settings))
+    listed.descriptor.ok_or_else(|| {
+        let feature = listed.feature;
+        let message = format!(
+            "this build has no {scheme}://; turn on the cargo feature `{feature}` of coordination"
+        );
+        Error::new(ErrorKind::Unsupported, "configure", message)
+    })
 }

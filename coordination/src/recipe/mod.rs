@@ -1,4 +1,4 @@
-//! Coordination recipes, each written once over the [`Backend`](crate::backend::Backend) trait.
+//! Coordination recipes, each written once over the [`Store`](crate::backend::Store) trait.
 
 mod acquire;
 pub(crate) mod barrier;

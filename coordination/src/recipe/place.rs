@@ -196,7 +196,7 @@ impl Place {
 
     /// Watches the own entry, on stores that tell of its removal.
     fn watch(&self) {
-        if self.session.backend.loss_detection() == LossDetection::Heartbeat {
+        if self.session.backend.characteristics().loss_detection == LossDetection::Heartbeat {
             return;
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));

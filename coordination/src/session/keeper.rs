@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Lease, Phase, Proofs, Runtime, Session, State};
 use crate::backend::registry::Target;
-use crate::backend::{Backend, NewSession, SessionId};
+use crate::backend::{NewSession, SessionId, Store};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
@@ -66,7 +66,7 @@ pub(crate) async fn start(target: Target, settings: Settings) -> Result<(Arc<Ses
     Ok((session, Control(control)))
 }
 
-async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Backend>, Arc<Lease>)> {
+async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>, Arc<Lease>)> {
     let backend = target.connect(settings).await?;
     let characteristics = backend.characteristics();
     let missing: Vec<_> = settings
@@ -102,7 +102,7 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Backend
     }
 }
 
-async fn open(backend: &dyn Backend, settings: &Settings, id: SessionId) -> Result<Lease> {
+async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result<Lease> {
     let new = NewSession { id, member: Arc::clone(&settings.member), ttl: settings.ttl };
     let sent = BootInstant::now();
     let granted = backend.open(&new).await?;
@@ -291,7 +291,7 @@ impl Keeper {
 }
 
 async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
-    let held = match session.backend.loss_detection() {
+    let held = match session.backend.characteristics().loss_detection {
         LossDetection::Heartbeat => lease.held(),
         LossDetection::Watch => Vec::new(),
     };

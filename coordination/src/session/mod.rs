@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use crate::backend::{Backend, EntryRef, Write};
+use crate::backend::{EntryRef, Store, Write};
 use crate::canary::{Canary, sings};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
@@ -68,7 +68,7 @@ pub(crate) enum Written {
 
 /// The part of a coordinator that guards and tasks share with it.
 pub(crate) struct Session {
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backend: Arc<dyn Store>,
     pub(crate) settings: Settings,
     pub(crate) states: States,
     phase: watch::Sender<Phase>,
@@ -79,7 +79,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(backend: Arc<dyn Backend>, settings: Settings, lease: Arc<Lease>) -> Self {
+    fn new(backend: Arc<dyn Store>, settings: Settings, lease: Arc<Lease>) -> Self {
         Self {
             backend,
             settings,

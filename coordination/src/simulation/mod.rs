@@ -30,11 +30,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
-use crate::backend::{Backend, registry};
+use crate::backend::registry;
 use crate::world::{self, Simulated, Task};
 
 pub use client::{Client, Clocks, Link};
-use network::Network;
 pub use server::{Traits, Weather, World};
 
 /// The names that `COORDINATION_CANARY` takes: mistakes that the library makes then, on purpose.
@@ -76,7 +75,7 @@ impl Run {
         let before = CURRENT.replace(Some(current));
         assert!(before.is_none(), "a thread has one run at a time");
         world::install(&Surroundings);
-        registry::offer_simulated(connect);
+        registry::offer_simulated(&network::DESCRIPTOR);
         Self(())
     }
 }
@@ -106,11 +105,6 @@ pub fn moment() -> u64 {
 /// The client that is running.
 fn current() -> Option<Arc<Client>> {
     with(|current| current.client.clone()).flatten()
-}
-
-/// The store of the client that is running.
-fn connect() -> Option<Arc<dyn Backend>> {
-    current().map(|client| Arc::new(Network::new(client)) as Arc<dyn Backend>)
 }
 
 /// What the library sees instead of its surroundings, in a thread that has a run.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Client, Clocks};
 use crate::backend::memory::Memory;
-use crate::backend::{Backend, EntryId, NewSession, SessionId, Write};
+use crate::backend::{EntryId, NewSession, SessionId, Sessions, Values, Write};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 

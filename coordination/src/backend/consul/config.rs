@@ -9,10 +9,6 @@ use crate::url::{Host, Secret, Url};
 
 const DEFAULT_PORT: u16 = 8500;
 
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] =
-    &["ca", "cert", "key", "server_name", "token_file", "dc", "lock_delay"];
-
 /// The longest lock-delay that Consul takes.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 

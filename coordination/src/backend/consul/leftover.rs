@@ -13,7 +13,7 @@ use super::client::Connections;
 use super::entry::name_of;
 use super::keys::Keys;
 use super::kv::{Operation, Outcome, Pair, transact};
-use super::session::Sessions;
+use super::session::OpenSessions;
 
 /// How often it is tried in one lock-delay, and within which bounds.
 const TRIES: u32 = 20;
@@ -25,7 +25,7 @@ pub(super) struct Leftovers(Arc<Shared>);
 
 struct Shared {
     connections: Arc<Connections>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<OpenSessions>,
     pause: Duration,
     /// The keys that are being removed, one task each.
     removing: Mutex<HashSet<String>>,
@@ -34,7 +34,7 @@ struct Shared {
 impl Leftovers {
     pub(super) fn new(
         connections: Arc<Connections>,
-        sessions: Arc<Sessions>,
+        sessions: Arc<OpenSessions>,
         lock_delay: Duration,
     ) -> Self {
         let pause = match lock_delay {

@@ -67,27 +67,22 @@ use async_trait::async_trait;
 
 use self::agent::Agent;
 use self::client::Connections;
-pub(crate) use self::config::{Config, OPTIONS};
+use self::config::Config;
 use self::crowd::Crowds;
-use self::entry::{blocker_in, check_pair, entry_of};
 use self::keys::Keys;
-use self::kv::{Operation, Outcome, Pair, Refusal, delete, read_all, read_together, transact};
 use self::leftover::Leftovers;
 use self::reads::Reads;
-use self::session::Sessions;
-use self::values::value_of;
+use self::session::OpenSessions;
 use self::watch::Watches;
+use super::registry::{Connect, Descriptor};
 use super::slots::Slots;
-use super::stored::StoredEntry;
 use super::unanswered::Unanswered;
-use super::{
-    Backend, Blocker, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId,
-    Write,
-};
+use super::{EntryRef, SessionId, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
-use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+use crate::url::UrlOption;
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
@@ -99,13 +94,31 @@ const KEYS_IN_TURN: usize = 16;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
 const BATCH: usize = 60;
 /// The longest that a query waits. When its answer is lost on the way nobody notices before, and a waiter is to be
-/// served within two seconds (contract L2).
+/// served within two seconds (`L2`).
 const LONGEST_QUERY: Duration = Duration::from_secs(1);
+
+/// What is known of the store before it is asked.
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "consul",
+    options: &[
+        UrlOption::hidden("ca"),
+        UrlOption::hidden("cert"),
+        UrlOption::hidden("key"),
+        UrlOption::shown("server_name"),
+        UrlOption::hidden("token_file"),
+        UrlOption::shown("dc"),
+        UrlOption::hidden("lock_delay"),
+    ],
+    namespace: Config::namespace,
+    loss_detection: LossDetection::Watch,
+    is_in_process: false,
+    parse: |url| Ok(Box::new(Config::parse(url)?)),
+};
 
 /// The backend: a namespace of a datacenter.
 pub(crate) struct Consul {
     connections: Arc<Connections>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<OpenSessions>,
     slots: Slots,
     crowds: Crowds,
     unanswered: Unanswered,
@@ -118,13 +131,13 @@ pub(crate) struct Consul {
 
 impl Consul {
     /// Connects, and asks what answers.
-    pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
+    async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
         let connections = Arc::new(Connections::new(&config, settings, patience));
         let agent =
             Agent::greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
-        let sessions = Arc::new(Sessions::new(&prefix, config.lock_delay));
+        let sessions = Arc::new(OpenSessions::new(&prefix, config.lock_delay));
         Ok(Self {
             leftovers: Leftovers::new(
                 Arc::clone(&connections),
@@ -160,97 +173,18 @@ impl Consul {
         let over = || Error::lost(operation, LossReason::ExpiredByServer);
         self.sessions.id(session).ok_or_else(over)
     }
-
-    /// Where an entry stands by what was read of its queue; `None`: it is not there, or not under its session.
-    fn place(
-        &self,
-        entry: &NewEntry,
-        seq: Option<u64>,
-        pairs: &[Pair],
-    ) -> Result<Option<Position>> {
-        let queue = &entry.place.queue;
-        let keys = self.keys(queue);
-        let session = self.session("position", entry.session)?;
-        let key = self.key(&entry.place);
-        let own = pairs.iter().filter(|pair| pair.key == key && pair.is_of(&session));
-        let Some(found) = own.map(|pair| pair.create_index).next() else { return Ok(None) };
-        if seq.is_some_and(|seq| seq != found) {
-            return Ok(None);
-        }
-        self.leftovers.remove(&keys, pairs);
-        let blocker = blocker_in(pairs, &keys, queue, (found, entry.mode))?;
-        Ok(Some(Position { seq: found, blocker }))
-    }
-
-    /// Deletes the entry of this number, which may be somebody else's, and none that has its key by now.
-    async fn delete_other(&self, key: &str, seq: u64) -> Result<()> {
-        let mut modified = seq;
-        loop {
-            let steps = [Operation::is_unchanged(key, modified), Operation::delete(key)];
-            if let Outcome::Done(_) = transact(&self.connections, "leave", &steps).await? {
-                return Ok(());
-            }
-            // It was updated, or it is gone.
-            let (found, _) = read_all(&self.connections, "leave", key).await?;
-            let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
-            match found.iter().find(is_it) {
-                Some(pair) => modified = pair.modify_index,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    async fn look(&self, operation: &'static str, queue: &QueueKey) -> Result<Vec<Pair>> {
-        let keys = self.keys(queue);
-        let (pairs, _) = read_all(&self.connections, operation, keys.prefix()).await?;
-        self.crowds.read(queue, &keys, &pairs);
-        Ok(pairs)
-    }
-
-    /// An entry of the same session in a long queue, which blocks this one.
-    fn in_the_way(&self, entry: &NewEntry) -> Option<Blocker> {
-        let last = self.crowds.last(&entry.place.queue)?;
-        let session = entry.session.to_string();
-        last.id.as_str().starts_with(&session).then_some(last)
-    }
-
-    /// Of a long queue, the entry and those that may stand before it, as far as that matters.
-    async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
-        let (queue, keys) = (&entry.place.queue, self.keys(&entry.place.queue));
-        let own = self.key(&entry.place);
-        let mut found = Vec::new();
-        let mut batches = before.chunks(BATCH);
-        loop {
-            let batch = batches.next().unwrap_or_default();
-            let names = batch.iter().map(|other| keys.entry(other.id.as_str()));
-            let reads: Vec<_> =
-                std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
-            let mut pairs = read_together(&self.connections, "position", &reads).await?;
-            // A number is that of one entry, ever; a name may be that of a later one by now.
-            let is_there =
-                |other: &Blocker| pairs.iter().any(|pair| pair.create_index == other.seq);
-            let gone = batch.iter().filter(|other| !is_there(other)).map(|other| other.seq);
-            self.crowds.gone(queue, gone);
-            pairs.retain(|pair| {
-                let is_of = |other: &Blocker| other.seq == pair.create_index;
-                pair.key == own || batch.iter().any(is_of)
-            });
-            let has_own = pairs.iter().any(|pair| pair.key == own);
-            found.retain(|pair: &Pair| pair.key != own);
-            found.extend(pairs);
-            let is_blocked =
-                entry.mode == Mode::Exclusive && found.iter().any(|pair| pair.key != own);
-            if !has_own || is_blocked || batch.len() < BATCH {
-                return Ok(found);
-            }
-        }
-    }
 }
 
 #[async_trait]
-impl Backend for Consul {
+impl Connect for Config {
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Consul::connect(*self, settings).await?))
+    }
+}
+
+impl Store for Consul {
     fn scheme(&self) -> &'static str {
-        "consul"
+        DESCRIPTOR.name
     }
 
     fn characteristics(&self) -> Characteristics {
@@ -262,7 +196,7 @@ impl Backend for Consul {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
-            loss_detection: self.loss_detection(),
+            loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: durable,
             survives_power_loss: durable,
             survives_failover: Durability::Yes,
@@ -272,221 +206,5 @@ impl Backend for Consul {
             max_plain_name: 200,
             min_ttl: self.agent.min_ttl,
         }
-    }
-
-    fn loss_detection(&self) -> LossDetection {
-        LossDetection::Watch
-    }
-
-    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        let member_key = keys::member(&self.namespace, &session.member);
-        self.sessions.open(&self.connections, session, &member_key).await.map(Some)
-    }
-
-    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        let renewed = self.sessions.renew(&self.connections, session).await;
-        if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
-            self.sessions.is_over(session);
-        }
-        renewed.map(|()| Vec::new())
-    }
-
-    async fn close(&self, session: SessionId) -> Result<()> {
-        self.sessions.is_over(session);
-        self.sessions.close(&self.connections, session).await?;
-        self.slots.forget(session);
-        Ok(())
-    }
-
-    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let keys = self.keys(&entry.place.queue);
-        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
-        let mut not_closing = Operation::is_absent(keys.closing());
-        for _ in 0..TRIES {
-            let admission = self.sessions.admission(entry.session)?;
-            let crowd = self.in_the_way(entry);
-            let own = self.slots.sent(entry);
-            let key = keys.entry(&own.name);
-            let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-            let enter = [
-                admission.holds(),
-                Operation::is_absent(key.as_str()),
-                not_closing.clone(),
-                Operation::lock(key.as_str(), &value, &admission.id),
-                Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
-            ];
-            let outcome = transact(&self.connections, "enter", &enter).await;
-            if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
-                self.slots.answered(&entry.place);
-            }
-            match outcome? {
-                Outcome::Done(pairs) => {
-                    // Of what was written there is no value, and it is the first: what was read counts.
-                    let pairs = pairs.get(1..).unwrap_or_default();
-                    let position = self.place(entry, None, pairs)?.ok_or_else(removed)?;
-                    if crowd.is_none() {
-                        self.crowds.read(&entry.place.queue, &keys, pairs);
-                    }
-                    let entered = (&*own.name, position.seq);
-                    self.crowds.entered(&entry.place.queue, entered, entry.mode);
-                    return Ok(Position { blocker: crowd.or(position.blocker), ..position });
-                }
-                Outcome::Refused(refusal) if refusal.is_of_no_session() => {
-                    return Err(Error::lost("enter", LossReason::ExpiredByServer));
-                }
-                Outcome::Refused(Refusal { nth: 0, .. }) => {
-                    self.sessions.learn(&self.connections, "enter", &admission).await?;
-                }
-                // An earlier call got through, and its answer was lost.
-                Outcome::Refused(Refusal { nth: 1, .. }) => {
-                    let pairs = self.look("enter", &entry.place.queue).await?;
-                    return self.place(entry, None, &pairs)?.ok_or_else(removed);
-                }
-                Outcome::Refused(Refusal { nth: 2, .. }) => {
-                    not_closing = Operation::delete(keys.closing());
-                }
-                Outcome::Refused(Refusal { message, .. }) => {
-                    return Err(Error::new(ErrorKind::Unavailable, "enter", message));
-                }
-            }
-        }
-        Err(Error::new(ErrorKind::Unavailable, "enter", "other calls were in doubt meanwhile"))
-    }
-
-    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let place = &entry.place;
-        let Some(own) = self.slots.own(place) else { return Ok(false) };
-        if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Others may hold beside it.
-            let message = "a shared entry cannot become exclusive";
-            return Err(Error::new(ErrorKind::Unsupported, "update", message));
-        }
-        let session = self.session("update", entry.session)?;
-        let key = self.key(place);
-        let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-        let number = self.slots.count_update(place);
-        let mut known = own.updated.unwrap_or(seq);
-        // An update before may have had its effect without our knowledge: once more, then.
-        for _ in 0..2 {
-            let update = [
-                // No other entry has it, and neither has this one when another update was later.
-                Operation::is_unchanged(key.as_str(), known),
-                Operation::lock(key.as_str(), &value, &session).numbered(number),
-            ];
-            let found = match transact(&self.connections, "update", &update).await? {
-                Outcome::Done(pairs) => {
-                    let updated = pairs.first().map_or(known, |pair| pair.modify_index);
-                    self.slots.updated(place, updated, entry.mode);
-                    return Ok(true);
-                }
-                Outcome::Refused(refusal) if refusal.is_of_no_session() => {
-                    return Err(Error::lost("update", LossReason::ExpiredByServer));
-                }
-                Outcome::Refused(_) => read_all(&self.connections, "update", &key).await?.0,
-            };
-            let is_own =
-                |pair: &&Pair| pair.key == key && pair.create_index == seq && pair.is_of(&session);
-            let Some(own) = found.iter().find(is_own) else { return Ok(false) };
-            known = own.modify_index;
-            if own.value() == value {
-                self.slots.updated(place, known, entry.mode);
-                return Ok(true);
-            }
-        }
-        let error = Error::new(ErrorKind::Unavailable, "update", "it was updated by somebody else");
-        Err(error.with_effect(Effect::None))
-    }
-
-    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let key = self.key(entry);
-        let in_doubt = self.slots.in_doubt(entry);
-        match in_doubt.and_then(|session| self.sessions.admission(session).ok()) {
-            None if self.slots.delete(entry) => delete(&self.connections, "leave", &key).await?,
-            None => {
-                // Of one that is none of ours, or not any longer, there is nothing without a number.
-                let Some(seq) = seq else { return Ok(()) };
-                self.delete_other(&key, seq).await?;
-            }
-            // A call that was given up may still reach the servers.
-            Some(admission) => {
-                let (connections, delete) = (&self.connections, Operation::delete(key.as_str()));
-                let left = self
-                    .sessions
-                    .admit_anew(connections, "leave", &admission, Some(delete))
-                    .await?;
-                match left {
-                    // The session is over, and all that was entered under it.
-                    Outcome::Refused(refusal) if !refusal.is_of_no_session() => {
-                        let message = refusal.message;
-                        return Err(Error::new(ErrorKind::Unavailable, "leave", message));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        self.crowds.gone(&entry.queue, seq);
-        // Before the key may be used again.
-        self.watches.tell_gone(&key, seq);
-        self.slots.free(entry);
-        Ok(())
-    }
-
-    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let pairs = match self.crowds.before(&entry.place.queue, seq) {
-            Some(before) => self.look_before(entry, &before).await?,
-            None => self.look("position", &entry.place.queue).await?,
-        };
-        self.place(entry, Some(seq), &pairs)
-    }
-
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        _recheck: Duration,
-    ) -> Result<()> {
-        // The queries have their own, which is shorter.
-        self.wait_gone(entry, seq, waiter).await;
-        Ok(())
-    }
-
-    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let keys = self.keys(queue);
-        let (pairs, index) = read_all(&self.connections, "list", keys.prefix()).await?;
-        self.leftovers.remove(&keys, &pairs);
-        let (mut listing, mut listed) = (Listing::default(), Vec::new());
-        for pair in &pairs {
-            let entry = entry_of(pair, &keys);
-            let is_value = pair.key == keys.value();
-            if is_value || entry.is_some() {
-                check_pair(queue, pair)?;
-                listed.push(pair);
-            }
-            if is_value {
-                listing.value = Some(value_of(pair)?);
-            }
-            listing.entries.extend(entry);
-        }
-        listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        listing.revision = self.reads.note(queue, &listed, index);
-        Ok(listing)
-    }
-
-    async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        self.write_value(write).await
-    }
-
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        self.wait_changed(queue, revision, recheck).await
-    }
-
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.names_of_values(kind).await
-    }
-
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.names_of_queues(kind).await
     }
 }

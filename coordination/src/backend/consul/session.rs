@@ -4,20 +4,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Connections, Request};
 use super::error::garbled;
-use super::keys;
 use super::kv::{Operation, Outcome, Pair, parsed, read_all, transact};
-use crate::backend::{NewSession, SessionId};
+use super::{Consul, keys};
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
 /// How many keys are given back in one transaction: Consul takes 64 operations.
 const GIVEN_BACK: usize = 32;
 
 /// The sessions that were opened and not closed.
-pub(super) struct Sessions {
+pub(super) struct OpenSessions {
     /// Of all keys of the namespace.
     prefix: String,
     lock_delay: Duration,
@@ -96,7 +97,7 @@ struct Created {
     id: String,
 }
 
-impl Sessions {
+impl OpenSessions {
     pub(super) fn new(prefix: &str, lock_delay: Duration) -> Self {
         Self { prefix: prefix.to_owned(), lock_delay, known: Mutex::default() }
     }
@@ -327,6 +328,29 @@ impl Sessions {
 
     fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[async_trait]
+impl Sessions for Consul {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let member_key = keys::member(&self.namespace, &session.member);
+        self.sessions.open(&self.connections, session, &member_key).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let renewed = self.sessions.renew(&self.connections, session).await;
+        if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
+            self.sessions.is_over(session);
+        }
+        renewed.map(|()| Vec::new())
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.sessions.is_over(session);
+        self.sessions.close(&self.connections, session).await?;
+        self.slots.forget(session);
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@
 //! the [admission](super::session::Admission) of a session of ours. And a removal leaves a mark, which goes with the
 //! session that has left it: why, see [`unanswered`](crate::backend::unanswered).
 
+use async_trait::async_trait;
+
 use super::client::Request;
 use super::entry::{check_pair, entry_of};
 use super::keys::{Keys, queue_of_value};
@@ -12,7 +14,7 @@ use super::kv::{Operation, Outcome, Pair, names, read_all, read_together, transa
 use super::session::Admission;
 use super::{Consul, TRIES};
 use crate::backend::stored::{StoredValue, name_in};
-use crate::backend::{Value, Write};
+use crate::backend::{Value, Values, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 
@@ -47,8 +49,9 @@ struct Means {
     is_in_doubt: bool,
 }
 
-impl Consul {
-    pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+#[async_trait]
+impl Values for Consul {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let mut means = Means {
             keys: self.keys(&write.queue),
             admission: self.sessions.any_admission()?,
@@ -86,6 +89,27 @@ impl Consul {
         Err(Error::new(ErrorKind::Unavailable, "write", message))
     }
 
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        let prefix = format!("{}/{kind}/", self.namespace);
+        let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
+        let found = names("list", self.connections.call("list", request).await?)?;
+        let queues = found.iter().filter_map(|key| queue_of_value(key, &prefix));
+        let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
+        let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();
+        for batch in hashed.chunks(BATCH) {
+            let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
+            let reads: Vec<_> = batch.iter().map(|queue| Operation::read(value(queue))).collect();
+            // One that was removed meanwhile has none.
+            let pairs = read_together(&self.connections, "list", &reads).await?;
+            let values = pairs.iter().filter(|pair| queue_of_value(&pair.key, &prefix).is_some());
+            names.extend(values.filter_map(|pair| name_in(&pair.value())));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Consul {
     async fn write_if_empty(&self, write: &Write, means: &mut Means) -> Result<Tried> {
         let closing = means.keys.closing();
         // Whoever enters from now on removes this key, and with it the condition of what follows.
@@ -195,26 +219,6 @@ impl Consul {
         check_pair(&write.queue, pair)?;
         let is_ours = StoredValue::read(&pair.value())?.id == write.id;
         Ok(is_ours.then_some(pair.modify_index))
-    }
-
-    /// The names of the queues of this kind that have a value, in order.
-    pub(super) async fn names_of_values(&self, kind: &str) -> Result<Vec<String>> {
-        let prefix = format!("{}/{kind}/", self.namespace);
-        let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
-        let found = names("list", self.connections.call("list", request).await?)?;
-        let queues = found.iter().filter_map(|key| queue_of_value(key, &prefix));
-        let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
-        let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();
-        for batch in hashed.chunks(BATCH) {
-            let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
-            let reads: Vec<_> = batch.iter().map(|queue| Operation::read(value(queue))).collect();
-            // One that was removed meanwhile has none.
-            let pairs = read_together(&self.connections, "list", &reads).await?;
-            let values = pairs.iter().filter(|pair| queue_of_value(&pair.key, &prefix).is_some());
-            names.extend(values.filter_map(|pair| name_in(&pair.value())));
-        }
-        names.sort_unstable();
-        Ok(names)
     }
 }
 

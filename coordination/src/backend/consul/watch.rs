@@ -9,15 +9,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::BATCH;
 use super::client::{Answer, Connections, Request};
-use super::keys;
+use super::entry::entry_of;
 use super::kv::{Operation, Pair, names, pairs, read_together};
+use super::{BATCH, Consul, keys};
+use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::{Error, Result};
+use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
 
 /// How many keys and queues have a query of their own.
@@ -32,6 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
+/// How often one looks for himself for whom there is no query.
+const UNTOLD_PACE: Duration = Duration::from_millis(250);
 /// How often it is looked whether a key that was there each time is still that of the same entry.
 const RECHECK: Duration = Duration::from_secs(5);
 
@@ -341,6 +346,62 @@ fn told(subject: &Subject, answer: Answer) -> Result<Seen> {
         }
     };
     Ok(Seen { index, pair })
+}
+
+#[async_trait]
+impl Watching for Consul {
+    /// The query answers at once when the entry has changed since it was created: nothing can be missed. It ends by
+    /// itself sooner than any `recheck`.
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        _recheck: Duration,
+    ) -> Result<()> {
+        let keys = self.keys(&entry.queue);
+        let subject = Subject::Key(self.key(entry));
+        let is_own = self.slots.own(entry).is_some();
+        let is_over = |seen: &Seen| {
+            // There may have been none before it was made.
+            let Some(pair) = &seen.pair else { return seen.index >= seq };
+            if !pair.is_locked() {
+                self.leftovers.remove(&keys, std::slice::from_ref(pair));
+                if is_own {
+                    return true;
+                }
+            }
+            let blocks =
+                |pair| entry_of(pair, &keys).is_some_and(|entry| entry.mode.blocks(waiter));
+            pair.create_index != seq || !blocks(pair)
+        };
+        match self.watches.watch(subject, seq, waiter == Mode::Exclusive) {
+            // A query that ended without an answer leaves its waiters to look for themselves.
+            Watch::Own(mut seen) => drop(seen.wait_for(is_over).await),
+            // The names are asked for again in time.
+            Watch::Shared(told) => drop(told.await),
+            Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
+        }
+        Ok(())
+    }
+
+    async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
+        // Read by somebody else since: the caller reads again.
+        let Some(index) = self.reads.index(queue, listing) else { return Ok(()) };
+        let subject = Subject::Prefix(self.keys(queue).prefix().to_owned());
+        let changed = async {
+            match self.watches.watch(subject, index, false) {
+                Watch::Own(mut seen) => {
+                    let is_new =
+                        |seen: &Seen| seen.index > index || (1..index).contains(&seen.index);
+                    drop(seen.wait_for(is_new).await);
+                }
+                Watch::Shared(_) | Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
+            }
+        };
+        let _ = tokio::time::timeout(recheck, changed).await;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,6 @@ use crate::url::{Secret, Url};
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] = &["ca", "cert", "key", "server_name", "password_file"];
-
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {

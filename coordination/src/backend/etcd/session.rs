@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use etcd_client::{
     Compare, CompareOp, Error as EtcdError, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper,
     PutOptions, Txn, TxnOp,
@@ -11,13 +12,14 @@ use tokio::sync::Mutex;
 
 use super::client::Connections;
 use super::error::{is_lease_exists, is_lease_missing};
-use super::{found, revision_in};
-use crate::backend::{NewSession, SessionId};
+use super::{Etcd, found, revision_in};
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::key;
 
 /// The keep-alive streams of open sessions.
 #[derive(Default)]
-pub(super) struct Sessions {
+pub(super) struct OpenSessions {
     // One session is open at a time; the one before may still be closing.
     streams: Mutex<HashMap<SessionId, KeepAlive>>,
 }
@@ -33,7 +35,7 @@ pub(super) fn lease_of(session: SessionId) -> i64 {
     session.value() as i64
 }
 
-impl Sessions {
+impl OpenSessions {
     /// Grants a lease of the session's id and puts the member's key under it; answers the lease, and the
     /// revision in which the key was put.
     pub(super) async fn open(
@@ -115,6 +117,28 @@ impl Sessions {
             Err(error) if !is_lease_missing(&error) => Err(connections.explain("close", error)),
             _ => Ok(()),
         }
+    }
+}
+
+#[async_trait]
+impl Sessions for Etcd {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let member_key = format!("{}/member/{}", self.namespace, key::encode(&session.member));
+        let (granted, revision) =
+            self.sessions.open(&self.connections, session, &member_key).await?;
+        self.admissions.note(session.id, &member_key, revision);
+        Ok(Some(granted))
+    }
+
+    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        self.sessions.renew(&self.connections, session).await.map(|()| Vec::new())
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.sessions.close(&self.connections, session).await?;
+        self.slots.forget(session);
+        self.admissions.forget(session);
+        Ok(())
     }
 }
 

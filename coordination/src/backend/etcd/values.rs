@@ -5,6 +5,7 @@
 //! [admission](super::admission) of a session of ours. And a removal leaves a mark, which goes with the session that has
 //! left it: why, see [`unanswered`](crate::backend::unanswered).
 
+use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
 
 use super::admission::{Admission, no_session};
@@ -13,7 +14,7 @@ use super::keys::{Keys, queue_of_value};
 use super::session::lease_of;
 use super::{Etcd, found, revision_in};
 use crate::backend::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Value, Write};
+use crate::backend::{Value, Values, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 
@@ -28,8 +29,9 @@ pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
     Ok(Value { version: number(kv.mod_revision()), data: stored.data.into() })
 }
 
-impl Etcd {
-    pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+#[async_trait]
+impl Values for Etcd {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let keys = self.keys(&write.queue);
         match (write.expected, &write.data) {
             (None, Some(_)) => self.create(write, &keys).await,
@@ -51,6 +53,28 @@ impl Etcd {
         }
     }
 
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        let prefix = format!("{}/{kind}/", self.namespace);
+        let all = GetOptions::new().with_prefix().with_keys_only();
+        let answer = self.get("list", &prefix, all).await?;
+        let queues = answer.kvs().iter().filter_map(|kv| queue_of_value(kv.key(), &prefix));
+        let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
+        let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();
+        for batch in hashed.chunks(BATCH) {
+            let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
+            let reads: Vec<_> = batch.iter().map(|queue| TxnOp::get(value(queue), None)).collect();
+            let answer = self.transact("list", Txn::new().and_then(reads)).await?;
+            // One that was removed meanwhile has none.
+            names.extend(
+                (0..batch.len()).filter_map(|nth| name_in(found(&answer, nth).first()?.value())),
+            );
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Etcd {
     /// Removes the value, and leaves a mark of that under a session of ours.
     async fn remove(&self, write: &Write, keys: &Keys, version: u64) -> Result<Option<u64>> {
         for _ in 0..TRIES {
@@ -133,27 +157,6 @@ impl Etcd {
                 Ok(())
             }
         }
-    }
-
-    /// The names of the queues of this kind that have a value, in order.
-    pub(super) async fn names_of_values(&self, kind: &str) -> Result<Vec<String>> {
-        let prefix = format!("{}/{kind}/", self.namespace);
-        let all = GetOptions::new().with_prefix().with_keys_only();
-        let answer = self.get("list", &prefix, all).await?;
-        let queues = answer.kvs().iter().filter_map(|kv| queue_of_value(kv.key(), &prefix));
-        let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
-        let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();
-        for batch in hashed.chunks(BATCH) {
-            let value = |queue: &&str| Keys::new(format!("{prefix}{queue}/")).value();
-            let reads: Vec<_> = batch.iter().map(|queue| TxnOp::get(value(queue), None)).collect();
-            let answer = self.transact("list", Txn::new().and_then(reads)).await?;
-            // One that was removed meanwhile has none.
-            names.extend(
-                (0..batch.len()).filter_map(|nth| name_in(found(&answer, nth).first()?.value())),
-            );
-        }
-        names.sort_unstable();
-        Ok(names)
     }
 }
 

@@ -9,15 +9,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use etcd_client::{
-    Error as EtcdError, EventType, KeyValue, ResponseHeader, WatchFilterType, WatchOptions,
-    WatchRequestSender, WatchResponse, WatchResponseStream,
+    Error as EtcdError, EventType, GetOptions, KeyValue, ResponseHeader, WatchFilterType,
+    WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::LONGEST_ANSWER;
 use super::client::Connections;
+use super::entry::{blocker_of, revision_of, seq_of};
+use super::{Etcd, LONGEST_ANSWER, revision_in};
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
 
 /// How long a stream that failed is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
@@ -154,7 +159,7 @@ impl Hub {
                 Some((key, options)) => self.stream(key, options).await,
                 None => continue,
             };
-            // Contract R2: whoever was watching is told, and looks again by itself.
+            // `R2`: whoever was watching is told, and looks again by itself.
             self.watches.clear();
             match end {
                 End::Broken => tokio::time::sleep(PAUSE).await,
@@ -282,4 +287,99 @@ impl Hub {
 async fn next_answer(answers: &mut WatchResponseStream) -> Option<WatchResponse> {
     let answer = answers.message().await;
     answer.inspect_err(|error| tracing::debug!(%error, "the watch stream broke")).ok()?
+}
+
+#[async_trait]
+impl Watching for Etcd {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let key = self.key(entry);
+        let created = revision_of(seq);
+        // Puts tell of updates only, and those free nobody but shared waiters.
+        let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
+        let mut broke = false;
+        loop {
+            let mut watch = self.watches.watch(&key, scope).await.ok_or_else(closing)?;
+            // While there is no stream the hub paces the next try.
+            let Some(since) = watch.since().await else { continue };
+            // A watch that is older than the entry has missed nothing of it.
+            let mut known = created;
+            if broke || since >= created || scope == Scope::Key && watch.changed() > created {
+                match self.look(entry, seq, waiter).await? {
+                    Some(revision) => known = revision,
+                    None => return Ok(()),
+                }
+            }
+            broke = true;
+            loop {
+                let told = async {
+                    match scope {
+                        Scope::Deletion => watch.deleted_after(created).await,
+                        _ => watch.changed_after(known).await,
+                    }
+                };
+                match tokio::time::timeout(recheck, told).await {
+                    Ok(Some(())) => return Ok(()),
+                    Ok(None) => break,
+                    // Tells what was missed since we knew, if anything was.
+                    Err(_) => match self.watches.replay(&key, scope, known + 1).await {
+                        Some(replay) => watch = replay,
+                        None => break,
+                    },
+                }
+            }
+        }
+    }
+
+    async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
+        let keys = self.keys(queue);
+        let moved = async {
+            let (mut watch, since) = loop {
+                let watch = self.watches.watch(keys.prefix(), Scope::Prefix).await;
+                let mut watch = watch.ok_or_else(closing)?;
+                match watch.since().await {
+                    Some(since) => break (watch, since),
+                    None => tokio::time::sleep(PAUSE).await,
+                }
+            };
+            // Otherwise something was missed, or may have been: the caller reads again, and by
+            // then the watch is there.
+            if let Some(store) = self.reads.store_revision(queue, listing)
+                && store >= since
+                && watch.changed_after(store).await.is_none()
+            {
+                // A stream that breaks again and again must not make its users read as often.
+                tokio::time::sleep(PAUSE).await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(recheck, moved).await.unwrap_or(Ok(()))
+    }
+}
+
+impl Etcd {
+    /// As of which revision the entry blocks the waiter; `None`: it does not.
+    async fn look(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<Option<i64>> {
+        let mut options = GetOptions::new();
+        if waiter == Mode::Exclusive {
+            options = options.with_keys_only();
+        }
+        let key = self.key(entry);
+        let look = tokio::time::timeout(self.patience, self.get("watch", &key, options)).await;
+        let found = look.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
+        })?;
+        let kv = found.kvs().first().filter(|kv| seq_of(kv) == seq);
+        let blocker = kv.map(|kv| blocker_of(kv, &self.keys(&entry.queue), waiter)).transpose()?;
+        Ok(blocker.flatten().map(|_| revision_in(found.header())))
+    }
+}
+
+fn closing() -> Error {
+    Error::new(ErrorKind::Unavailable, "watch", "the backend is closing")
 }

@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::url::Url;
 
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] = &["durable", "network_filesystem"];
-
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {

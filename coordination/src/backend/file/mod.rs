@@ -37,6 +37,7 @@
 
 mod config;
 mod directory;
+mod entries;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -47,6 +48,7 @@ mod session;
 mod store;
 #[cfg(test)]
 mod tests;
+mod values;
 mod watch;
 
 use std::sync::{Arc, Mutex};
@@ -54,16 +56,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub(crate) use self::config::{Config, OPTIONS};
-use self::session::Opened;
+use self::config::Config;
 use self::store::Store;
-use super::{
-    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
-};
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::backend;
+use crate::backend::registry::{Connect, Descriptor};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+use crate::url::UrlOption;
 
 /// What is said of a file system that is shared between hosts.
 const NETWORK: &str =
@@ -71,10 +72,16 @@ const NETWORK: &str =
 
 /// How long to wait for a queue's short lock before asking again.
 const BUSY: Duration = Duration::from_millis(1);
-/// How often to look when the system grants no inotify watch.
-const POLL: Duration = Duration::from_millis(50);
-/// How long a sweep may have a member's file locked.
-const SWEEPING: Duration = Duration::from_millis(100);
+
+/// What is known of the store before it is asked.
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "file",
+    options: &[UrlOption::shown("durable"), UrlOption::shown("network_filesystem")],
+    namespace: |_| None,
+    loss_detection: LossDetection::Heartbeat,
+    is_in_process: false,
+    parse: |url| Ok(Box::new(Config::parse(url)?)),
+};
 
 /// The backend: a directory.
 pub(crate) struct FileStore {
@@ -140,31 +147,6 @@ async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> 
     }
 }
 
-/// Waits until `is_so`, which is asked when the queue has changed, when a session has ended, and at least
-/// once in every `recheck`.
-async fn until(
-    store: &Store,
-    queue: &QueueKey,
-    recheck: Duration,
-    is_so: impl Fn() -> Option<Result<bool>>,
-) -> Result<()> {
-    loop {
-        // Listening starts anew each time: the queue's file may have been replaced.
-        let Some(waiting) = store.listen(queue)? else {
-            if when_free(&is_so).await? {
-                return Ok(());
-            }
-            tokio::time::sleep(POLL.min(recheck)).await;
-            continue;
-        };
-        // Whoever has the queue's short lock may only be reading, which is not told as a change: so
-        // the answer is waited for.
-        if waiting.unless(when_free(&is_so), recheck).await? {
-            return Ok(());
-        }
-    }
-}
-
 /// The names of the queues of this kind of which that is so, in order.
 async fn names_where(
     store: &Store,
@@ -183,16 +165,22 @@ async fn names_where(
 }
 
 #[async_trait]
-impl Backend for FileStore {
+impl Connect for Config {
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn backend::Store>> {
+        Ok(Arc::new(FileStore::open(&self, settings)?))
+    }
+}
+
+impl backend::Store for FileStore {
     fn scheme(&self) -> &'static str {
-        "file"
+        DESCRIPTOR.name
     }
 
     fn characteristics(&self) -> Characteristics {
         Characteristics {
             scope: Scope::Processes,
             liveness: Liveness::Process,
-            loss_detection: self.loss_detection(),
+            loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: Durability::NotApplicable,
             survives_power_loss: if self.config.durable { Durability::Yes } else { Durability::No },
             survives_failover: Durability::NotApplicable,
@@ -202,116 +190,5 @@ impl Backend for FileStore {
             max_plain_name: 200,
             min_ttl: None,
         }
-    }
-
-    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        let store = self.store_in_place()?;
-        let opened = tokio::time::timeout(SWEEPING, async {
-            while let Opened::MemberTaken = store.sessions.open(session)? {
-                tokio::time::sleep(BUSY).await;
-            }
-            Ok(None)
-        });
-        opened.await.unwrap_or_else(|_| {
-            let message = format!("another live process has the member id {:?}", session.member);
-            Err(Error::new(ErrorKind::MemberExists, "open", message))
-        })
-    }
-
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        let store = self.store();
-        if !store.is_in_place() || !store.sessions.is_in_place(session)? {
-            return Err(Error::lost("renew", LossReason::Revoked));
-        }
-        let mut gone = Vec::new();
-        for entry in held {
-            if !when_free(|| store.is_present(entry)).await? {
-                gone.push(entry.id.clone());
-            }
-        }
-        Ok(gone)
-    }
-
-    async fn close(&self, session: SessionId) -> Result<()> {
-        self.store().sessions.close(session)
-    }
-
-    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let entry = entry.clone();
-        self.change("enter", move |store| store.enter(&entry)).await
-    }
-
-    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let entry = entry.clone();
-        self.change("update", move |store| store.update(&entry, seq)).await
-    }
-
-    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let store = self.store();
-        when_free(|| store.leave(entry, seq)).await
-    }
-
-    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let store = self.store();
-        // Others take an entry for dead when its session's file is gone (contract S6).
-        if !store.sessions.is_in_place(entry.session)? {
-            return Err(Error::lost("position", LossReason::Revoked));
-        }
-        when_free(|| store.position(entry, seq)).await
-    }
-
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        recheck: Duration,
-    ) -> Result<()> {
-        let store = self.store();
-        let is_gone = || Some(store.blocks(entry, seq, waiter)?.map(|blocks| !blocks));
-        until(&store, &entry.queue, recheck, is_gone).await
-    }
-
-    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let store = self.store();
-        when_free(|| store.read(queue)).await
-    }
-
-    async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        let write = write.clone();
-        self.change("write", move |store| store.write(&write)).await
-    }
-
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        let store = self.store();
-        let is_another = || Some(store.revision(queue)?.map(|now| now != revision));
-        let changed = until(&store, queue, recheck, is_another);
-        tokio::time::timeout(recheck, changed).await.unwrap_or(Ok(()))
-    }
-
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        let store = self.store();
-        names_where(&store, kind, |key| store.has_value(key)).await
-    }
-
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let store = self.store();
-        names_where(&store, kind, |key| store.has_entry(key)).await
-    }
-
-    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
-        if self.config.durable {
-            return None;
-        }
-        self.store().enter(entry)
-    }
-
-    fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
-        self.store().leave(entry, seq)
-    }
-
-    fn close_now(&self, session: SessionId) {
-        // Closing the file, which happens anyway, would end it as well.
-        let _ = self.store().sessions.close(session);
     }
 }

@@ -3,21 +3,26 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
 use super::directory::{Directory, inode};
 use super::error::storage;
-use crate::backend::{NewSession, SessionId};
-use crate::error::{Error, ErrorKind, Result};
+use super::{BUSY, FileStore, when_free};
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key;
 
 /// How many leftovers of dead processes one opening clears away.
 const SWEEP: usize = 256;
+/// How long a sweep may have a member's file locked.
+const SWEEPING: Duration = Duration::from_millis(100);
 
 /// The sessions of this backend, and how to tell whether another's lives.
-pub(super) struct Sessions {
+pub(super) struct OpenSessions {
     /// One file per session, named by its id; locked as long as it lives.
     sessions: Directory,
     /// One file per member id in use, locked likewise.
@@ -35,14 +40,14 @@ struct Own {
     escaped: Arc<str>,
 }
 
-/// What [`Sessions::open`] came to.
+/// What [`OpenSessions::open`] came to.
 pub(super) enum Opened {
     Yes,
     /// Somebody has the member id; it may be a sweep that lets go in a moment.
     MemberTaken,
 }
 
-impl Sessions {
+impl OpenSessions {
     pub(super) fn new(root: &Directory) -> Result<Self> {
         Ok(Self {
             sessions: root.subdirectory("sessions")?,
@@ -150,6 +155,46 @@ impl Sessions {
 
     fn own(&self) -> MutexGuard<'_, HashMap<SessionId, Own>> {
         self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[async_trait]
+impl Sessions for FileStore {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let store = self.store_in_place()?;
+        let opened = tokio::time::timeout(SWEEPING, async {
+            while let Opened::MemberTaken = store.sessions.open(session)? {
+                tokio::time::sleep(BUSY).await;
+            }
+            Ok(None)
+        });
+        opened.await.unwrap_or_else(|_| {
+            let message = format!("another live process has the member id {:?}", session.member);
+            Err(Error::new(ErrorKind::MemberExists, "open", message))
+        })
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let store = self.store();
+        if !store.is_in_place() || !store.sessions.is_in_place(session)? {
+            return Err(Error::lost("renew", LossReason::Revoked));
+        }
+        let mut gone = Vec::new();
+        for entry in held {
+            if !when_free(|| store.is_present(entry)).await? {
+                gone.push(entry.id.clone());
+            }
+        }
+        Ok(gone)
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.store().sessions.close(session)
+    }
+
+    fn close_now(&self, session: SessionId) {
+        // Closing the file, which happens anyway, would end it as well.
+        let _ = self.store().sessions.close(session);
     }
 }
 

@@ -9,7 +9,7 @@ use super::config::Config;
 use super::directory::Directory;
 use super::log::{Record, Removed, Written};
 use super::queue::{self, Locked, QueueFile};
-use super::session::{Sessions, session_of};
+use super::session::{OpenSessions, session_of};
 use super::watch::{Waiting, Watcher};
 use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, SessionId,
@@ -30,7 +30,7 @@ const OPEN_FILES: usize = 256;
 pub(super) struct Store {
     root: Directory,
     queues: Directory,
-    pub(super) sessions: Sessions,
+    pub(super) sessions: OpenSessions,
     open: Mutex<HashMap<QueueKey, Arc<Mutex<QueueFile>>>>,
     watcher: Watcher,
     /// What is answered is on the disk.
@@ -46,7 +46,7 @@ impl Store {
         let root = Directory::open(config, namespace)?;
         Ok(Self {
             queues: root.subdirectory("queues")?,
-            sessions: Sessions::new(&root)?,
+            sessions: OpenSessions::new(&root)?,
             is_on_network: root.is_on_network()?,
             root,
             open: Mutex::default(),

@@ -15,7 +15,7 @@ use super::config::Config;
 use super::store::Store;
 use crate::backend::registry::Target;
 use crate::backend::{
-    Backend, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write,
+    self, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write,
 };
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
@@ -402,7 +402,7 @@ fn a_killed_writer_leaves_a_whole_value() {
     assert!(last > 0);
 }
 
-async fn backend(directory: &TempDir) -> Arc<dyn Backend> {
+async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
     let url =
         format!("file://{}?namespace=test&network_filesystem=allow", directory.path().display());
     let (target, settings) = Target::parse(&url, Default::default()).expect("a good URL");

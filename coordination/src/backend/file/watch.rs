@@ -7,15 +7,24 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
+use super::store::Store;
+use super::{FileStore, when_free};
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::Result;
+use crate::key::QueueKey;
+
 /// After a session's file was closed, its lock goes within this time.
 const UNLOCKING: Duration = Duration::from_millis(50);
 /// After the close of a session's file, until it is looked at again.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// How often to look when the system grants no inotify watch.
+const POLL: Duration = Duration::from_millis(50);
 
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,5 +224,52 @@ async fn distribute(shared: Weak<Shared>) {
             }
         }
         ready.clear_ready();
+    }
+}
+
+#[async_trait]
+impl Watching for FileStore {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let store = self.store();
+        let is_gone = || Some(store.blocks(entry, seq, waiter)?.map(|blocks| !blocks));
+        until(&store, &entry.queue, recheck, is_gone).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let store = self.store();
+        let is_another = || Some(store.revision(queue)?.map(|now| now != revision));
+        let changed = until(&store, queue, recheck, is_another);
+        tokio::time::timeout(recheck, changed).await.unwrap_or(Ok(()))
+    }
+}
+
+/// Waits until `is_so`, which is asked when the queue has changed, when a session has ended, and at least
+/// once in every `recheck`.
+async fn until(
+    store: &Store,
+    queue: &QueueKey,
+    recheck: Duration,
+    is_so: impl Fn() -> Option<Result<bool>>,
+) -> Result<()> {
+    loop {
+        // Listening starts anew each time: the queue's file may have been replaced.
+        let Some(waiting) = store.listen(queue)? else {
+            if when_free(&is_so).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL.min(recheck)).await;
+            continue;
+        };
+        // Whoever has the queue's short lock may only be reading, which is not told as a change: so
+        // the answer is waited for.
+        if waiting.unless(when_free(&is_so), recheck).await? {
+            return Ok(());
+        }
     }
 }

@@ -21,26 +21,25 @@
 //!
 //! The common ones.
 
+mod entries;
+mod session;
 mod store;
+mod values;
+mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
 
 use self::store::Store;
-use super::{
-    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
-};
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+#[cfg(coordination_internals)]
+use super::EntryRef;
+use crate::backend;
+use crate::backend::registry::{Connect, Descriptor};
+use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::key::QueueKey;
 use crate::url::Url;
-
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] = &[];
 
 /// What the URL says.
 pub(crate) struct Config {
@@ -63,19 +62,15 @@ impl Config {
     }
 }
 
-/// Somebody who listens to a queue, which may be empty; then nothing else keeps it.
-struct Listening<'a> {
-    store: &'a Store,
-    queue: &'a QueueKey,
-    channel: Option<watch::Receiver<u64>>,
-}
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        self.channel = None;
-        self.store.tidy(self.queue);
-    }
-}
+/// What is known of the store before it is asked.
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "memory",
+    options: &[],
+    namespace: |_| None,
+    loss_detection: LossDetection::Heartbeat,
+    is_in_process: true,
+    parse: |url| Ok(Box::new(Config::parse(url)?)),
+};
 
 /// The backend: a named store of this process.
 pub(crate) struct Memory {
@@ -120,16 +115,22 @@ impl Memory {
 }
 
 #[async_trait]
-impl Backend for Memory {
+impl Connect for Config {
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn backend::Store>> {
+        Ok(Arc::new(Memory::new(&self, settings)))
+    }
+}
+
+impl backend::Store for Memory {
     fn scheme(&self) -> &'static str {
-        "memory"
+        DESCRIPTOR.name
     }
 
     fn characteristics(&self) -> Characteristics {
         Characteristics {
             scope: Scope::Threads,
             liveness: Liveness::Process,
-            loss_detection: self.loss_detection(),
+            loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: Durability::NotApplicable,
             survives_power_loss: Durability::No,
             survives_failover: Durability::NotApplicable,
@@ -139,88 +140,5 @@ impl Backend for Memory {
             max_plain_name: usize::MAX,
             min_ttl: None,
         }
-    }
-
-    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        self.store.open(session).map(|()| None)
-    }
-
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.store.renew(session, held)
-    }
-
-    async fn close(&self, session: SessionId) -> Result<()> {
-        self.store.close(session);
-        Ok(())
-    }
-
-    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        self.store.enter(entry)
-    }
-
-    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        Ok(self.store.update(entry, seq))
-    }
-
-    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
-        self.store.leave(entry);
-        Ok(())
-    }
-
-    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        Ok(self.store.position(entry, seq))
-    }
-
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        _seq: u64,
-        waiter: Mode,
-        _recheck: Duration,
-    ) -> Result<()> {
-        // No notification is ever lost here: the entry itself is what is listened to.
-        if let Some(mut alive) = self.store.listen(entry, waiter) {
-            // Updated, or dropped with the entry: callers look again.
-            let _ = alive.changed().await;
-        }
-        Ok(())
-    }
-
-    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        Ok(self.store.read(queue))
-    }
-
-    async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        Ok(self.store.write(write))
-    }
-
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        let mut listening = Listening { store: &self.store, queue, channel: None };
-        let channel = listening.channel.insert(self.store.listen_to_queue(queue));
-        // The sender goes with the store, which is held here.
-        let moved = channel.wait_for(|now| *now != revision);
-        let _ = tokio::time::timeout(recheck, moved).await;
-        Ok(())
-    }
-
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        Ok(self.store.names(kind))
-    }
-
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        Ok(self.store.queues(kind))
-    }
-
-    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
-        Some(self.store.enter(entry))
-    }
-
-    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
-        self.store.leave(entry);
-        Some(Ok(()))
-    }
-
-    fn close_now(&self, session: SessionId) {
-        self.store.close(session);
     }
 }

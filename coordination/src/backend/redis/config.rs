@@ -12,10 +12,6 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 /// The longest lease there is: a server that is up for longer has nothing left of before.
 const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] =
-    &["sentinel", "quarantine", "db", "ca", "cert", "key", "server_name", "password_file"];
-
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {

@@ -1,13 +1,115 @@
-//! Which queues have entries: by what the live sessions have.
+//! Entries: one script for each step.
 
-use super::Redis;
-use super::script::{Call, Script};
-use crate::backend::stored::queue_name;
-use crate::error::Result;
+use std::time::{Duration, Instant};
 
-impl Redis {
-    /// The names of the queues of this kind that have an entry, in order.
-    pub(super) async fn names_of_queues(&self, kind: &str) -> Result<Vec<String>> {
+use async_trait::async_trait;
+
+use super::entry::entry_of;
+use super::reads::revision_of;
+use super::script::{Answer, Call, Script};
+use super::values::{Kept, value_of};
+use super::watch::{Wait, word_for};
+use super::{Redis, queue_path};
+use crate::backend::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::{
+    Blocker, Clock, Entries, EntryId, EntryRef, Listing, Mode, NewEntry, Position,
+};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+#[async_trait]
+impl Entries for Redis {
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        let epoch = self.epoch();
+        let call = Call::new("enter", Script::Enter)
+            .of(entry.session)
+            .with(queue_path(&entry.place.queue))
+            .with(entry.place.id.as_str())
+            .with(word_for(entry.mode))
+            .with(self.text(entry)?)
+            .quarantined(self.quarantine);
+        let mut answer = self.connections.call(&call).await?;
+        self.standing(entry, epoch, &mut answer)
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let call = Call::new("update", Script::Update)
+            .of(entry.session)
+            .with(queue_path(&entry.place.queue))
+            .with(entry.place.id.as_str())
+            .with(word_for(entry.mode))
+            .with(self.text(entry)?)
+            .with_number(seq)
+            .quarantined(self.quarantine);
+        let answer = self.connections.call(&call).await?;
+        if answer.status == "exclusive" {
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        // As another mode it may wait for another.
+        self.waits_for(&entry.place.id, None);
+        Ok(answer.is_ok())
+    }
+
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let call = Call::new("leave", Script::Leave);
+        let call = match self.sessions.owner(&entry.id) {
+            Some(session) => call.of(session),
+            None => call.with("").with(""),
+        };
+        let call = call
+            .with(queue_path(&entry.queue))
+            .with(entry.id.as_str())
+            .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
+        self.connections.call(&call).await?;
+        if let Some(wait) = self.entries.left(&entry.id) {
+            self.hub.forget(&wait);
+        }
+        Ok(())
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let queue = queue_path(&entry.place.queue);
+        // Told by whoever left, as of that moment, of this entry under its own live session.
+        if self.hub.take_turn(&queue, seq) {
+            self.waits_for(&entry.place.id, None);
+            return Ok(Some(Position { seq, blocker: None }));
+        }
+        let epoch = self.epoch();
+        let call = Call::new("position", Script::Position)
+            .with(entry.session.to_string())
+            .with(queue)
+            .with(entry.place.id.as_str())
+            .with(word_for(entry.mode))
+            .with_number(seq)
+            .quarantined(self.quarantine);
+        let mut answer = self.connections.call(&call).await?;
+        answer.is_ok().then(|| self.standing(entry, epoch, &mut answer)).transpose()
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let path = queue_path(queue);
+        let count = self.hub.count(&path, self.epoch());
+        let call =
+            Call::new("list", Script::Read).with(path).with(queue.kind()).with(queue.encoded());
+        let mut answer = self.connections.call(&call).await?;
+        let now = Duration::from_micros(answer.natural()?);
+        let epoch = answer.natural()?;
+        let left = u64::try_from(answer.number()?).ok();
+        let value = value_of(queue, &mut answer)?.map(Kept::into_value);
+        let clock = Some(Clock { epoch, now });
+        let mut listing = Listing { value, clock, ..Listing::default() };
+        while !answer.is_at_end() {
+            listing.entries.push(entry_of(queue, &mut answer)?);
+        }
+        listing.entries.sort_unstable_by_key(|entry| entry.seq);
+        listing.revision = revision_of(&listing);
+        let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
+        self.reads.note(queue, listing.revision, count, expires);
+        Ok(listing)
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
         let call = Call::new("list", Script::Queues).with(kind);
         let mut answer = self.connections.call(&call).await?;
         let mut names = Vec::new();
@@ -17,5 +119,38 @@ impl Redis {
         }
         names.sort_unstable();
         Ok(names)
+    }
+}
+
+impl Redis {
+    /// What the answer says of where an entry stands. From here on its blocker's end is told to us.
+    fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
+        let queue = &entry.place.queue;
+        let seq = answer.natural()?;
+        let Some(id) = answer.optional_text()? else {
+            self.waits_for(&entry.place.id, None);
+            return Ok(Position { seq, blocker: None });
+        };
+        let before = answer.natural()?;
+        let left = Duration::from_micros(answer.natural()?);
+        // The entry stands there all the same.
+        let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
+        named.map_err(|error| error.with_effect(Effect::Unknown))?;
+        let shared = entry.mode == Mode::Shared;
+        let wait = Wait { queue: queue_path(queue), seq: before, shared };
+        self.hub.expect(&wait, self.known(epoch, left));
+        self.waits_for(&entry.place.id, Some(wait));
+        Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
+    }
+
+    fn waits_for(&self, id: &EntryId, wait: Option<Wait>) {
+        let before = self.entries.waits_for(id, wait.clone());
+        if let Some(before) = before.filter(|before| Some(before) != wait.as_ref()) {
+            self.hub.forget(&before);
+        }
+    }
+
+    fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
+        StoredEntry::new(entry, self.entries.since_ms(&entry.place.id)).to_bytes()
     }
 }

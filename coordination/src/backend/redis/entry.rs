@@ -45,14 +45,14 @@ fn mode_of(word: &str) -> Result<Mode> {
 
 /// Our own entries, from before they are entered until they have left.
 #[derive(Default)]
-pub(super) struct Entries(Mutex<HashMap<EntryId, Own>>);
+pub(super) struct OwnEntries(Mutex<HashMap<EntryId, Own>>);
 
 struct Own {
     since_ms: u64,
     waits_for: Option<Wait>,
 }
 
-impl Entries {
+impl OwnEntries {
     /// When it was first entered, in milliseconds of UNIX time: now, if that was never tried.
     pub(super) fn since_ms(&self, id: &EntryId) -> u64 {
         let mut entries = self.entries();

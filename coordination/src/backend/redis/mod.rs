@@ -65,36 +65,50 @@ mod values;
 mod watch;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use self::client::Connections;
-use self::config::Quarantine;
-pub(crate) use self::config::{Config, OPTIONS};
-use self::entry::{Entries, entry_of};
-use self::reads::{Reads, revision_of};
-use self::script::{Answer, Call, Script};
+use self::config::{Config, Quarantine};
+use self::entry::OwnEntries;
+use self::reads::Reads;
 use self::server::Server;
-use self::session::Sessions;
-use self::values::{Kept, value_of};
-use self::watch::{Hub, Wait, word_for};
-use super::stored::{StoredEntry, check_name};
-use super::{
-    Backend, Blocker, Clock, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
-    SessionId, Write,
-};
+use self::session::OpenSessions;
+use self::watch::Hub;
+use super::{SessionId, Store};
+use crate::backend::registry::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::key::QueueKey;
+use crate::url::UrlOption;
+
+/// What is known of the store before it is asked.
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "redis",
+    options: &[
+        UrlOption::shown("sentinel"),
+        UrlOption::shown("quarantine"),
+        UrlOption::shown("db"),
+        UrlOption::hidden("ca"),
+        UrlOption::hidden("cert"),
+        UrlOption::hidden("key"),
+        UrlOption::shown("server_name"),
+        UrlOption::hidden("password_file"),
+    ],
+    namespace: |_| None,
+    loss_detection: LossDetection::Heartbeat,
+    is_in_process: false,
+    parse: |url| Ok(Box::new(Config::parse(url)?)),
+};
 
 /// The backend: a namespace of a server.
 pub(crate) struct Redis {
     connections: Arc<Connections>,
     hub: Arc<Hub>,
-    sessions: Sessions,
-    entries: Entries,
+    sessions: OpenSessions,
+    entries: OwnEntries,
     reads: Reads,
     /// As it was found at first.
     server: Server,
@@ -106,7 +120,7 @@ pub(crate) struct Redis {
 
 impl Redis {
     /// Connects, and asks who answers.
-    pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
+    async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
         let base = format!("{{{}}}:", settings.namespace);
         let client = SessionId::random().to_string();
@@ -117,46 +131,15 @@ impl Redis {
             Arc::new(Connections::new(config, settings, patience, clock, Arc::clone(&hub)));
         let server = connections.greet().await?;
         Ok(Self {
-            sessions: Sessions::new(client),
+            sessions: OpenSessions::new(client),
             connections,
             hub,
-            entries: Entries::default(),
+            entries: OwnEntries::default(),
             reads: Reads::default(),
             server,
             quarantine,
             patience,
         })
-    }
-
-    /// What the answer says of where an entry stands. From here on its blocker's end is told to us.
-    fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
-        let queue = &entry.place.queue;
-        let seq = answer.natural()?;
-        let Some(id) = answer.optional_text()? else {
-            self.waits_for(&entry.place.id, None);
-            return Ok(Position { seq, blocker: None });
-        };
-        let before = answer.natural()?;
-        let left = Duration::from_micros(answer.natural()?);
-        // The entry stands there all the same.
-        let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
-        named.map_err(|error| error.with_effect(Effect::Unknown))?;
-        let shared = entry.mode == Mode::Shared;
-        let wait = Wait { queue: queue_path(queue), seq: before, shared };
-        self.hub.expect(&wait, self.known(epoch, left));
-        self.waits_for(&entry.place.id, Some(wait));
-        Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
-    }
-
-    fn waits_for(&self, id: &EntryId, wait: Option<Wait>) {
-        let before = self.entries.waits_for(id, wait.clone());
-        if let Some(before) = before.filter(|before| Some(before) != wait.as_ref()) {
-            self.hub.forget(&before);
-        }
-    }
-
-    fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
-        StoredEntry::new(entry, self.entries.since_ms(&entry.place.id)).to_bytes()
     }
 
     fn epoch(&self) -> u64 {
@@ -165,16 +148,22 @@ impl Redis {
 }
 
 #[async_trait]
-impl Backend for Redis {
+impl Connect for Config {
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Redis::connect(*self, settings).await?))
+    }
+}
+
+impl Store for Redis {
     fn scheme(&self) -> &'static str {
-        "redis"
+        DESCRIPTOR.name
     }
 
     fn characteristics(&self) -> Characteristics {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
-            loss_detection: self.loss_detection(),
+            loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: self.server.survives_restart(),
             survives_power_loss: self.server.survives_restart(),
             // Replication is asynchronous.
@@ -185,142 +174,6 @@ impl Backend for Redis {
             max_plain_name: 200,
             min_ttl: None,
         }
-    }
-
-    fn loss_detection(&self) -> LossDetection {
-        LossDetection::Heartbeat
-    }
-
-    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        self.sessions.open(&self.connections, session).await.map(Some)
-    }
-
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        let gone = self.sessions.renew(&self.connections, session, held).await?;
-        self.sessions.settle(&self.connections, session, || self.entries.of(session)).await?;
-        Ok(gone)
-    }
-
-    async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever the server says: nothing of it is waited for any more.
-        self.entries.all_left(session).iter().for_each(|wait| self.hub.forget(wait));
-        self.sessions.close(&self.connections, session).await
-    }
-
-    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let epoch = self.epoch();
-        let call = Call::new("enter", Script::Enter)
-            .of(entry.session)
-            .with(queue_path(&entry.place.queue))
-            .with(entry.place.id.as_str())
-            .with(word_for(entry.mode))
-            .with(self.text(entry)?)
-            .quarantined(self.quarantine);
-        let mut answer = self.connections.call(&call).await?;
-        self.standing(entry, epoch, &mut answer)
-    }
-
-    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let call = Call::new("update", Script::Update)
-            .of(entry.session)
-            .with(queue_path(&entry.place.queue))
-            .with(entry.place.id.as_str())
-            .with(word_for(entry.mode))
-            .with(self.text(entry)?)
-            .with_number(seq)
-            .quarantined(self.quarantine);
-        let answer = self.connections.call(&call).await?;
-        if answer.status == "exclusive" {
-            let message = "a shared entry cannot become exclusive";
-            return Err(Error::new(ErrorKind::Unsupported, "update", message));
-        }
-        // As another mode it may wait for another.
-        self.waits_for(&entry.place.id, None);
-        Ok(answer.is_ok())
-    }
-
-    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let call = Call::new("leave", Script::Leave);
-        let call = match self.sessions.owner(&entry.id) {
-            Some(session) => call.of(session),
-            None => call.with("").with(""),
-        };
-        let call = call
-            .with(queue_path(&entry.queue))
-            .with(entry.id.as_str())
-            .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
-        self.connections.call(&call).await?;
-        if let Some(wait) = self.entries.left(&entry.id) {
-            self.hub.forget(&wait);
-        }
-        Ok(())
-    }
-
-    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let queue = queue_path(&entry.place.queue);
-        // Told by whoever left, as of that moment, of this entry under its own live session.
-        if self.hub.take_turn(&queue, seq) {
-            self.waits_for(&entry.place.id, None);
-            return Ok(Some(Position { seq, blocker: None }));
-        }
-        let epoch = self.epoch();
-        let call = Call::new("position", Script::Position)
-            .with(entry.session.to_string())
-            .with(queue)
-            .with(entry.place.id.as_str())
-            .with(word_for(entry.mode))
-            .with_number(seq)
-            .quarantined(self.quarantine);
-        let mut answer = self.connections.call(&call).await?;
-        answer.is_ok().then(|| self.standing(entry, epoch, &mut answer)).transpose()
-    }
-
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        recheck: Duration,
-    ) -> Result<()> {
-        self.wait_gone(entry, seq, waiter, recheck).await
-    }
-
-    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let path = queue_path(queue);
-        let count = self.hub.count(&path, self.epoch());
-        let call =
-            Call::new("list", Script::Read).with(path).with(queue.kind()).with(queue.encoded());
-        let mut answer = self.connections.call(&call).await?;
-        let now = Duration::from_micros(answer.natural()?);
-        let epoch = answer.natural()?;
-        let left = u64::try_from(answer.number()?).ok();
-        let value = value_of(queue, &mut answer)?.map(Kept::into_value);
-        let clock = Some(Clock { epoch, now });
-        let mut listing = Listing { value, clock, ..Listing::default() };
-        while !answer.is_at_end() {
-            listing.entries.push(entry_of(queue, &mut answer)?);
-        }
-        listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        listing.revision = revision_of(&listing);
-        let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
-        self.reads.note(queue, listing.revision, count, expires);
-        Ok(listing)
-    }
-
-    async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        self.write_value(write).await
-    }
-
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        self.wait_changed(queue, revision, recheck).await
-    }
-
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.names_of_values(kind).await
-    }
-
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.names_of_queues(kind).await
     }
 }
 

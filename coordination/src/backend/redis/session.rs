@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::client::Connections;
-use super::queue_path;
 use super::script::{Call, Script};
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId};
+use super::{Redis, queue_path};
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
@@ -17,7 +19,7 @@ const REMEMBERED: usize = 8;
 const BATCH: usize = 500;
 
 /// The sessions that this client opened.
-pub(super) struct Sessions {
+pub(super) struct OpenSessions {
     /// The channel on which their waiters are told.
     channel: String,
     /// The newest last.
@@ -26,7 +28,7 @@ pub(super) struct Sessions {
     settled: Mutex<Option<String>>,
 }
 
-impl Sessions {
+impl OpenSessions {
     pub(super) fn new(channel: String) -> Self {
         Self { channel, ours: Mutex::default(), settled: Mutex::default() }
     }
@@ -136,5 +138,24 @@ impl Sessions {
 
     fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
         self.ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[async_trait]
+impl Sessions for Redis {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.sessions.open(&self.connections, session).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let gone = self.sessions.renew(&self.connections, session, held).await?;
+        self.sessions.settle(&self.connections, session, || self.entries.of(session)).await?;
+        Ok(gone)
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        // Whatever the server says: nothing of it is waited for any more.
+        self.entries.all_left(session).iter().for_each(|wait| self.hub.forget(wait));
+        self.sessions.close(&self.connections, session).await
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! What is kept is the version, a blank, and the text.
 
+use async_trait::async_trait;
+
 use super::script::{Answer, Call, Script, corrupt};
 use super::{Redis, queue_path};
 use crate::backend::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Value, Write};
+use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -40,8 +42,9 @@ pub(super) fn value_of(queue: &QueueKey, answer: &mut Answer) -> Result<Option<K
     Kept::read(&kept).map(Some)
 }
 
-impl Redis {
-    pub(super) async fn write_value(&self, write: &Write) -> Result<Option<u64>> {
+#[async_trait]
+impl Values for Redis {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
         // Under a session, so that a call that was given up is known by its connection when it comes.
@@ -72,8 +75,7 @@ impl Redis {
         Ok(kept.filter(|kept| kept.stored.id == write.id).map(|kept| kept.version))
     }
 
-    /// The names of the queues of this kind that have a value, in order.
-    pub(super) async fn names_of_values(&self, kind: &str) -> Result<Vec<String>> {
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         let call = Call::new("list", Script::Names).with(kind);
         let mut answer = self.connections.call(&call).await?;
         let mut names = Vec::new();

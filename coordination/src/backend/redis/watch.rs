@@ -10,10 +10,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use redis::Value;
 use tokio::sync::watch;
 
-use crate::backend::Mode;
+use super::reads::Read;
+use super::script::{Call, Script};
+use super::{Redis, queue_path};
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// An end that is looked for at its very moment may not have come yet.
+const LITTLE: Duration = Duration::from_millis(2);
 
 /// How long a channel is listened to without a listener, at least.
 const LINGER: Duration = Duration::from_secs(1);
@@ -320,5 +329,97 @@ pub(super) fn is_shared(word: &str) -> Option<bool> {
         "shared" => Some(true),
         "exclusive" => Some(false),
         _ => None,
+    }
+}
+
+#[async_trait]
+impl Watching for Redis {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let queue = queue_path(&entry.queue);
+        let wait = Wait { queue: queue.clone(), seq, shared: waiter == Mode::Shared };
+        let mut waiting = self.hub.wait(wait);
+        let mut epochs = self.connections.epochs();
+        // Otherwise the server does not know that we wait for this one.
+        let is_expected = waiting.known.is_some();
+        let mut following = None;
+        loop {
+            let epoch = *epochs.borrow_and_update();
+            let until = match waiting.known.take().filter(|known| known.epoch == epoch) {
+                Some(known) => known.until,
+                None => {
+                    if !is_expected {
+                        following = Some(self.in_time(self.connections.follow(&queue)).await?);
+                    }
+                    let look = self.look(&queue, entry, seq, waiter, following.is_some());
+                    match self.in_time(look).await? {
+                        Some(left) => Instant::now() + left,
+                        None => return Ok(()),
+                    }
+                }
+            };
+            let until = until.min(Instant::now() + recheck) + LITTLE;
+            tokio::select! {
+                biased;
+                () = waiting.over() => return Ok(()),
+                _ = epochs.changed() => {}
+                () = tokio::time::sleep_until(until.into()) => {}
+            }
+            drop(following.take());
+        }
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let mut epochs = self.connections.epochs();
+        let mut following = self.in_time(self.connections.follow(&queue_path(queue))).await?;
+        let Some(Read { count: Some(count), expires, .. }) = self.reads.of(queue, revision) else {
+            // Something may have been missed: the caller reads again, and by then we listen.
+            return Ok(());
+        };
+        let limit = Instant::now() + recheck;
+        let limit = expires.map_or(limit, |expires| limit.min(expires + LITTLE));
+        tokio::select! {
+            biased;
+            () = following.other_than(count) => {}
+            _ = epochs.changed() => {}
+            () = tokio::time::sleep_until(limit.into()) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Redis {
+    /// How long the entry has its lease yet; `None`: it does not block the waiter.
+    async fn look(
+        &self,
+        queue: &str,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        listens: bool,
+    ) -> Result<Option<Duration>> {
+        let call = Call::new("watch", Script::Look)
+            .with(queue)
+            .with(entry.id.as_str())
+            .with_number(seq)
+            .with(word_for(waiter))
+            .with(if listens { "1" } else { "" });
+        let mut answer = self.connections.call(&call).await?;
+        answer.is_ok().then(|| answer.natural().map(Duration::from_micros)).transpose()
+    }
+
+    /// What the server said of what blocks, as of this connection.
+    pub(super) fn known(&self, epoch: u64, left: Duration) -> Known {
+        Known { epoch, until: Instant::now() + left }
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
+        tokio::time::timeout(self.patience, work).await.unwrap_or_else(|_| Err(late()))
     }
 }

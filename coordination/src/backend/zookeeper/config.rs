@@ -6,9 +6,6 @@ use crate::url::{Host, Secret, Url};
 
 const DEFAULT_PORT: u16 = 2181;
 
-/// The options beyond the common ones.
-pub(crate) const OPTIONS: &[&str] = &["ca", "cert", "key", "password_file", "acl", "nodes"];
-
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {

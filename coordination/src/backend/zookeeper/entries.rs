@@ -1,37 +1,44 @@
 //! Entries: made, found, read and removed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
+use async_trait::async_trait;
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult};
 
 use super::client::{Connection, Found};
+use super::entry::{entry_of, mode_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::places::{Made, Place};
 use super::reads::{Age, Written};
 use super::tree::Making;
 use super::{Zookeeper, values};
-use crate::backend::stored::{StoredEntry, check_name};
-use crate::backend::{Blocker, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::backend::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::key::QueueKey;
+use crate::key::{self, QueueKey};
 
 /// How many nodes a shared entry reads at first of those that may block it.
 const FIRST: usize = 2;
 /// How often a queue is read again that changes while it is read.
 const READS: usize = 8;
-/// How many nodes are read at once: a request may have a megabyte, a path 500 bytes and more.
+/// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
 const BATCH: usize = 1024;
+/// How many queues are looked at together for their names.
+const QUEUES: usize = 32;
+/// How many entries of a queue are read for its name: all, where the first has left meanwhile or is another library's.
+const LIMITS: [usize; 2] = [1, usize::MAX];
 
 /// A sequence number for a transaction's.
 pub(super) fn number(transaction: i64) -> u64 {
     u64::try_from(transaction).unwrap_or_default()
 }
 
-impl Zookeeper {
-    pub(super) async fn enter_queue(&self, entry: &NewEntry) -> Result<Position> {
+#[async_trait]
+impl Entries for Zookeeper {
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let connection = self.sessions.of("enter", entry.session)?;
         let (since_ms, before) = self.places.begin(entry);
         if let Some(before) = before {
@@ -66,6 +73,84 @@ impl Zookeeper {
         Ok(Position { seq: made.seq, blocker })
     }
 
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let Some(Place { mode, since_ms, node, .. }) = self.places.find(&entry.place.id) else {
+            return Ok(false);
+        };
+        if mode == Mode::Shared && entry.mode == Mode::Exclusive {
+            // Its name says that it is shared; and others may hold beside it.
+            let message = "a shared entry cannot become exclusive";
+            return Err(Error::new(ErrorKind::Unsupported, "update", message));
+        }
+        let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
+        let connection = self.sessions.of("update", entry.session)?;
+        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let queue = self.tree.queue(&entry.place.queue);
+        let written = connection.raw_call("update", |client| async move {
+            let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+            let mut writer = client.new_multi_writer();
+            writer.add_set_data(&made.path, &data, None)?;
+            // Whoever looks at the queue goes by that: see `reads.rs`.
+            writer.add_set_data(&queue, name.as_bytes(), None)?;
+            Ok(writer.commit().await?)
+        });
+        match written.await? {
+            Ok(results) => Ok(owner_in(results.first()) == Some(connection.owner())),
+            Err(ZooKeeperError::NoNode) => Ok(false),
+            Err(error) => Err(from_zookeeper("update", &error)),
+        }
+    }
+
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
+        let queue = self.tree.queue(&entry.queue);
+        let Some(place) = self.places.find(&entry.id) else {
+            let name = self.style.name(&entry.id);
+            if self.style.read(&name).is_none() {
+                // Ours: it has left before, or its session is over.
+                return Ok(());
+            }
+            let path = format!("{queue}/{name}");
+            let deleting =
+                |connection: Arc<Connection>| async move { delete(&connection, &path).await };
+            return self.sessions.outside("leave", deleting).await;
+        };
+        let connection = self.sessions.of("leave", place.session)?;
+        let path = match place.node {
+            Some(made) => Some(made.path),
+            // Whether it was made is not known: what was sent before is through by this answer.
+            None => {
+                let name = self.listed(&connection, "leave", entry).await?;
+                name.map(|name| format!("{queue}/{name}"))
+            }
+        };
+        if let Some(path) = path {
+            delete(&connection, &path).await?;
+        }
+        self.places.remove(&entry.id);
+        Ok(())
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let made = self.places.find(&entry.place.id).and_then(|place| place.node);
+        let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
+        let connection = self.sessions.of("position", entry.session)?;
+        self.position_of(&connection, entry, &made).await
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let list = |connection: Arc<Connection>| async move { self.list(&connection, queue).await };
+        self.sessions.outside("list", list).await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        let list = |connection: Arc<Connection>| async move {
+            self.names_of_queues(&connection, kind).await
+        };
+        self.sessions.outside("list", list).await
+    }
+}
+
+impl Zookeeper {
     /// Makes an entry's node, and what it needs above, and lists its siblings, all sent before the first answer.
     ///
     /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
@@ -116,7 +201,7 @@ impl Zookeeper {
             async move { client.check_stat(&path).await }
         };
         let found = connection.call("enter", look).await?;
-        // Contract R3: never an entry of another session.
+        // `R3`: never an entry of another session.
         let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
         Ok(own.map(|stat| {
             let made = Made { path, number, seq: self::number(stat.czxid) };
@@ -137,28 +222,6 @@ impl Zookeeper {
         let children = fresh_children(connection, operation, &queue).await?;
         let is_it = |child: &String| child.starts_with(&name) && self.style.read(child).is_some();
         Ok(children.into_iter().find(is_it))
-    }
-
-    pub(super) async fn position_of(
-        &self,
-        connection: &Connection,
-        entry: &NewEntry,
-        made: &Made,
-    ) -> Result<Option<Position>> {
-        let queue = self.tree.queue(&entry.place.queue);
-        let listing = connection
-            .raw_call("position", |client| async move { client.list_children(&queue).await });
-        let children = match listing.await? {
-            Err(ZooKeeperError::NoNode) => return Ok(None),
-            listed => listed.map_err(|error| from_zookeeper("position", &error))?,
-        };
-        // Its name is enough: no other node was ever called like it, and it goes with its session.
-        let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
-        if !children.iter().any(|child| child == name) {
-            return Ok(None);
-        }
-        let blocker = self.blocker(connection, entry, made.number, &children).await?;
-        Ok(Some(Position { seq: made.seq, blocker }))
     }
 
     /// What blocks the entry with this number, by the names of its siblings and, where they do not tell, their data.
@@ -227,64 +290,29 @@ impl Zookeeper {
         node.is_none_or(|node| mode_of(node, StoredEntry::read(data).as_ref()).blocks(mode))
     }
 
-    pub(super) async fn update_entry(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let Some(Place { mode, since_ms, node, .. }) = self.places.find(&entry.place.id) else {
-            return Ok(false);
-        };
-        if mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Its name says that it is shared; and others may hold beside it.
-            let message = "a shared entry cannot become exclusive";
-            return Err(Error::new(ErrorKind::Unsupported, "update", message));
-        }
-        let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
-        let connection = self.sessions.of("update", entry.session)?;
-        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+    async fn position_of(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        made: &Made,
+    ) -> Result<Option<Position>> {
         let queue = self.tree.queue(&entry.place.queue);
-        let written = connection.raw_call("update", |client| async move {
-            let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
-            let mut writer = client.new_multi_writer();
-            writer.add_set_data(&made.path, &data, None)?;
-            // Whoever looks at the queue goes by that: see `reads.rs`.
-            writer.add_set_data(&queue, name.as_bytes(), None)?;
-            Ok(writer.commit().await?)
-        });
-        match written.await? {
-            Ok(results) => Ok(owner_in(results.first()) == Some(connection.owner())),
-            Err(ZooKeeperError::NoNode) => Ok(false),
-            Err(error) => Err(from_zookeeper("update", &error)),
+        let listing = connection
+            .raw_call("position", |client| async move { client.list_children(&queue).await });
+        let children = match listing.await? {
+            Err(ZooKeeperError::NoNode) => return Ok(None),
+            listed => listed.map_err(|error| from_zookeeper("position", &error))?,
+        };
+        // Its name is enough: no other node was ever called like it, and it goes with its session.
+        let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
+        if !children.iter().any(|child| child == name) {
+            return Ok(None);
         }
+        let blocker = self.blocker(connection, entry, made.number, &children).await?;
+        Ok(Some(Position { seq: made.seq, blocker }))
     }
 
-    pub(super) async fn leave_queue(&self, entry: &EntryRef) -> Result<()> {
-        let queue = self.tree.queue(&entry.queue);
-        let Some(place) = self.places.find(&entry.id) else {
-            let name = self.style.name(&entry.id);
-            if self.style.read(&name).is_none() {
-                // Ours: it has left before, or its session is over.
-                return Ok(());
-            }
-            let path = format!("{queue}/{name}");
-            let deleting =
-                |connection: Arc<Connection>| async move { delete(&connection, &path).await };
-            return self.sessions.outside("leave", deleting).await;
-        };
-        let connection = self.sessions.of("leave", place.session)?;
-        let path = match place.node {
-            Some(made) => Some(made.path),
-            // Whether it was made is not known: what was sent before is through by this answer.
-            None => {
-                let name = self.listed(&connection, "leave", entry).await?;
-                name.map(|name| format!("{queue}/{name}"))
-            }
-        };
-        if let Some(path) = path {
-            delete(&connection, &path).await?;
-        }
-        self.places.remove(&entry.id);
-        Ok(())
-    }
-
-    pub(super) async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
+    async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
         let begun = self.watches.told(queue);
         let parent = self.tree.queue(queue);
         let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
@@ -352,7 +380,58 @@ impl Zookeeper {
         let Some(age) = look.age else { return Ok(Vec::new()) };
         let updated = look.updated.as_deref().unwrap_or_default();
         let is_entry = |name: &str| self.style.read(name).is_some();
-        self.entries.look(queue, age, updated, fresh, &look.names, is_entry)
+        self.reads.look(queue, age, updated, fresh, &look.names, is_entry)
+    }
+
+    /// The names of the queues of this kind that have an entry, in order.
+    async fn names_of_queues(&self, connection: &Connection, kind: &str) -> Result<Vec<String>> {
+        let above = self.tree.queues(kind);
+        let queues = fresh_children(connection, "list", &above).await?;
+        let (mut hashed, mut plain): (Vec<_>, Vec<_>) =
+            queues.into_iter().partition(|queue| key::is_hashed(queue));
+        // No queue of ours has what stands under any other name.
+        plain.retain(|queue| queue_name(queue, b"").is_some());
+        let entries = self.entries_below(connection, &above, &plain).await?;
+        let used = plain.iter().zip(entries).filter(|(_, entries)| !entries.is_empty());
+        let mut names: Vec<_> = used.filter_map(|(queue, _)| queue_name(queue, b"")).collect();
+        for limit in LIMITS {
+            let entries = self.entries_below(connection, &above, &hashed).await?;
+            let mut nodes = Vec::new();
+            for (queue, entries) in hashed.iter().zip(&entries) {
+                let path = |entry| (queue.clone(), format!("{above}/{queue}/{entry}"));
+                nodes.extend(entries.iter().take(limit).map(path));
+            }
+            let mut unknown: BTreeSet<_> = nodes.iter().map(|(queue, _)| queue.clone()).collect();
+            for batch in nodes.chunks(QUEUES) {
+                let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
+                let (_, found) = connection.read("list", None, &paths).await?;
+                for ((queue, _), found) in batch.iter().zip(found) {
+                    if let Some(name) = found.and_then(|found| queue_name(queue, &found.data)) {
+                        unknown.remove(queue);
+                        names.push(name);
+                    }
+                }
+            }
+            hashed = unknown.into_iter().collect();
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The names of the nodes of these queues' entries. An empty queue has a node until the server removes it.
+    async fn entries_below(
+        &self,
+        connection: &Connection,
+        above: &str,
+        queues: &[String],
+    ) -> Result<Vec<Vec<String>>> {
+        let paths: Vec<_> = queues.iter().map(|queue| format!("{above}/{queue}")).collect();
+        let mut listed = connection.children_of("list", &paths, QUEUES).await?;
+        for children in &mut listed {
+            children.retain(|child| self.style.read(child).is_some());
+        }
+        Ok(listed)
     }
 }
 
@@ -416,22 +495,4 @@ async fn delete(connection: &Connection, path: &str) -> Result<()> {
         Ok(()) | Err(ZooKeeperError::NoNode) => Ok(()),
         Err(error) => Err(from_zookeeper("leave", &error)),
     }
-}
-
-/// One that was downgraded keeps its name, and its data says that it is shared.
-fn mode_of(node: Node<'_>, stored: Option<&StoredEntry>) -> Mode {
-    match stored {
-        Some(stored) if node.mode == Mode::Exclusive => stored.mode(),
-        _ => node.mode,
-    }
-}
-
-/// The entry of a node with this data.
-pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) -> Entry {
-    let stored = StoredEntry::read(data);
-    let mode = mode_of(node, stored.as_ref());
-    let since = stored.as_ref().and_then(StoredEntry::since);
-    let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
-    let (member, data) = (member.into(), data.into());
-    Entry { id, seq: number(stat.czxid), member, since, mode, data }
 }

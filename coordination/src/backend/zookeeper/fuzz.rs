@@ -8,7 +8,8 @@ use proptest::test_runner::TestCaseResult;
 use zookeeper_client::Stat;
 
 use super::config::Style;
-use super::entries::{entry_of, number};
+use super::entries::number;
+use super::entry::entry_of;
 use super::greeting::shortest_lease;
 use super::values::value_of;
 use crate::backend::stored::StoredEntry;

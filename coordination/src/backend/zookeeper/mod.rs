@@ -12,12 +12,12 @@
 //! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
 //! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent
 //! watches, and read it once for each change: the names first, then the nodes that are new. What an entry says changes by
-//! an update only, which changes the node of the queue too: see `reads.rs`.
+//! an update only, which changes the node of the queue too: see `entries.rs`.
 //!
 //! A server that a client is connected to answers reads by itself, and hears late of what others have written: so a look
 //! at a whole queue begins with a `sync`. It also answers heartbeats before the leader, which ends sessions, has heard
 //! that the session lives. So heartbeats are writes, and each proves the one before it only: see
-//! [`proof_delay`](Backend::proof_delay).
+//! [`proof_delay`](Store::proof_delay).
 //!
 //! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>`, and so Tooz's locks, exclude us and are
 //! excluded. With `nodes=curator` exclusive locks do so with Curator's `InterProcessMutex` and Go's `zk.Lock`.
@@ -47,18 +47,17 @@
 mod client;
 mod config;
 mod entries;
+mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
 mod greeting;
 mod nodes;
 mod places;
-mod queues;
 mod reads;
 mod session;
 mod tree;
 mod values;
-mod wait;
 mod watch;
 
 use std::sync::Arc;
@@ -66,30 +65,45 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::client::{Connection, Connector};
-use self::config::Style;
-pub(crate) use self::config::{Config, OPTIONS};
+use self::client::Connector;
+use self::config::{Config, Style};
 use self::places::Places;
-use self::reads::Entries;
-use self::session::Sessions;
+use self::reads::Reads;
+use self::session::OpenSessions;
 use self::tree::Tree;
 use self::values::LastSeen;
 use self::watch::Watches;
-use super::{
-    Backend, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Write,
-};
+use crate::backend::Store;
+use crate::backend::registry::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::key::QueueKey;
+use crate::url::UrlOption;
+
+/// What is known of the store before it is asked.
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "zookeeper",
+    options: &[
+        UrlOption::hidden("ca"),
+        UrlOption::hidden("cert"),
+        UrlOption::hidden("key"),
+        UrlOption::hidden("password_file"),
+        UrlOption::shown("acl"),
+        UrlOption::shown("nodes"),
+    ],
+    namespace: Config::namespace,
+    loss_detection: LossDetection::Watch,
+    is_in_process: false,
+    parse: |url| Ok(Box::new(Config::parse(url)?)),
+};
 
 /// The backend: a namespace of an ensemble.
 pub(crate) struct Zookeeper {
-    sessions: Sessions,
+    sessions: OpenSessions,
     places: Arc<Places>,
     watches: Watches,
     seen: LastSeen,
-    entries: Entries,
+    reads: Reads,
     tree: Tree,
     style: Style,
     /// The shortest lease that the servers grant.
@@ -100,17 +114,17 @@ pub(crate) struct Zookeeper {
 
 impl Zookeeper {
     /// Asks who is there. The first session connects.
-    pub(crate) async fn connect(config: Config, settings: &Settings) -> Result<Self> {
+    async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = settings.heartbeat.min(settings.ttl / 6);
         // A ping waits for an answer within that time, and one may take as long as a call.
         let connector = Connector::new(&config, patience * 2)?;
         let shortest = greeting::greet(&config).await?;
         Ok(Self {
-            sessions: Sessions::new(connector),
+            sessions: OpenSessions::new(connector),
             places: Arc::default(),
             watches: Watches::default(),
             seen: LastSeen::default(),
-            entries: Entries::default(),
+            reads: Reads::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
             style: config.style,
             shortest,
@@ -120,16 +134,22 @@ impl Zookeeper {
 }
 
 #[async_trait]
-impl Backend for Zookeeper {
+impl Connect for Config {
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Zookeeper::connect(*self, settings).await?))
+    }
+}
+
+impl Store for Zookeeper {
     fn scheme(&self) -> &'static str {
-        "zookeeper"
+        DESCRIPTOR.name
     }
 
     fn characteristics(&self) -> Characteristics {
         Characteristics {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
-            loss_detection: self.loss_detection(),
+            loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: Durability::Yes,
             survives_power_loss: Durability::Yes,
             survives_failover: Durability::Yes,
@@ -141,84 +161,8 @@ impl Backend for Zookeeper {
         }
     }
 
-    fn loss_detection(&self) -> LossDetection {
-        LossDetection::Watch
-    }
-
     fn proof_delay(&self) -> Duration {
         // A leader asks its followers twice in a tick which sessions live. The shortest lease has two ticks.
         self.shortest / 4
-    }
-
-    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        self.sessions.open(session, &self.tree).await.map(Some)
-    }
-
-    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.sessions.renew(session).await.map(|()| Vec::new())
-    }
-
-    async fn close(&self, session: SessionId) -> Result<()> {
-        self.sessions.close(session).await?;
-        self.places.forget(session);
-        Ok(())
-    }
-
-    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        self.enter_queue(entry).await
-    }
-
-    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        self.update_entry(entry, seq).await
-    }
-
-    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
-        self.leave_queue(entry).await
-    }
-
-    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let made = self.places.find(&entry.place.id).and_then(|place| place.node);
-        let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
-        let connection = self.sessions.of("position", entry.session)?;
-        self.position_of(&connection, entry, &made).await
-    }
-
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        _seq: u64,
-        waiter: Mode,
-        recheck: Duration,
-    ) -> Result<()> {
-        self.wait_gone(entry, waiter, recheck).await
-    }
-
-    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let list = |connection: Arc<Connection>| async move { self.list(&connection, queue).await };
-        self.sessions.outside("list", list).await
-    }
-
-    async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        let write =
-            |connection: Arc<Connection>| async move { self.write_value(&connection, write).await };
-        self.sessions.outside("write", write).await
-    }
-
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        self.wait_changed(queue, revision, recheck).await
-    }
-
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        let list = |connection: Arc<Connection>| async move {
-            self.names_of_values(&connection, kind).await
-        };
-        self.sessions.outside("list", list).await
-    }
-
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let list = |connection: Arc<Connection>| async move {
-            self.names_of_queues(&connection, kind).await
-        };
-        self.sessions.outside("list", list).await
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use zookeeper_client::Stat;
 
 use crate::backend::Entry;
+use crate::error::Result;
 use crate::key::QueueKey;
 
 /// How many queues are remembered: forgetting one costs a look at it one read more.
@@ -16,7 +17,7 @@ const REMEMBERED: usize = 256;
 
 /// The entries of queues that were looked at.
 #[derive(Default)]
-pub(super) struct Entries(Mutex<HashMap<QueueKey, Known>>);
+pub(super) struct Reads(Mutex<HashMap<QueueKey, Known>>);
 
 /// When the node of a queue was as it was read, counted in updates of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Age {
     }
 }
 
-impl Entries {
+impl Reads {
     /// The entries of all nodes of a queue, or which of those that may be entries have to be read. `updated` is the one
     /// that was last; `fresh` was read at that age.
     pub(super) fn look(
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn what_was_not_updated_is_known() {
         let queue = QueueKey::new("group", "a", 10).expect("a valid name");
-        let entries = Entries::default();
+        let entries = Reads::default();
         let names = ["a", "b", "stranger"].map(str::to_owned);
         let at = |made, updates| Age { owner: 7, made, updates };
         // How many are known, or which are not.
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn what_has_left_is_forgotten() {
         let queue = QueueKey::new("group", "a", 10).expect("a valid name");
-        let entries = Entries::default();
+        let entries = Reads::default();
         let age = Age { owner: 7, made: 1, updates: i32::MAX };
         let all = ["0", "1", "2", "3", "4"];
         let names = all.map(str::to_owned);

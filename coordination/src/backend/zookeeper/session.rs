@@ -4,21 +4,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::task::JoinHandle;
 use zookeeper_client::{CreateMode, Error as ZooKeeperError};
 
+use super::Zookeeper;
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
 use super::tree::Tree;
-use crate::backend::{NewSession, SessionId};
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
 /// The sessions that are opening, open or closing, and which of them was opened last.
-pub(super) struct Sessions {
+pub(super) struct OpenSessions {
     connector: Arc<Connector>,
     state: Mutex<State>,
-    /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
+    /// OpenSessions that are being opened: a call that is repeated goes on where the one before was given up.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
 }
 
@@ -37,7 +39,7 @@ struct Open {
     member: Arc<str>,
 }
 
-impl Sessions {
+impl OpenSessions {
     pub(super) fn new(connector: Connector) -> Self {
         Self {
             connector: Arc::new(connector),
@@ -173,6 +175,23 @@ impl Sessions {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[async_trait]
+impl Sessions for Zookeeper {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.sessions.open(session, &self.tree).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        self.sessions.renew(session).await.map(|()| Vec::new())
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.sessions.close(session).await?;
+        self.places.forget(session);
+        Ok(())
     }
 }
 

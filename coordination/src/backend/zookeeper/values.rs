@@ -5,8 +5,9 @@
 //! the values of a kind, and every write is made on condition that this one is still as it was read.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use async_trait::async_trait;
 use zookeeper_client::{
     CreateMode, Error as ZooKeeperError, MultiWriteError, MultiWriteResult, Stat,
 };
@@ -16,7 +17,7 @@ use super::client::{Connection, Found};
 use super::entries::{fresh_children, number};
 use super::error::from_zookeeper;
 use crate::backend::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Value, Write};
+use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -84,12 +85,24 @@ impl LastSeen {
     }
 }
 
+#[async_trait]
+impl Values for Zookeeper {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let write =
+            |connection: Arc<Connection>| async move { self.write_value(&connection, write).await };
+        self.sessions.outside("write", write).await
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        let list = |connection: Arc<Connection>| async move {
+            self.names_of_values(&connection, kind).await
+        };
+        self.sessions.outside("list", list).await
+    }
+}
+
 impl Zookeeper {
-    pub(super) async fn write_value(
-        &self,
-        connection: &Connection,
-        write: &Write,
-    ) -> Result<Option<u64>> {
+    async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
         let mut seen = self.seen.take(&write.queue, write.expected);
         for _ in 0..LOOKS {
             let known = match seen.take() {
@@ -200,7 +213,7 @@ impl Zookeeper {
     }
 
     /// The names of the queues of this kind that have a value, in order.
-    pub(super) async fn names_of_values(
+    async fn names_of_values(
         &self,
         connection: &Connection,
         kind: &'static str,

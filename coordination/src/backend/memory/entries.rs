@@ -1,0 +1,45 @@
+//! Entries: all at once, on the caller's thread.
+
+use async_trait::async_trait;
+
+use super::Memory;
+use crate::backend::{Entries, EntryRef, Listing, NewEntry, Position};
+use crate::error::Result;
+use crate::key::QueueKey;
+
+#[async_trait]
+impl Entries for Memory {
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        self.store.enter(entry)
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        Ok(self.store.update(entry, seq))
+    }
+
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
+        self.store.leave(entry);
+        Ok(())
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        Ok(self.store.position(entry, seq))
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        Ok(self.store.read(queue))
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        Ok(self.store.queues(kind))
+    }
+
+    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
+        Some(self.store.enter(entry))
+    }
+
+    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
+        self.store.leave(entry);
+        Some(Ok(()))
+    }
+}

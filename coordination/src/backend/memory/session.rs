@@ -1,0 +1,29 @@
+//! Sessions: they live until they are closed.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Memory;
+use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::error::Result;
+
+#[async_trait]
+impl Sessions for Memory {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.store.open(session).map(|()| None)
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        self.store.renew(session, held)
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        self.store.close(session);
+        Ok(())
+    }
+
+    fn close_now(&self, session: SessionId) {
+        self.store.close(session);
+    }
+}

@@ -1,0 +1,92 @@
+//! Entries on their way.
+
+use async_trait::async_trait;
+
+use super::{Call, Network};
+use crate::backend::{Entries, EntryRef, Listing, NewEntry, Position};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+#[async_trait]
+impl Entries for Network {
+    async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        let entry = entry.clone();
+        self.call(Call::Other, move |world| {
+            let entry = entry.clone();
+            async move {
+                match world.has_left(&entry.place.id) {
+                    true => Err(late("enter")),
+                    false => world.memory().enter(&entry).await,
+                }
+            }
+        })
+        .await
+    }
+
+    async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let (entry, number) = (entry.clone(), self.world.send_update());
+        self.call(Call::Other, move |world| {
+            let entry = entry.clone();
+            async move {
+                match world.is_newest(&entry.place.id, number) {
+                    true => world.memory().update(&entry, seq).await,
+                    false => Err(late("update")),
+                }
+            }
+        })
+        .await
+    }
+
+    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let entry = entry.clone();
+        self.call(Call::Other, move |world| {
+            let entry = entry.clone();
+            async move {
+                world.leaves(&entry.id);
+                world.memory().leave(&entry, seq).await
+            }
+        })
+        .await
+    }
+
+    async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let entry = entry.clone();
+        self.call(Call::Other, move |world| {
+            let entry = entry.clone();
+            async move { world.memory().position(&entry, seq).await }
+        })
+        .await
+    }
+
+    async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        let queue = queue.clone();
+        self.call(Call::Other, move |world| {
+            let queue = queue.clone();
+            async move {
+                let listing = world.memory().read(&queue).await?;
+                let clock = listing.clock.filter(|_| world.traits().has_clock);
+                Ok(Listing { clock, ..listing })
+            }
+        })
+        .await
+    }
+
+    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.call(Call::Other, move |world| async move { world.memory().queues(kind).await }).await
+    }
+
+    fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
+        let is_here = !self.is_remote() && !self.client.is_dead();
+        is_here.then(|| self.world.memory().enter_now(entry)).flatten()
+    }
+
+    fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
+        let is_here = !self.is_remote() && !self.client.is_dead();
+        is_here.then(|| self.world.memory().leave_now(entry, seq)).flatten()
+    }
+}
+
+/// The answer to a call that arrives after a later one; nobody waits for it.
+fn late(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "another call has overtaken it")
+}

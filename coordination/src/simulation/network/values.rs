@@ -1,0 +1,23 @@
+//! Values on their way.
+
+use async_trait::async_trait;
+
+use super::{Call, Network};
+use crate::backend::{Values, Write};
+use crate::error::Result;
+
+#[async_trait]
+impl Values for Network {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let write = write.clone();
+        self.call(Call::Other, move |world| {
+            let write = write.clone();
+            async move { world.write(&write).await }
+        })
+        .await
+    }
+
+    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.call(Call::Other, move |world| async move { world.memory().names(kind).await }).await
+    }
+}

@@ -1,0 +1,119 @@
+//! Notifications on their way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::RngExt;
+use tokio::sync::oneshot;
+
+use super::{Network, Way, happens, on_its_way};
+use crate::backend::memory::Memory;
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// The store itself loses no notification: only the way from it does.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+#[async_trait]
+impl Watching for Network {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let entry = entry.clone();
+        let wait = move |memory: Arc<Memory>| async move {
+            memory.gone(&entry, seq, waiter, FOREVER).await
+        };
+        self.notified(recheck, wait).await
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let queue = queue.clone();
+        let wait = move |memory: Arc<Memory>| async move {
+            memory.changed(&queue, revision, FOREVER).await
+        };
+        self.notified(recheck, wait).await
+    }
+}
+
+impl Network {
+    /// Waits for a notification, or until it is time to look again.
+    async fn notified<O>(
+        &self,
+        recheck: Duration,
+        wait: impl FnOnce(Arc<Memory>) -> O + Send + 'static,
+    ) -> Result<()>
+    where
+        O: Future<Output = Result<()>> + Send,
+    {
+        if !self.is_remote() {
+            return wait(self.world.memory()).await;
+        }
+        let (way, lost, cut_short) = self.world.draw(|random, weather| {
+            let way = Way::draw(random, weather);
+            let lost = happens(random, weather.lost_notification);
+            let is_broken = happens(random, weather.broken_watch);
+            let is_cut_short = is_broken || happens(random, weather.early_notification);
+            let after = Duration::from_millis(random.random_range(0..200));
+            (way, lost, is_cut_short.then_some((after, is_broken)))
+        });
+        let (client, world) = (Arc::clone(&self.client), self.world.clone());
+        let (tell, told) = oneshot::channel();
+        let watch = tokio::spawn(async move {
+            on_its_way(way.there).await;
+            let Some(start) = world.start() else { return };
+            if way.request_lost || client.link().requests_cut {
+                return;
+            }
+            wait(world.memory()).await.ok();
+            on_its_way(way.back).await;
+            if lost {
+                return world.count("lost notification");
+            }
+            if !client.link().replies_cut && world.start() == Some(start) {
+                let _ = tell.send(());
+            }
+        });
+        let _watch = Ended(watch);
+        let notified = async {
+            match told.await {
+                Ok(()) => {}
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let cut_short = async {
+            let Some((after, is_broken)) = cut_short else { return std::future::pending().await };
+            tokio::time::sleep(after).await;
+            is_broken
+        };
+        tokio::select! {
+            biased;
+            () = notified => Ok(()),
+            is_broken = cut_short => match is_broken {
+                true => {
+                    self.world.count("broken watch");
+                    Err(Error::new(ErrorKind::Unavailable, "watch", "the watch broke"))
+                }
+                false => {
+                    self.world.count("early notification");
+                    Ok(())
+                }
+            },
+            () = tokio::time::sleep(recheck) => Ok(()),
+        }
+    }
+}
+
+/// Stops a task when it goes.
+struct Ended(tokio::task::JoinHandle<()>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
