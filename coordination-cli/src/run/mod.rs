@@ -28,8 +28,6 @@ const TOLD_BY_HEARTBEAT: Duration = Duration::from_millis(300);
 const DEATH: Duration = Duration::from_millis(20);
 /// Who was served sooner did not wait for anybody.
 const AT_ONCE: Duration = Duration::from_millis(2);
-/// The library's.
-const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(1);
 /// The heartbeat interval where a loss is told with the heartbeat, unless the settings say otherwise.
 const SHORT_HEARTBEAT: Duration = Duration::from_millis(200);
 
@@ -49,7 +47,7 @@ enum Ready {
 pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let command = Prepared::new(&run.command, &run.child, store.quiet)?;
     let mut config = settings::read(store)?;
-    shorten_heartbeat(&mut config);
+    shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait.0);
     let coordinator = until_signal(&mut signals, settings::connect(config.clone())).await?;
@@ -153,9 +151,7 @@ async fn settle(
     let length = match (options.settle, store.scope, store.loss_detection) {
         (Some(length), _, _) => length,
         (None, Scope::Hosts, LossDetection::Watch) => TOLD,
-        (None, Scope::Hosts, _) => {
-            TOLD_BY_HEARTBEAT + config.heartbeat.unwrap_or(DEFAULT_HEARTBEAT)
-        }
+        (None, Scope::Hosts, _) => TOLD_BY_HEARTBEAT + config.heartbeat_or(SHORT_HEARTBEAT)?,
         (None, _, _) if waited < AT_ONCE => Duration::ZERO,
         (None, _, _) => DEATH,
     };
@@ -166,10 +162,9 @@ async fn settle(
 }
 
 /// Where a loss is told with a heartbeat, it should come soon.
-fn shorten_heartbeat(config: &mut Config) {
-    let url = config.url.as_deref().unwrap_or_default();
-    let is_told_late = ["redis", "unix:", "file:"].iter().any(|scheme| url.starts_with(scheme));
-    if is_told_late && config.heartbeat.is_none() && !url.contains("heartbeat=") {
-        config.heartbeat = Some(SHORT_HEARTBEAT);
+fn shorten_heartbeat(config: &mut Config) -> Outcome {
+    if config.loss_detection()? == LossDetection::Heartbeat {
+        config.heartbeat = Some(config.heartbeat_or(SHORT_HEARTBEAT)?);
     }
+    Ok(())
 }
