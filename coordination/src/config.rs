@@ -8,7 +8,6 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::characteristics::Requirement;
-use crate::coordinator::Coordinator;
 use crate::duration;
 use crate::error::{Error, NameError, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
@@ -78,21 +77,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Connects to the store that `url` names.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when `url` is not set; otherwise those of
-    /// [`Coordinator::connect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
-    pub async fn connect(self) -> Result<Coordinator> {
-        let url = self.named_url()?.to_owned();
-        Coordinator::connect_with(&url, self).await
-    }
-
     /// The time between heartbeats that is asked for: here, by the URL, or else this one.
     ///
     /// # Errors

@@ -4,49 +4,22 @@ use std::fmt;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::backend::registry::{self, Target};
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::recipe::lock::Lock;
 use crate::recipe::queue::Queue;
 use crate::session::keeper::{self, Control};
 use crate::session::{Session, State, StateWatch};
-use crate::template::Template;
 
 static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
-
-impl Config {
-    /// How the store that `url` names tells a holder that its lock was taken away: as
-    /// [`Characteristics::loss_detection`] of a coordinator that is connected to it.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::Config`]: there is no URL, or it cannot be read.
-    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use coordination::{Config, LossDetection};
-    ///
-    /// let config = Config { url: Some("memory://".into()), ..Config::default() };
-    /// assert_eq!(config.loss_detection()?, LossDetection::Heartbeat);
-    /// # Ok::<_, coordination::Error>(())
-    /// ```
-    pub fn loss_detection(&self) -> Result<LossDetection> {
-        registry::loss_detection(self.named_url()?)
-    }
-}
 
 /// One process' session on a store: connect it at boot, then take locks with it.
 ///
 /// Cheap to clone; clones share the session. A task of its own, on a thread of its own, keeps the
 /// session alive and opens a new one when it is lost. When the last clone and the last
-/// [`Lock`] made from it are gone, the session is closed and every guard is lost.
+/// [`Lock`](crate::Lock) made from it are gone, the session is closed and every guard is lost.
 ///
 /// # Examples
 ///
@@ -178,18 +151,6 @@ impl Coordinator {
         })
     }
 
-    /// The lock of this name, with the coordinator's prefix before it. No I/O.
-    ///
-    /// Any text of 1 to 1,024 bytes (see [`Config::max_name_bytes`]) is a name; different names are
-    /// different locks, byte for byte.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Name`]: empty or too long.
-    pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
-        Ok(Lock::new(self.queue("lock", name.as_ref())?))
-    }
-
     /// The queue of this kind and name, with the prefix before the name.
     pub(crate) fn queue(&self, kind: &'static str, name: &str) -> Result<Queue> {
         let session = &self.0.session;
@@ -228,29 +189,6 @@ impl Coordinator {
         let prefix = &self.0.session.settings.prefix;
         let stripped = names.iter().filter_map(|name| name.strip_prefix(prefix));
         stripped.filter(|name| !name.is_empty()).map(str::to_owned).collect()
-    }
-
-    /// The lock whose name the template gives for these values.
-    ///
-    /// A template that is used often is better parsed once: see [`Template`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Name`]: the template is malformed, asks for a field that the values do not have, or
-    /// gives a name that [`lock`](Self::lock) refuses.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
-    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
-    /// let context = serde_json::json!({ "share": { "id": "1b8" }, "snap": { "name": "daily" } });
-    /// assert_eq!(coordinator.lock_for("foo-<share.id>", &context)?.name(), "foo-1b8");
-    /// assert_eq!(coordinator.lock_for("{snap[name]}", &context)?.name(), "daily");
-    /// # Ok(()) }
-    /// ```
-    pub fn lock_for(&self, template: &str, values: &impl Serialize) -> Result<Lock> {
-        self.lock(Template::parse(template)?.render(values)?)
     }
 
     /// This process' name among the members, with the prefix.
@@ -296,6 +234,44 @@ impl fmt::Debug for Coordinator {
             .field("member_id", &self.member_id())
             .field("state", &self.0.session.states.current())
             .finish()
+    }
+}
+
+impl Config {
+    /// Connects to the store that `url` names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] when `url` is not set; otherwise those of
+    /// [`Coordinator::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
+    pub async fn connect(self) -> Result<Coordinator> {
+        let url = self.named_url()?.to_owned();
+        Coordinator::connect_with(&url, self).await
+    }
+
+    /// How the store that `url` names tells a holder that its lock was taken away: as
+    /// [`Characteristics::loss_detection`] of a coordinator that is connected to it.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`]: there is no URL, or it cannot be read.
+    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Config, LossDetection};
+    ///
+    /// let config = Config { url: Some("memory://".into()), ..Config::default() };
+    /// assert_eq!(config.loss_detection()?, LossDetection::Heartbeat);
+    /// # Ok::<_, coordination::Error>(())
+    /// ```
+    pub fn loss_detection(&self) -> Result<LossDetection> {
+        registry::loss_detection(self.named_url()?)
     }
 }
 

@@ -72,6 +72,7 @@ use crate::key::QueueKey;
 
 #[cfg(feature = "_network")]
 mod access;
+pub(crate) mod descriptor;
 pub(crate) mod registry;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 mod rotation;

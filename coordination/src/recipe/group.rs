@@ -28,10 +28,10 @@ mod membership;
 mod rejoin;
 mod watch;
 
-pub use members::{Capabilities, Member, Members};
+pub use members::{Capabilities, GroupEvent, Member, Members};
 pub use membership::Membership;
 pub use rejoin::{Presence, RejoiningMembership};
-pub use watch::{GroupEvent, GroupWatch};
+pub use watch::GroupWatch;
 
 const KIND: &str = "group";
 /// What a group's value says.
@@ -301,25 +301,6 @@ impl Group {
         let (session, seq) = (Arc::clone(&self.queue.session), Some(entry.seq));
         self.queue.call("remove", async move { session.backend.leave(&place, seq).await }).await?;
         Ok(member)
-    }
-
-    /// Follows the members: a snapshot, then who joins, leaves and updates, in order.
-    ///
-    /// The snapshot, [`GroupWatch::members`], is what this process knows; what has changed since comes as
-    /// events. All who watch one group in a process share what is read of it.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::GroupMissing`]: there is no such group.
-    /// * [`ErrorKind::Unavailable`]: the store did not answer, asked twice for as long as [`join`](Self::join)
-    ///   waits.
-    /// * [`ErrorKind::Closed`], and those of a store that refuses.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn watch(&self) -> Result<GroupWatch> {
-        GroupWatch::start(&self.queue).await
     }
 
     async fn existing(&self, operation: &'static str) -> Result<Listing> {

@@ -4,14 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
+
 use super::grant::{Grant, guard};
 use super::queue::Queue;
 use super::turn::{Patience, Request};
 use crate::backend::{Data, EntryRef, Mode};
+use crate::coordinator::Coordinator;
 use crate::error::Result;
+use crate::template::Template;
 use crate::token::FencingToken;
 
-/// A named lock. Made by [`Coordinator::lock`](crate::Coordinator::lock), without I/O; cheap to clone.
+/// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
 /// Not re-entrant: a task that asks twice waits for itself, like any two strangers.
 ///
@@ -34,11 +38,44 @@ pub struct Lock {
     queue: Queue,
 }
 
-impl Lock {
-    pub(crate) fn new(queue: Queue) -> Self {
-        Self { queue }
+impl Coordinator {
+    /// The lock of this name, with the coordinator's prefix before it. No I/O.
+    ///
+    /// Any text of 1 to 1,024 bytes (see [`Config::max_name_bytes`](crate::Config::max_name_bytes)) is a name; different names are
+    /// different locks, byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
+        Ok(Lock { queue: self.queue("lock", name.as_ref())? })
     }
 
+    /// The lock whose name the template gives for these values.
+    ///
+    /// A template that is used often is better parsed once: see [`Template`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`](crate::ErrorKind::Name): the template is malformed, asks for a field that the values do not have, or
+    /// gives a name that [`lock`](Self::lock) refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let context = serde_json::json!({ "share": { "id": "1b8" }, "snap": { "name": "daily" } });
+    /// assert_eq!(coordinator.lock_for("foo-<share.id>", &context)?.name(), "foo-1b8");
+    /// assert_eq!(coordinator.lock_for("{snap[name]}", &context)?.name(), "daily");
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_for(&self, template: &str, values: &impl Serialize) -> Result<Lock> {
+        self.lock(Template::parse(template)?.render(values)?)
+    }
+}
+
+impl Lock {
     /// The lock's name, with the coordinator's prefix.
     pub fn name(&self) -> &str {
         self.queue.name()

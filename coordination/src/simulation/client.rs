@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::JoinHandle;
 
-use super::{nanos, with};
+use super::run::{nanos, with};
+use super::server::World;
 use crate::backend::SessionId;
 use crate::canary::{Canary, sings};
-use crate::simulation::World;
 use crate::{Config, Coordinator, Result};
 
 /// How a client's clocks differ from the store's.
@@ -63,11 +63,14 @@ impl fmt::Debug for Client {
     }
 }
 
-impl Client {
-    pub(super) fn new(world: World, clocks: Clocks) -> Arc<Self> {
-        Arc::new(Self { world, clocks, state: Mutex::default() })
+impl World {
+    /// A client of this store.
+    pub fn client(&self, clocks: Clocks) -> Arc<Client> {
+        Arc::new(Client { world: self.clone(), clocks, state: Mutex::default() })
     }
+}
 
+impl Client {
     pub(super) fn world(&self) -> &World {
         &self.world
     }
@@ -181,14 +184,14 @@ struct Inside(Option<Arc<Client>>);
 
 impl Inside {
     fn of(client: Option<Arc<Client>>) -> Self {
-        Self(with(|current| std::mem::replace(&mut current.client, client)).flatten())
+        Self(with(|run| std::mem::replace(&mut run.client, client)).flatten())
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
         // Dropped out of reach of the run's own borrow.
-        let inner = with(|current| std::mem::replace(&mut current.client, self.0.take()));
+        let inner = with(|run| std::mem::replace(&mut run.client, self.0.take()));
         drop(inner);
     }
 }

@@ -15,8 +15,10 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::oneshot;
 
-use super::{Client, Weather, World};
-use crate::backend::registry::{Connect, Descriptor};
+use super::client::Client;
+use super::run;
+use super::server::{Weather, World};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::{EntryId, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
@@ -30,7 +32,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     loss_detection: LossDetection::Heartbeat,
     is_in_process: true,
     parse: |_| {
-        let client = super::current().ok_or_else(|| Error::config("no simulation runs here"))?;
+        let client = run::client().ok_or_else(|| Error::config("no simulation runs here"))?;
         Ok(Box::new(Connecting(client)))
     },
 };

@@ -9,7 +9,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-use super::{Client, Clocks};
 use crate::backend::memory::Memory;
 use crate::backend::{EntryId, NewSession, SessionId, Sessions, Values, Write};
 use crate::error::{Error, LossReason, Result};
@@ -135,11 +134,6 @@ impl World {
     /// What kind of store it is.
     pub fn traits(&self) -> Traits {
         self.0.traits
-    }
-
-    /// A client of this store.
-    pub fn client(&self, clocks: Clocks) -> Arc<Client> {
-        Client::new(self.clone(), clocks)
     }
 
     /// Changes how the network behaves.

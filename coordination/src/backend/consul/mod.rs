@@ -74,7 +74,7 @@ use self::leftover::Leftovers;
 use self::reads::Reads;
 use self::session::OpenSessions;
 use self::watch::Watches;
-use super::registry::{Connect, Descriptor};
+use super::descriptor::{Connect, Descriptor};
 use super::slots::Slots;
 use super::unanswered::Unanswered;
 use super::{EntryRef, SessionId, Store};

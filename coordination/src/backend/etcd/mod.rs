@@ -74,7 +74,7 @@ use self::watch::Watches;
 use super::slots::Slots;
 use super::unanswered::Unanswered;
 use super::{EntryRef, Store};
-use crate::backend::registry::{Connect, Descriptor};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;

@@ -59,7 +59,7 @@ use async_trait::async_trait;
 use self::config::Config;
 use self::store::Store;
 use crate::backend;
-use crate::backend::registry::{Connect, Descriptor};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, LossReason, Result};

@@ -35,7 +35,7 @@ use self::store::Store;
 #[cfg(coordination_internals)]
 use super::EntryRef;
 use crate::backend;
-use crate::backend::registry::{Connect, Descriptor};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, Result};

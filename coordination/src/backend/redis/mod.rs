@@ -77,7 +77,7 @@ use self::server::Server;
 use self::session::OpenSessions;
 use self::watch::Hub;
 use super::{SessionId, Store};
-use crate::backend::registry::{Connect, Descriptor};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
 use crate::error::Result;

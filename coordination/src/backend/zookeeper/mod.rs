@@ -74,7 +74,7 @@ use self::tree::Tree;
 use self::values::LastSeen;
 use self::watch::Watches;
 use crate::backend::Store;
-use crate::backend::registry::{Connect, Descriptor};
+use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
-use super::watch::GroupEvent;
 use crate::backend::{Data, Entry, Listing};
 use crate::error::Result;
 use crate::recipe::data::from_data;
@@ -116,6 +115,22 @@ impl Members {
             GroupEvent::Deleted => self.0.clear(),
         }
     }
+}
+
+/// What has changed in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupEvent {
+    /// A member came in. One that was lost and came back has left before, as another incarnation.
+    Joined(Member),
+    /// A member went, or its session ended; this is what was last known of it.
+    Left(Member),
+    /// A member says something else of itself.
+    Updated(Member),
+    /// The store was out of reach, and what happened meanwhile is not known: these are the members now.
+    Resync(Members),
+    /// The group was deleted; all members have left before. Nothing comes after it.
+    Deleted,
 }
 
 impl<'a> IntoIterator for &'a Members {

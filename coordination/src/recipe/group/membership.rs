@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
 
-use super::{Group, RejoiningMembership};
+use super::Group;
 use crate::backend::Data;
 use crate::error::Result;
 use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
@@ -88,11 +88,6 @@ impl Membership {
     /// Dropping the future leaves it going on in the background.
     pub async fn leave(self) -> Result<()> {
         self.grant.release().await
-    }
-
-    /// Comes back after every loss, as a new incarnation.
-    pub fn rejoining(self) -> RejoiningMembership {
-        RejoiningMembership::start(self)
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::{Mutex, watch};
 
-use super::{Group, Membership};
+use super::Group;
+use super::membership::Membership;
 use crate::backend::Data;
 use crate::error::{ErrorKind, LossReason, Result};
 use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
@@ -72,12 +73,13 @@ struct State {
     current: Option<Arc<Membership>>,
 }
 
-impl RejoiningMembership {
-    pub(super) fn start(membership: Membership) -> Self {
-        let (group, member) = (membership.group.clone(), Arc::clone(&membership.member));
-        let capabilities = membership.capabilities().clone();
-        let (told, presence) = watch::channel(Presence::Member(membership.incarnation()));
-        let membership = Arc::new(membership);
+impl Membership {
+    /// Comes back after every loss, as a new incarnation.
+    pub fn rejoining(self) -> RejoiningMembership {
+        let (group, member) = (self.group.clone(), Arc::clone(&self.member));
+        let capabilities = self.capabilities().clone();
+        let (told, presence) = watch::channel(Presence::Member(self.incarnation()));
+        let membership = Arc::new(self);
         let state = State { capabilities, current: Some(Arc::clone(&membership)) };
         let state = Arc::new(Mutex::new(state));
         let session = Arc::clone(&group.queue.session);
@@ -92,9 +94,11 @@ impl RejoiningMembership {
             // Whoever has left meanwhile has taken it out already.
             drop(keeping.lock().await.current.take());
         });
-        Self { group, member, state, presence, is_over: false }
+        RejoiningMembership { group, member, state, presence, is_over: false }
     }
+}
 
+impl RejoiningMembership {
     /// The group's name, with the coordinator's prefix.
     pub fn name(&self) -> &str {
         self.group.name()

@@ -3,30 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::members::{Member, Members, present};
-use super::{PATIENCE, missing};
+use super::members::{GroupEvent, Member, Members, present};
+use super::{Group, PATIENCE, missing};
 use crate::backend::{Entry, Listing};
 use crate::error::Result;
 use crate::recipe::queue::Queue;
 use crate::session::{View, Views};
 
-/// What has changed in a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GroupEvent {
-    /// A member came in. One that was lost and came back has left before, as another incarnation.
-    Joined(Member),
-    /// A member went, or its session ended; this is what was last known of it.
-    Left(Member),
-    /// A member says something else of itself.
-    Updated(Member),
-    /// The store was out of reach, and what happened meanwhile is not known: these are the members now.
-    Resync(Members),
-    /// The group was deleted; all members have left before. Nothing comes after it.
-    Deleted,
-}
-
-/// Follows the members of a group. Made by [`Group::watch`](crate::Group::watch).
+/// Follows the members of a group. Made by [`Group::watch`].
 ///
 /// The events of all watchers are in the same order, and replaying them over the first snapshot gives the
 /// last. Who comes and goes between two looks at the store may not be seen at all. Dropping it ends the
@@ -60,8 +44,24 @@ pub struct GroupWatch {
     changes: Changes,
 }
 
-impl GroupWatch {
-    pub(super) async fn start(queue: &Queue) -> Result<Self> {
+impl Group {
+    /// Follows the members: a snapshot, then who joins, leaves and updates, in order.
+    ///
+    /// The snapshot, [`GroupWatch::members`], is what this process knows; what has changed since comes as
+    /// events. All who watch one group in a process share what is read of it.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::GroupMissing`](crate::ErrorKind::GroupMissing): there is no such group.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer, asked twice for as long as [`join`](Self::join)
+    ///   waits.
+    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed), and those of a store that refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn watch(&self) -> Result<GroupWatch> {
+        let queue = &self.queue;
         let (followed, session) = (queue.clone(), Arc::clone(&queue.session));
         let limit = session.settings.ttl.min(PATIENCE);
         // On the session's runtime, which has timers wherever the caller runs.
@@ -80,9 +80,11 @@ impl GroupWatch {
             }
         });
         let (views, view) = starting.await?;
-        Ok(Self { queue: queue.clone(), views: Some(views), changes: Changes::from(view) })
+        Ok(GroupWatch { queue: queue.clone(), views: Some(views), changes: Changes::from(view) })
     }
+}
 
+impl GroupWatch {
     /// The members after the last event that was told; at first, the snapshot.
     pub fn members(&self) -> Members {
         self.changes.members()

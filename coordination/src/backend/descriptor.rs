@@ -1,0 +1,35 @@
+//! What is known of a store before it is asked: each store has one descriptor, and the [registry](super::registry) lists
+//! them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::Store;
+use crate::characteristics::LossDetection;
+use crate::config::Settings;
+use crate::error::Result;
+use crate::url::{Url, UrlOption};
+
+/// What is known of a store before it is asked.
+pub(crate) struct Descriptor {
+    /// For errors and logs.
+    pub(crate) name: &'static str,
+    /// The options beyond the common ones, in the order in which errors list them.
+    pub(crate) options: &'static [UrlOption],
+    /// The namespace that a URL names elsewhere than in its option.
+    pub(crate) namespace: fn(&Url) -> Option<String>,
+    /// How a holder is told that somebody else took its lock away, or ended its session.
+    pub(crate) loss_detection: LossDetection,
+    /// Whether the store is nothing but memory of this process.
+    pub(crate) is_in_process: bool,
+    /// Takes the store's own options out of the URL, and checks all that can be checked without asking the store.
+    pub(crate) parse: fn(&mut Url) -> Result<Box<dyn Connect>>,
+}
+
+/// What a URL says, and how to connect by it.
+#[async_trait]
+pub(crate) trait Connect: Send + Sync {
+    /// Connects, on the runtime on which the session will live.
+    async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>>;
+}

@@ -1,0 +1,59 @@
+//! The run of a thread: its time, its random numbers, and which client is running.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::time::Instant;
+
+use super::client::Client;
+
+thread_local! {
+    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+}
+
+pub(super) struct Run {
+    start: Instant,
+    /// What is random in the library.
+    pub(super) random: StdRng,
+    pub(super) client: Option<Arc<Client>>,
+    /// The last that [`moment`] gave.
+    moment: u64,
+}
+
+/// Begins the run of this thread, which must have none.
+pub(super) fn begin(seed: u64) {
+    let random = StdRng::seed_from_u64(seed);
+    let before = RUN.replace(Some(Run { start: Instant::now(), random, client: None, moment: 0 }));
+    assert!(before.is_none(), "a thread has one run at a time");
+}
+
+pub(super) fn end() {
+    RUN.set(None);
+}
+
+/// Asks the run of this thread; `None`: it has none.
+pub(super) fn with<T>(ask: impl FnOnce(&mut Run) -> T) -> Option<T> {
+    RUN.with_borrow_mut(|run| run.as_mut().map(ask))
+}
+
+/// The client that is running.
+pub(super) fn client() -> Option<Arc<Client>> {
+    with(|run| run.client.clone()).flatten()
+}
+
+/// Nanoseconds since the run began, by no client's clock.
+pub fn nanos() -> u64 {
+    with(|run| run.start.elapsed().as_nanos() as u64).unwrap_or_default()
+}
+
+/// The same for a history: no two are alike, so that what happens within one tick of the clock is in its order too.
+pub fn moment() -> u64 {
+    let now = nanos();
+    with(|run| {
+        run.moment = now.max(run.moment + 1);
+        run.moment
+    })
+    .unwrap_or(now)
+}
