@@ -251,6 +251,13 @@ impl Error {
         self
     }
 
+    /// Says that it was another call which failed.
+    #[cfg(feature = "_network")]
+    pub(crate) fn during(mut self, operation: &'static str) -> Self {
+        self.0.operation = operation;
+        self
+    }
+
     pub(crate) fn on_backend(mut self, backend: &'static str) -> Self {
         self.0.backend.get_or_insert(backend);
         self

@@ -70,19 +70,11 @@ use crate::characteristics::Characteristics;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-#[cfg(feature = "_network")]
-mod access;
 pub(crate) mod descriptor;
 pub(crate) mod registry;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
-mod rotation;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-mod slots;
 #[cfg(feature = "_network")]
-mod stored;
+mod server;
 mod types;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-mod unanswered;
 
 // The stores, which `registry.rs` lists. Not in its macro: rustfmt formats no module that a macro declares.
 #[cfg(feature = "consul")]

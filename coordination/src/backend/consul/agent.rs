@@ -1,5 +1,6 @@
 //! What an agent says of itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -20,12 +21,13 @@ pub(super) struct Agent {
 
 impl Agent {
     /// Finds out who is there.
-    pub(super) async fn greet(connections: &Connections) -> Result<Self> {
-        let leader: String = parsed("connect", &connections.greet().await?.done("connect")?)?;
+    pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
+        let leader = connections.greet(|pool| async move { pool.leader().await }).await?;
+        let leader: String = parsed("connect", &leader.done("connect")?)?;
         if leader.is_empty() {
             return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
         }
-        let answer = connections.urgent_call("connect", Request::get("agent/self")).await?;
+        let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
         // Not everybody may know.
         match answer.status {
             200 => Ok(Self::read(&answer.body)),

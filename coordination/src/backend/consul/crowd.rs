@@ -4,12 +4,12 @@
 //! still there. And who comes to a queue where this process has an entry already may wait for that one, and look
 //! again when it is gone.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 
 use super::entry::name_of;
 use super::keys::Keys;
 use super::kv::Pair;
+use crate::backend::server::memo::Memo;
 use crate::backend::{Blocker, EntryId, Mode};
 use crate::key::QueueKey;
 
@@ -17,12 +17,10 @@ use crate::key::QueueKey;
 const LONG: usize = 32;
 /// If more than so many stand before an entry the queue is read in full.
 const MOST_BEFORE: usize = 120;
-/// How many queues are remembered.
-const REMEMBERED: usize = 1024;
 
 /// The long queues.
 #[derive(Default)]
-pub(super) struct Crowds(Mutex<HashMap<QueueKey, Crowd>>);
+pub(super) struct Crowds(Memo<QueueKey, Crowd>);
 
 #[derive(Default)]
 struct Crowd {
@@ -39,59 +37,57 @@ impl Crowds {
     pub(super) fn read(&self, queue: &QueueKey, keys: &Keys, pairs: &[Pair]) {
         let named =
             |pair: &Pair| Some((pair.create_index, EntryId::from_store(name_of(pair, keys)?)));
-        let mut crowds = self.crowds();
-        if pairs.len() < LONG {
-            crowds.remove(queue);
-            return;
-        }
-        if crowds.len() >= REMEMBERED && !crowds.contains_key(queue) {
-            crowds.clear();
-        }
-        let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
-        let Some(newest) = alive.keys().next_back().copied() else { return };
-        let crowd = crowds.entry(queue.clone()).or_default();
-        // One that was entered since, whose answer came first.
-        let later = crowd.alive.split_off(&(newest + 1));
-        (crowd.complete, crowd.alive) = (newest, alive);
-        crowd.alive.extend(later);
+        self.0.update(queue.clone(), |known| {
+            if pairs.len() < LONG {
+                *known = None;
+                return;
+            }
+            let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
+            let Some(newest) = alive.keys().next_back().copied() else { return };
+            let crowd = known.get_or_insert_default();
+            // One that was entered since, whose answer came first.
+            let later = crowd.alive.split_off(&(newest + 1));
+            (crowd.complete, crowd.alive) = (newest, alive);
+            crowd.alive.extend(later);
+        });
     }
 
     /// An entry of ours was entered.
     pub(super) fn entered(&self, queue: &QueueKey, (name, seq): (&str, u64), mode: Mode) {
-        if let Some(crowd) = self.crowds().get_mut(queue) {
+        self.change(queue, |crowd| {
             let id = EntryId::from_store(name);
             crowd.alive.insert(seq, id.clone());
             crowd.last = (mode == Mode::Exclusive).then_some(Blocker { id, seq });
-        }
+        });
     }
 
     /// Entries are known to be gone. Their names may be those of later ones by now.
     pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
-        if let Some(crowd) = self.crowds().get_mut(queue) {
+        self.change(queue, |crowd| {
             for seq in seqs {
                 crowd.alive.remove(&seq);
             }
-        }
+        });
     }
 
     /// The exclusive entry that this process entered last, if it is in a long queue and was not left.
     pub(super) fn last(&self, queue: &QueueKey) -> Option<Blocker> {
-        let crowds = self.crowds();
-        let crowd = crowds.get(queue)?;
-        crowd.last.clone().filter(|last| crowd.alive.contains_key(&last.seq))
+        let last =
+            |crowd: &Crowd| crowd.last.clone().filter(|last| crowd.alive.contains_key(&last.seq));
+        self.0.get(queue, last)?
     }
 
     /// Those that may stand before this number, the newest first; `None`: that is not known.
     pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<Blocker>> {
-        let crowds = self.crowds();
-        let crowd = crowds.get(queue).filter(|crowd| crowd.complete >= seq)?;
         let blocker = |(seq, id): (&u64, &EntryId)| Blocker { id: id.clone(), seq: *seq };
-        let before = crowd.alive.range(..seq).rev().map(blocker);
-        let before: Vec<_> = before.take(MOST_BEFORE + 1).collect();
-        (before.len() <= MOST_BEFORE).then_some(before)
+        let before = |crowd: &Crowd| {
+            let before = crowd.alive.range(..seq).rev().map(blocker);
+            (crowd.complete >= seq).then(|| before.take(MOST_BEFORE + 1).collect::<Vec<_>>())
+        };
+        self.0.get(queue, before)?.filter(|before| before.len() <= MOST_BEFORE)
     }
 
-    fn crowds(&self) -> MutexGuard<'_, HashMap<QueueKey, Crowd>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn change(&self, queue: &QueueKey, change: impl FnOnce(&mut Crowd)) {
+        self.0.update(queue.clone(), |known| known.as_mut().map(change));
     }
 }

@@ -12,7 +12,8 @@ use super::kv::{
 };
 use super::values::value_of;
 use super::{BATCH, Consul, TRIES};
-use crate::backend::stored::{StoredEntry, queue_name};
+use crate::backend::server::reads;
+use crate::backend::server::stored::{StoredEntry, queue_name};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -179,14 +180,17 @@ impl Entries for Consul {
             listing.entries.extend(entry);
         }
         listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        listing.revision = self.reads.note(queue, &listed, index);
+        // Consul's index of a queue that is empty moves with all others.
+        let listed = listed.iter().map(|pair| (&pair.key, pair.modify_index, pair.is_locked()));
+        listing.revision = reads::revision_of(listed);
+        self.reads.note(queue, listing.revision, index);
         Ok(listing)
     }
 
     async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
         let prefix = format!("{}/{kind}/", self.namespace);
         let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
-        let listed = names("list", self.connections.call("list", request).await?)?;
+        let listed = names("list", self.connections.send("list", request).await?)?;
         // One of each queue's keys.
         let queues: BTreeMap<_, _> =
             listed.iter().filter_map(|key| Some((queue_of_entry(key, &prefix)?, key))).collect();

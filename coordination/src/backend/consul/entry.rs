@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use super::kv::Pair;
-use crate::backend::stored::{StoredEntry, check_name};
+use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Blocker, Entry, EntryId, Mode};
 use crate::error::Result;
 use crate::key::QueueKey;

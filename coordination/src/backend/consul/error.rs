@@ -1,64 +1,26 @@
 //! What Consul and the HTTP client say → our errors, case by case.
 
 use std::error::Error as StdError;
-use std::io;
 
+use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
+use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
 /// How much of what a server says is shown.
 const LONGEST_MESSAGE: usize = 300;
 
 /// The request got no answer.
-pub(super) fn from_client(operation: &'static str, error: &reqwest::Error) -> Error {
-    let kind = connection_kind(error);
+pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failure {
+    let beneath = causes(error.source());
+    let kind = connection_kind(&beneath);
     let effect = match kind {
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable if !error.is_connect() => Effect::Unknown,
         _ => Effect::None,
     };
-    let cause = causes(error).last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
-    Error::new(kind, operation, cause).with_effect(effect)
-}
-
-/// Whether the server closed the connection without a word.
-pub(super) fn is_hang_up(error: &reqwest::Error) -> bool {
-    const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
-    let ended = |cause: &&(dyn StdError + 'static)| {
-        let text = cause.to_string().to_lowercase();
-        ENDS.iter().any(|end| text.contains(end))
-    };
-    connection_kind(error) == ErrorKind::Unavailable && causes(error).iter().any(ended)
-}
-
-/// What broke a connection, by what is beneath the client's error.
-fn connection_kind(error: &reqwest::Error) -> ErrorKind {
-    for cause in causes(error) {
-        if let Some(io) = cause.downcast_ref::<io::Error>()
-            && io.kind() == io::ErrorKind::ConnectionRefused
-        {
-            return ErrorKind::Refused;
-        }
-        let text = cause.to_string();
-        if text.contains("dns error") || text.contains("failed to lookup address") {
-            return ErrorKind::Dns;
-        }
-        let signs =
-            ["certificate", "received fatal alert", "received corrupt message", "handshake"];
-        if signs.iter().any(|sign| text.contains(sign)) {
-            return ErrorKind::Tls;
-        }
-    }
-    ErrorKind::Unavailable
-}
-
-fn causes(error: &reqwest::Error) -> Vec<&(dyn StdError + 'static)> {
-    let mut causes = Vec::new();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        causes.push(cause);
-        next = cause.source();
-    }
-    causes
+    let cause = beneath.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
+    let error = Error::new(kind, operation, cause).with_effect(effect);
+    Failure { is_hang_up: is_hang_up(&beneath), ..Failure::broken(error) }
 }
 
 /// The answer is a refusal.

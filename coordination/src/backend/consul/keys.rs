@@ -47,7 +47,7 @@ impl Keys {
         format!("{}{REMOVED}", self.prefix)
     }
 
-    /// `name`: see [`Slots`](crate::backend::slots::Slots).
+    /// `name`: see [`Slots`](crate::backend::server::slots::Slots).
     pub(super) fn entry(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }

@@ -4,6 +4,7 @@
 //! An operation whose condition does not hold ends it with status 409, which names that operation.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -191,11 +192,11 @@ pub(super) fn transaction(operations: &[Operation<'_>]) -> Result<Request> {
 
 /// Makes a transaction.
 pub(super) async fn transact(
-    connections: &Connections,
+    connections: &Arc<Connections>,
     operation: &'static str,
     operations: &[Operation<'_>],
 ) -> Result<Outcome> {
-    let answer = connections.call(operation, transaction(operations)?).await?;
+    let answer = connections.send(operation, transaction(operations)?).await?;
     outcome(operation, answer)
 }
 
@@ -220,25 +221,25 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
 
 /// Reads all keys that begin with this, as the leader has them, and the index of the answer.
 pub(super) async fn read_all(
-    connections: &Connections,
+    connections: &Arc<Connections>,
     operation: &'static str,
     prefix: &str,
 ) -> Result<(Vec<Pair>, u64)> {
     let request = Request::get(format!("kv/{}", super::keys::path(prefix)));
     let request = request.with("recurse").with("consistent");
-    let answer = connections.call(operation, request).await?;
+    let answer = connections.send(operation, request).await?;
     let index = answer.index;
     Ok((pairs(operation, answer)?, index))
 }
 
 /// Deletes a key if it is there. It is quicker than a transaction.
 pub(super) async fn delete(
-    connections: &Connections,
+    connections: &Arc<Connections>,
     operation: &'static str,
     key: &str,
 ) -> Result<()> {
     let request = Request::delete(format!("kv/{}", super::keys::path(key)));
-    let answer = connections.call(operation, request).await?;
+    let answer = connections.send(operation, request).await?;
     match parsed::<bool>(operation, &answer.done(operation)?)? {
         true => Ok(()),
         false => Err(garbled(operation, "the key was not deleted")),
@@ -247,12 +248,12 @@ pub(super) async fn delete(
 
 /// Reads several keys, as the leader has them at one moment.
 pub(super) async fn read_together(
-    connections: &Connections,
+    connections: &Arc<Connections>,
     operation: &'static str,
     reads: &[Operation<'_>],
 ) -> Result<Vec<Pair>> {
     let request = transaction(reads)?.with("consistent");
-    match outcome(operation, connections.call(operation, request).await?)? {
+    match outcome(operation, connections.send(operation, request).await?)? {
         Outcome::Done(pairs) => Ok(pairs),
         Outcome::Refused(refusal) => Err(garbled(operation, refusal.message)),
     }

@@ -55,7 +55,6 @@ mod fuzz;
 mod keys;
 mod kv;
 mod leftover;
-mod reads;
 mod session;
 mod values;
 mod watch;
@@ -66,17 +65,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::agent::Agent;
-use self::client::Connections;
+use self::client::{Agents, Connections};
 use self::config::Config;
 use self::crowd::Crowds;
 use self::keys::Keys;
 use self::leftover::Leftovers;
-use self::reads::Reads;
 use self::session::OpenSessions;
 use self::watch::Watches;
 use super::descriptor::{Connect, Descriptor};
-use super::slots::Slots;
-use super::unanswered::Unanswered;
+use super::server::patience;
+use super::server::reads::Reads;
+use super::server::slots::Slots;
+use super::server::unanswered::Unanswered;
 use super::{EntryRef, SessionId, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
@@ -123,7 +123,7 @@ pub(crate) struct Consul {
     crowds: Crowds,
     unanswered: Unanswered,
     watches: Watches,
-    reads: Reads,
+    reads: Reads<u64>,
     leftovers: Leftovers,
     namespace: String,
     agent: Agent,
@@ -132,10 +132,10 @@ pub(crate) struct Consul {
 impl Consul {
     /// Connects, and asks what answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = settings.heartbeat.min(settings.ttl / 6);
-        let connections = Arc::new(Connections::new(&config, settings, patience));
-        let agent =
-            Agent::greet(&connections).await.map_err(|error| error.at(&connections.shown()))?;
+        let connections =
+            Arc::new(Connections::new(Agents::new(&config), settings, patience(settings)));
+        let agent = Agent::greet(&connections).await;
+        let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
         let sessions = Arc::new(OpenSessions::new(&prefix, config.lock_delay));
         Ok(Self {

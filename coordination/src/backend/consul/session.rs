@@ -105,7 +105,7 @@ impl OpenSessions {
     /// Opens a session and takes the member's key for it.
     pub(super) async fn open(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         session: &NewSession,
         member_key: &str,
     ) -> Result<Duration> {
@@ -146,7 +146,7 @@ impl OpenSessions {
     /// Creates the session, or finds the one that an earlier call with a lost answer has created.
     async fn find_or_create(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         session: &NewSession,
         member_key: &str,
     ) -> Result<Arc<str>> {
@@ -183,14 +183,22 @@ impl OpenSessions {
     }
 
     /// Extends the lease: by all of it from now on, and the server waits twice as long.
-    pub(super) async fn renew(&self, connections: &Connections, session: SessionId) -> Result<()> {
+    pub(super) async fn renew(
+        &self,
+        connections: &Arc<Connections>,
+        session: SessionId,
+    ) -> Result<()> {
         let over = || Error::lost("renew", LossReason::ExpiredByServer);
         let id = self.id(session).ok_or_else(over)?;
         if is_renewed(connections, "renew", &id).await? { Ok(()) } else { Err(over()) }
     }
 
     /// Destroys the session; all keys that are locked by it go with it.
-    pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
+    pub(super) async fn close(
+        &self,
+        connections: &Arc<Connections>,
+        session: SessionId,
+    ) -> Result<()> {
         let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
         if let Some(id) = &known.id {
             if !self.lock_delay.is_zero() {
@@ -209,7 +217,7 @@ impl OpenSessions {
         Ok(())
     }
 
-    async fn give_back(&self, connections: &Connections, id: &str) -> Result<()> {
+    async fn give_back(&self, connections: &Arc<Connections>, id: &str) -> Result<()> {
         let (pairs, _) = read_all(connections, "close", &self.prefix).await?;
         let own: Vec<_> = pairs.iter().filter(|pair| pair.is_of(id)).collect();
         for batch in own.chunks(GIVEN_BACK) {
@@ -225,7 +233,11 @@ impl OpenSessions {
         Ok(())
     }
 
-    async fn create(&self, connections: &Connections, session: &NewSession) -> Result<Arc<str>> {
+    async fn create(
+        &self,
+        connections: &Arc<Connections>,
+        session: &NewSession,
+    ) -> Result<Arc<str>> {
         let wanted = Wanted {
             name: &session.id.to_string(),
             ttl: format!("{}ms", session.ttl.as_millis()),
@@ -237,7 +249,8 @@ impl OpenSessions {
         };
         let body = serde_json::to_vec(&wanted)
             .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
-        let answer = connections.urgent_call("open", Request::put("session/create", body)).await?;
+        let answer =
+            connections.send_urgently("open", Request::put("session/create", body)).await?;
         if answer.text().contains("Invalid Session TTL") {
             let message = format!(
                 "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
@@ -275,7 +288,7 @@ impl OpenSessions {
     /// The admission does not hold: calls of others were in doubt meanwhile, or the session is over.
     pub(super) async fn learn(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         operation: &'static str,
         admission: &Admission,
     ) -> Result<()> {
@@ -290,7 +303,7 @@ impl OpenSessions {
     /// Does this, and ends the admission of all that may still be on its way.
     pub(super) async fn admit_anew(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         operation: &'static str,
         admission: &Admission,
         before: Option<Operation<'_>>,
@@ -355,9 +368,13 @@ impl Sessions for Consul {
 }
 
 /// Whether the session was there to be renewed.
-async fn is_renewed(connections: &Connections, operation: &'static str, id: &str) -> Result<bool> {
+async fn is_renewed(
+    connections: &Arc<Connections>,
+    operation: &'static str,
+    id: &str,
+) -> Result<bool> {
     let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
-    let answer = connections.urgent_call(operation, request).await?;
+    let answer = connections.send_urgently(operation, request).await?;
     if answer.status == 404 && answer.text().starts_with("Session id") {
         return Ok(false);
     }
@@ -367,21 +384,21 @@ async fn is_renewed(connections: &Connections, operation: &'static str, id: &str
 
 /// Consul's ids of the sessions with this name.
 async fn listed(
-    connections: &Connections,
+    connections: &Arc<Connections>,
     operation: &'static str,
     session: SessionId,
 ) -> Result<Vec<Arc<str>>> {
     let request = Request::get("session/list").with("consistent");
-    let answer = connections.urgent_call(operation, request).await?;
+    let answer = connections.send_urgently(operation, request).await?;
     let listed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
     let name = session.to_string();
     let ours = listed.into_iter().filter(|listed| listed.name == name);
     Ok(ours.map(|listed| listed.id.into()).collect())
 }
 
-async fn destroy(connections: &Connections, operation: &'static str, id: &str) -> Result<()> {
+async fn destroy(connections: &Arc<Connections>, operation: &'static str, id: &str) -> Result<()> {
     let request = Request::put(format!("session/destroy/{}", keys::path(id)), Vec::new());
-    let answer = connections.urgent_call(operation, request).await?;
+    let answer = connections.send_urgently(operation, request).await?;
     match parsed::<bool>(operation, &answer.done(operation)?)? {
         true => Ok(()),
         false => Err(garbled(operation, "the session was not destroyed").with_effect(Effect::None)),

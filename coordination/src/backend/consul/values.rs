@@ -3,7 +3,7 @@
 //! The version is the key's modification index, which rises for ever, over removals too. A write that comes late
 //! finds another index; only one that creates the value could find it as it expected, once more: so it asks for
 //! the [admission](super::session::Admission) of a session of ours. And a removal leaves a mark, which goes with the
-//! session that has left it: why, see [`unanswered`](crate::backend::unanswered).
+//! session that has left it: why, see [`unanswered`](crate::backend::server::unanswered).
 
 use async_trait::async_trait;
 
@@ -13,7 +13,7 @@ use super::keys::{Keys, queue_of_value};
 use super::kv::{Operation, Outcome, Pair, names, read_all, read_together, transact};
 use super::session::Admission;
 use super::{Consul, TRIES};
-use crate::backend::stored::{StoredValue, name_in};
+use crate::backend::server::stored::{StoredValue, name_in};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
@@ -92,7 +92,7 @@ impl Values for Consul {
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         let prefix = format!("{}/{kind}/", self.namespace);
         let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
-        let found = names("list", self.connections.call("list", request).await?)?;
+        let found = names("list", self.connections.send("list", request).await?)?;
         let queues = found.iter().filter_map(|key| queue_of_value(key, &prefix));
         let (hashed, plain): (Vec<_>, Vec<_>) = queues.partition(|queue| key::is_hashed(queue));
         let mut names: Vec<_> = plain.into_iter().filter_map(key::unescape).collect();

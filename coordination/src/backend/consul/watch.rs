@@ -18,6 +18,7 @@ use super::client::{Answer, Connections, Request};
 use super::entry::entry_of;
 use super::kv::{Operation, Pair, names, pairs, read_together};
 use super::{BATCH, Consul, keys};
+use crate::backend::server::hub::Hub;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::{Error, Result};
 use crate::key::QueueKey;
@@ -25,8 +26,6 @@ use crate::retry::DecorrelatedJitter;
 
 /// How many keys and queues have a query of their own.
 const OWN_QUERIES: usize = 2;
-/// A query that nobody waits for makes room for another one after this time.
-const LINGER: Duration = Duration::from_secs(1);
 /// How long a query that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The longest, when it is refused: somebody has to do something about that.
@@ -69,20 +68,23 @@ pub(super) enum Watch {
 }
 
 /// All queries of this backend.
-pub(super) struct Watches(Arc<Hub>);
+pub(super) struct Watches(Arc<Queries>);
 
-struct Hub {
+struct Queries {
     connections: Arc<Connections>,
     /// Of the namespace, with a slash.
     prefix: String,
     /// How long a query waits.
     longest: Duration,
+    /// What has a query of its own.
+    own: Hub<Subject, Seen>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    own: HashMap<Subject, Own>,
+    /// The tasks of queries of their own.
+    own: HashMap<Subject, AbortHandle>,
     /// Those who share.
     shared: Vec<Sharer>,
     /// The task for those who share.
@@ -98,39 +100,30 @@ struct Sharer {
     tell: oneshot::Sender<()>,
 }
 
-struct Own {
-    seen: watch::Sender<Seen>,
-    task: AbortHandle,
-    begun: Instant,
-}
-
 impl Watches {
     /// `prefix`: of all keys of the namespace; `longest`: how long a query may wait.
     pub(super) fn new(connections: Arc<Connections>, prefix: String, longest: Duration) -> Self {
-        Self(Arc::new(Hub { connections, prefix, longest, state: Mutex::default() }))
+        let (own, state) = (Hub::default(), Mutex::default());
+        Self(Arc::new(Queries { connections, prefix, longest, own, state }))
     }
 
     /// Waits for a change after this index; of a key, that is the number of the entry that has it. `may_share`: the end of
     /// that entry is all that is waited for.
     pub(super) fn watch(&self, subject: Subject, index: u64, may_share: bool) -> Watch {
         let mut state = self.0.state();
-        if let Some(own) = state.own.get(&subject) {
-            return Watch::Own(own.seen.subscribe());
+        if let Some(seen) = self.0.own.find(&subject) {
+            return Watch::Own(seen);
         }
-        if state.own.len() >= OWN_QUERIES {
-            let is_idle = |own: &Own| own.seen.receiver_count() == 0;
-            let idle =
-                state.own.iter().find(|(_, own)| is_idle(own) && own.begun.elapsed() > LINGER);
-            match idle.map(|(subject, _)| subject.clone()) {
-                Some(idle) => drop(state.own.remove(&idle).map(|own| own.task.abort())),
+        if self.0.own.keys().len() >= OWN_QUERIES {
+            match self.0.own.end_idle() {
+                Some(idle) => drop(state.own.remove(&idle).map(|task| task.abort())),
                 None => return self.share(&mut state, subject, index, may_share),
             }
         }
-        let (seen, watch) = watch::channel(Seen::default());
-        let hub = Arc::clone(&self.0);
-        let task = tokio::spawn(hub.follow(subject.clone(), index, seen.clone())).abort_handle();
-        state.own.insert(subject, Own { seen, task, begun: Instant::now() });
-        Watch::Own(watch)
+        let (seen, _) = self.0.own.join(&subject);
+        let task = tokio::spawn(Arc::clone(&self.0).follow(subject.clone(), index));
+        state.own.insert(subject, task.abort_handle());
+        Watch::Own(seen)
     }
 
     /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
@@ -138,9 +131,11 @@ impl Watches {
     pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
         let mut state = self.0.state();
         state.tell(|sharer| sharer.key == key);
-        if let Some(own) = state.own.get(&Subject::Key(key.to_owned())) {
-            own.seen.send_replace(Seen { index: seq.unwrap_or(u64::MAX), pair: None });
-        }
+        drop(state);
+        self.0.own.tell(&Subject::Key(key.to_owned()), |seen| {
+            *seen = Seen { index: seq.unwrap_or(u64::MAX), pair: None };
+            true
+        });
     }
 
     fn share(&self, state: &mut State, subject: Subject, seq: u64, may_share: bool) -> Watch {
@@ -156,8 +151,8 @@ impl Watches {
         }
         state.shared.push(Sharer { key, seq, tell });
         if state.sharing.as_ref().is_none_or(AbortHandle::is_finished) {
-            let hub = Arc::clone(&self.0);
-            state.sharing = Some(tokio::spawn(hub.follow_all()).abort_handle());
+            let queries = Arc::clone(&self.0);
+            state.sharing = Some(tokio::spawn(queries.follow_all()).abort_handle());
         }
         Watch::Shared(told)
     }
@@ -166,7 +161,7 @@ impl Watches {
 impl Drop for Watches {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.own.drain().for_each(|(_, own)| own.task.abort());
+        state.own.drain().for_each(|(_, task)| task.abort());
         if let Some(task) = state.sharing.take() {
             task.abort();
         }
@@ -183,9 +178,9 @@ impl State {
     }
 }
 
-impl Hub {
+impl Queries {
     /// The queries about one key or queue, until nobody waits for their answers.
-    async fn follow(self: Arc<Self>, subject: Subject, index: u64, seen: watch::Sender<Seen>) {
+    async fn follow(self: Arc<Self>, subject: Subject, index: u64) {
         let (mut index, pauses) = (index, Pauses::new(self.longest));
         let mut pause = pauses;
         loop {
@@ -203,14 +198,16 @@ impl Hub {
             match answered {
                 // A server that was restored: those who wait look for themselves, and begin anew.
                 Ok(found) if found.index < index => {
-                    self.state().own.remove(&subject);
+                    let mut state = self.state();
+                    self.own.end(&subject);
+                    state.own.remove(&subject);
                     return;
                 }
                 Ok(found) => {
                     pause = pauses;
                     index = found.index;
                     // The same index: nothing changed in all that time.
-                    seen.send_if_modified(|seen| {
+                    self.own.tell(&subject, |seen| {
                         let is_new = seen.index != found.index;
                         *seen = found;
                         is_new
@@ -223,7 +220,7 @@ impl Hub {
             }
             let mut state = self.state();
             // Under the mutex: nobody begins to wait in between.
-            if seen.receiver_count() == 0 {
+            if self.own.end_if_idle(&subject) {
                 state.own.remove(&subject);
                 return;
             }
@@ -387,7 +384,7 @@ impl Watching for Consul {
 
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
         // Read by somebody else since: the caller reads again.
-        let Some(index) = self.reads.index(queue, listing) else { return Ok(()) };
+        let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
         let subject = Subject::Prefix(self.keys(queue).prefix().to_owned());
         let changed = async {
             match self.watches.watch(subject, index, false) {

@@ -54,7 +54,7 @@ impl Admissions {
     /// Does this, and ends the admission of whatever may still be on its way.
     pub(super) async fn admit_anew(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         operation: &'static str,
         session: SessionId,
         before: Option<TxnOp>,

@@ -14,7 +14,8 @@ use super::keys::{Keys, Range, queue_of_entry};
 use super::session::lease_of;
 use super::values::value_of;
 use super::{Etcd, found, revision_in};
-use crate::backend::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::server::reads;
+use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -168,7 +169,10 @@ impl Entries for Etcd {
                 listing.entries.extend(entry_of(kv, &keys));
             }
         }
-        listing.revision = self.reads.note(queue, answer.kvs(), revision_in(answer.header()));
+        // The newest of the queue's keys does not tell of a deletion: all of them count.
+        listing.revision =
+            reads::revision_of(answer.kvs().iter().map(|kv| (kv.key(), kv.mod_revision())));
+        self.reads.note(queue, listing.revision, revision_in(answer.header()));
         Ok(listing)
     }
 

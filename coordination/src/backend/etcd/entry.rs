@@ -3,7 +3,7 @@
 use etcd_client::KeyValue;
 
 use super::keys::{Keys, SHARED};
-use crate::backend::stored::StoredEntry;
+use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Blocker, Entry, EntryId, Mode};
 use crate::error::{Error, ErrorKind, Result};
 

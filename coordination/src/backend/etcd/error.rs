@@ -1,10 +1,11 @@
 //! What etcd and its client say → our errors, case by case.
 
 use std::error::Error as StdError;
-use std::io;
 
 use etcd_client::Error as EtcdError;
 
+use crate::backend::server::cause::{Causes, causes, connection_kind, is_hang_up};
+use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind, LossReason};
 
 /// gRPC status codes (`google.rpc.Code`), as numbers: the client does not export their type.
@@ -23,10 +24,10 @@ mod code {
 }
 
 /// Whether another endpoint, or a new connection, may do better.
-pub(super) fn is_connection_failure(error: &EtcdError) -> bool {
+fn is_connection_failure(error: &EtcdError) -> bool {
     match error {
         EtcdError::GRpcStatus(status) if status.code() as i32 == code::RESOURCE_EXHAUSTED => {
-            !causes(error).is_empty()
+            !beneath(error).is_empty()
         }
         EtcdError::GRpcStatus(status) => matches!(
             status.code() as i32,
@@ -44,16 +45,6 @@ pub(super) fn is_connection_failure(error: &EtcdError) -> bool {
         EtcdError::LeaseKeepAliveError(message) => message != LEASE_NOT_FOUND,
         _ => false,
     }
-}
-
-/// Whether the server closed the connection without a word.
-pub(super) fn is_hang_up(error: &EtcdError) -> bool {
-    const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
-    let ended = |cause: &&(dyn StdError + 'static)| {
-        let text = cause.to_string().to_lowercase();
-        ENDS.iter().any(|end| text.contains(end))
-    };
-    connection_kind(error) == ErrorKind::Unavailable && causes(error).iter().any(ended)
 }
 
 /// What the client says when the first answer of a keep-alive stream has no time left.
@@ -76,7 +67,15 @@ pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
     }
 }
 
-pub(super) fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
+/// What a failed call says of its connection, and to us.
+pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
+    let is_hang_up = is_hang_up(&beneath(&error));
+    let is_broken = is_connection_failure(&error);
+    let error = from_etcd(operation, error);
+    Failure { is_broken, is_hang_up, ..Failure::harmless(error) }
+}
+
+fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
     if is_lease_missing(&error) {
         return Error::lost(operation, LossReason::ExpiredByServer);
     }
@@ -89,7 +88,7 @@ pub(super) fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         | EtcdError::InvalidArgs(_)
         | EtcdError::InvalidMetadataValue(_) => (ErrorKind::Config, error.to_string()),
         EtcdError::TransportError(_) | EtcdError::IoError(_) => {
-            (connection_kind(&error), root_cause(&error))
+            (connection_kind(&beneath(&error)), root_cause(&error))
         }
         _ => (ErrorKind::Unavailable, error.to_string()),
     };
@@ -115,62 +114,28 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
         code::FAILED_PRECONDITION if speaks_of("authentication is not enabled") => ErrorKind::Auth,
         code::PERMISSION_DENIED => ErrorKind::Permission,
         // The server's own word has nothing beneath it; HTTP/2's "enhance your calm" has.
-        code::RESOURCE_EXHAUSTED if causes(error).is_empty() => ErrorKind::Quota,
+        code::RESOURCE_EXHAUSTED if beneath(error).is_empty() => ErrorKind::Quota,
         code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,
         code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
-            connection_kind(error)
+            connection_kind(&beneath(error))
         }
         code::DEADLINE_EXCEEDED => ErrorKind::Unavailable,
         _ => ErrorKind::Unsupported,
     }
 }
 
-/// What broke a connection, by what is beneath the client's error.
-fn connection_kind(error: &EtcdError) -> ErrorKind {
-    for cause in causes(error) {
-        if let Some(io) = cause.downcast_ref::<io::Error>()
-            && io.kind() == io::ErrorKind::ConnectionRefused
-        {
-            return ErrorKind::Refused;
-        }
-        let text = cause.to_string();
-        if text.contains("dns error") || text.contains("failed to lookup address") {
-            return ErrorKind::Dns;
-        }
-        if [
-            "certificate",
-            "received fatal alert",
-            "received corrupt message",
-            "handshake",
-            "parsing TLS",
-        ]
-        .iter()
-        .any(|sign| text.contains(sign))
-        {
-            return ErrorKind::Tls;
-        }
-    }
-    ErrorKind::Unavailable
-}
-
 fn root_cause(error: &EtcdError) -> String {
-    causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
+    beneath(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The errors beneath; the client's own type does not lead to them by itself.
-fn causes(error: &EtcdError) -> Vec<&(dyn StdError + 'static)> {
-    let mut next: Option<&(dyn StdError + 'static)> = match error {
+/// What stands beneath an error; nothing beneath what the server itself has said.
+fn beneath(error: &EtcdError) -> Causes<'_> {
+    causes(match error {
         EtcdError::GRpcStatus(status) => status.source(),
         EtcdError::TransportError(transport) => Some(transport),
         EtcdError::IoError(io) => Some(io),
         _ => None,
-    };
-    let mut causes = Vec::new();
-    while let Some(cause) = next {
-        causes.push(cause);
-        next = cause.source();
-    }
-    causes
+    })
 }
 
 /// The cause as text: the client's types stay inside this folder.

@@ -9,7 +9,7 @@ use proptest::test_runner::TestCaseResult;
 use super::client::early_expiry;
 use super::entry::{entry_in, number, revision_of};
 use super::keys::{Keys, SHARED, queue_of_entry, queue_of_value};
-use crate::backend::stored::{StoredEntry, StoredValue, name_in, queue_name};
+use crate::backend::server::stored::{StoredEntry, StoredValue, name_in, queue_name};
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;

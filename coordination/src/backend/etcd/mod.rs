@@ -51,7 +51,6 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod keys;
-mod reads;
 mod session;
 mod values;
 mod watch;
@@ -65,14 +64,15 @@ use etcd_client::{
 };
 
 use self::admission::Admissions;
-use self::client::{Connections, early_expiry};
+use self::client::{Connections, Endpoints, early_expiry, status};
 use self::config::Config;
 use self::keys::Keys;
-use self::reads::Reads;
 use self::session::OpenSessions;
 use self::watch::Watches;
-use super::slots::Slots;
-use super::unanswered::Unanswered;
+use super::server::patience;
+use super::server::reads::Reads;
+use super::server::slots::Slots;
+use super::server::unanswered::Unanswered;
 use super::{EntryRef, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
@@ -107,7 +107,7 @@ pub(crate) struct Etcd {
     admissions: Arc<Admissions>,
     watches: Watches,
     slots: Arc<Slots>,
-    reads: Reads,
+    reads: Reads<i64>,
     unanswered: Unanswered,
     namespace: String,
     early_expiry: Option<&'static str>,
@@ -118,9 +118,10 @@ pub(crate) struct Etcd {
 impl Etcd {
     /// Connects, and asks which version answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = settings.heartbeat.min(settings.ttl / 6);
-        let connections = Arc::new(Connections::new(&config, settings, patience));
-        let status = connections.greet().await;
+        let patience = patience(settings);
+        let endpoints = Endpoints::new(&config, settings);
+        let connections = Arc::new(Connections::new(endpoints, settings, patience));
+        let status = connections.greet(status).await;
         let status = status.map_err(|error| error.at(&connections.shown()))?;
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),

@@ -1,12 +1,13 @@
 //! Sessions: an etcd lease each, renewed over one keep-alive stream.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Compare, CompareOp, Error as EtcdError, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper,
-    PutOptions, Txn, TxnOp,
+    Client, Compare, CompareOp, Error as EtcdError, LeaseGrantOptions, LeaseKeepAliveStream,
+    LeaseKeeper, PutOptions, Txn, TxnOp,
 };
 use tokio::sync::Mutex;
 
@@ -40,7 +41,7 @@ impl OpenSessions {
     /// revision in which the key was put.
     pub(super) async fn open(
         &self,
-        connections: &Connections,
+        connections: &Arc<Connections>,
         session: &NewSession,
         member_key: &str,
     ) -> Result<(Duration, i64)> {
@@ -81,42 +82,38 @@ impl OpenSessions {
     ///
     /// The stream is taken out while that goes on: if the future is dropped, an answer that comes
     /// late finds nobody, and can't be taken for the answer to a later heartbeat.
-    pub(super) async fn renew(&self, connections: &Connections, session: SessionId) -> Result<()> {
+    pub(super) async fn renew(
+        &self,
+        connections: &Arc<Connections>,
+        session: SessionId,
+    ) -> Result<()> {
         let kept = self.streams.lock().await.remove(&session);
-        let kept = match kept {
-            Some(mut kept) if kept.epoch == *connections.epochs().borrow() => {
-                let beat = connections.on_epoch(kept.epoch, kept.beat()).await;
-                beat.map_err(|error| connections.explain("renew", error))?;
-                kept
-            }
-            _ => {
-                let start = connections.urgent_call(|client| {
-                    let epoch = *connections.epochs().borrow();
-                    async move {
-                        let (keeper, answers) =
-                            client.lease_client().keep_alive(lease_of(session)).await?;
-                        Ok(KeepAlive { keeper, answers, epoch })
-                    }
-                });
-                start.await.map_err(|error| connections.explain("renew", error))?
+        let (client, epoch) = connections.reach_for("renew").await?;
+        let beating = async {
+            match kept.filter(|kept| kept.epoch == epoch) {
+                Some(kept) => kept.beat().await,
+                None => KeepAlive::begin(client, epoch, session).await,
             }
         };
+        let kept = connections.on_epoch("renew", epoch, beating).await?;
         self.streams.lock().await.insert(session, kept);
         Ok(())
     }
 
     /// Revokes the lease; all keys under it go with it.
-    pub(super) async fn close(&self, connections: &Connections, session: SessionId) -> Result<()> {
+    pub(super) async fn close(
+        &self,
+        connections: &Arc<Connections>,
+        session: SessionId,
+    ) -> Result<()> {
         self.streams.lock().await.remove(&session);
-        let revoked = connections
-            .raw_call(|client| async move {
-                client.lease_client().revoke(lease_of(session)).await.map(drop)
-            })
-            .await;
-        match revoked {
-            Err(error) if !is_lease_missing(&error) => Err(connections.explain("close", error)),
-            _ => Ok(()),
-        }
+        let revoking = connections.call("close", |client| async move {
+            match client.lease_client().revoke(lease_of(session)).await {
+                Err(error) if !is_lease_missing(&error) => Err(error),
+                _ => Ok(()),
+            }
+        });
+        revoking.await
     }
 }
 
@@ -143,10 +140,16 @@ impl Sessions for Etcd {
 }
 
 impl KeepAlive {
-    async fn beat(&mut self) -> Result<(), EtcdError> {
+    /// Opens a stream, which begins with a heartbeat and its answer.
+    async fn begin(client: Arc<Client>, epoch: u64, session: SessionId) -> Result<Self, EtcdError> {
+        let (keeper, answers) = client.lease_client().keep_alive(lease_of(session)).await?;
+        Ok(Self { keeper, answers, epoch })
+    }
+
+    async fn beat(mut self) -> Result<Self, EtcdError> {
         self.keeper.keep_alive().await?;
         match self.answers.message().await? {
-            Some(answer) if answer.ttl() > 0 => Ok(()),
+            Some(answer) if answer.ttl() > 0 => Ok(self),
             // A lease that is over is answered, with no time left.
             Some(_) => Err(EtcdError::LeaseKeepAliveError("lease not found".into())),
             None => Err(EtcdError::WatchError("the keep-alive stream ended".into())),
@@ -155,27 +158,23 @@ impl KeepAlive {
 }
 
 /// Grants the lease, or extends the one that an earlier call with a lost answer has granted.
-async fn grant(connections: &Connections, session: &NewSession) -> Result<Duration> {
+async fn grant(connections: &Arc<Connections>, session: &NewSession) -> Result<Duration> {
     let lease = lease_of(session.id);
     // Whole seconds, rounded up: etcd grants no fractions.
     let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
     let options = LeaseGrantOptions::new().with_id(lease);
-    let granted = connections
-        .raw_call(|client| async move { client.lease_client().grant(seconds, Some(options)).await })
-        .await;
-    let ttl = match granted {
-        Ok(granted) => granted.ttl(),
-        Err(error) if is_lease_exists(&error) => {
-            let extended = connections.raw_call(|client| async move {
+    let granting = connections.call("open", |client| async move {
+        match client.lease_client().grant(seconds, Some(options)).await {
+            Err(error) if is_lease_exists(&error) => {
                 // Its first answer is awaited within: the lease counts from here on.
                 client.lease_client().keep_alive(lease).await?;
-                client.lease_client().time_to_live(lease, None).await
-            });
-            let extended = extended.await.map_err(|error| connections.explain("open", error))?;
-            extended.granted_ttl()
+                let extended = client.lease_client().time_to_live(lease, None).await?;
+                Ok(extended.granted_ttl())
+            }
+            granted => granted.map(|granted| granted.ttl()),
         }
-        Err(error) => return Err(connections.explain("open", error)),
-    };
+    });
+    let ttl = granting.await?;
     u64::try_from(ttl)
         .ok()
         .filter(|ttl| *ttl > 0)

@@ -3,7 +3,7 @@
 //! The version is the key's modification revision, which rises for ever, over removals too. A write that comes late
 //! finds another one; only one that creates the value could find it as it expected, once more: so it asks for the
 //! [admission](super::admission) of a session of ours. And a removal leaves a mark, which goes with the session that has
-//! left it: why, see [`unanswered`](crate::backend::unanswered).
+//! left it: why, see [`unanswered`](crate::backend::server::unanswered).
 
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
@@ -13,7 +13,7 @@ use super::entry::{number, revision_of};
 use super::keys::{Keys, queue_of_value};
 use super::session::lease_of;
 use super::{Etcd, found, revision_in};
-use crate::backend::stored::{StoredValue, check_name, name_in};
+use crate::backend::server::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;

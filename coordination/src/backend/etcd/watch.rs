@@ -1,9 +1,8 @@
 //! Notifications: one watch stream for everything that is waited for.
 //!
 //! A stream per waiter would work and cost the server a goroutine and the connection a stream each. On
-//! one stream a waiter is two small messages, and none at all where the key is watched already: a watch
-//! stays for a moment after its last waiter has gone, since processes that take turns wait for the same
-//! keys again and again.
+//! one stream a waiter is two small messages, and none at all where the key is watched already: see
+//! [`hub`](crate::backend::server::hub).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +13,22 @@ use etcd_client::{
     Error as EtcdError, EventType, GetOptions, KeyValue, ResponseHeader, WatchFilterType,
     WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
-use tokio::sync::{OnceCell, mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::time::{Instant, timeout};
 
 use super::client::Connections;
 use super::entry::{blocker_of, revision_of, seq_of};
 use super::{Etcd, LONGEST_ANSWER, revision_in};
+use crate::backend::server::hub::{Hub, SWEEP};
+use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
 /// How long a stream that failed is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// How long a watch stays without a waiter, at least; twice that at most.
-const LINGER: Duration = Duration::from_secs(1);
-
 /// What a watch tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
     /// Deletions of a key: no message for a put, which is most that happens to a key.
     Deletion,
@@ -43,17 +41,18 @@ pub(super) enum Scope {
 /// All watches of this backend.
 pub(super) struct Watches {
     connections: Arc<Connections>,
+    hub: Arc<Hub<Subject, Seen>>,
     // Started with the first watch, on the session's runtime.
-    requests: OnceCell<mpsc::UnboundedSender<Request>>,
+    asked: OnceCell<mpsc::UnboundedSender<Subject>>,
 }
 
-/// Somebody wants to watch a key.
-struct Request {
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Subject {
     key: String,
     scope: Scope,
-    /// A revision to replay from; such a watch is shared with nobody.
+    /// A revision to replay from.
     from: Option<i64>,
-    answer: oneshot::Sender<watch::Receiver<Seen>>,
 }
 
 /// What a watch has told so far.
@@ -72,14 +71,14 @@ pub(super) struct Watch(watch::Receiver<Seen>);
 
 impl Watches {
     pub(super) fn new(connections: Arc<Connections>) -> Self {
-        Self { connections, requests: OnceCell::new() }
+        Self { connections, hub: Arc::default(), asked: OnceCell::new() }
     }
 
     /// Watches `key`: from now on, or earlier if it is watched already.
     ///
     /// `None`: there is no stream any more.
     pub(super) async fn watch(&self, key: &str, scope: Scope) -> Option<Watch> {
-        self.ask(key, scope, None).await
+        self.ask(Subject { key: key.to_owned(), scope, from: None }).await
     }
 
     /// Tells what happened from a revision of the past on.
@@ -87,19 +86,24 @@ impl Watches {
     /// That costs the server a scan, which it does every 100 ms only: so it is for re-checks, and a
     /// waiter in a hurry watches from now on, and then reads.
     pub(super) async fn replay(&self, key: &str, scope: Scope, from: i64) -> Option<Watch> {
-        self.ask(key, scope, Some(from)).await
+        self.ask(Subject { key: key.to_owned(), scope, from: Some(from) }).await
     }
 
-    async fn ask(&self, key: &str, scope: Scope, from: Option<i64>) -> Option<Watch> {
-        let requests = self.requests.get_or_init(async || {
-            let (requests, asked) = mpsc::unbounded_channel();
-            let connections = Arc::clone(&self.connections);
-            tokio::spawn(Hub { connections, asked, watches: HashMap::new(), last_id: 0 }.run());
-            requests
+    async fn ask(&self, subject: Subject) -> Option<Watch> {
+        let asked = self.asked.get_or_init(async || {
+            let (ask, asked) = mpsc::unbounded_channel();
+            let (connections, hub) = (Arc::clone(&self.connections), Arc::clone(&self.hub));
+            let stream = Stream { connections, hub, asked, watched: HashMap::new(), last_id: 0 };
+            tokio::spawn(stream.run());
+            ask
         });
-        let (answer, answered) = oneshot::channel();
-        requests.await.send(Request { key: key.to_owned(), scope, from, answer }).ok()?;
-        answered.await.ok().map(Watch)
+        let asked = asked.await;
+        let (seen, is_new) = self.hub.join(&subject);
+        if is_new && let Err(mpsc::error::SendError(subject)) = asked.send(subject) {
+            self.hub.end(&subject);
+            return None;
+        }
+        Some(Watch(seen))
     }
 }
 
@@ -127,20 +131,13 @@ impl Watch {
 }
 
 /// The task that owns the stream.
-struct Hub {
+struct Stream {
     connections: Arc<Connections>,
-    asked: mpsc::UnboundedReceiver<Request>,
-    watches: HashMap<i64, Watched>,
+    hub: Arc<Hub<Subject, Seen>>,
+    asked: mpsc::UnboundedReceiver<Subject>,
+    /// By its id on the stream.
+    watched: HashMap<i64, Subject>,
     last_id: i64,
-}
-
-struct Watched {
-    /// Empty where it is not to be shared.
-    key: String,
-    scope: Scope,
-    seen: watch::Sender<Seen>,
-    /// Had no waiter when it was last looked after.
-    is_idle: bool,
 }
 
 /// Why a stream is not used any longer.
@@ -151,16 +148,14 @@ enum End {
     Unused,
 }
 
-impl Hub {
+impl Stream {
     async fn run(mut self) {
-        while let Some(request) = self.asked.recv().await {
-            let first = self.add(request);
-            let end = match first {
-                Some((key, options)) => self.stream(key, options).await,
-                None => continue,
-            };
-            // `R2`: whoever was watching is told, and looks again by itself.
-            self.watches.clear();
+        while let Some(subject) = self.asked.recv().await {
+            let Some((key, options)) = self.add(subject) else { continue };
+            let end = self.serve(key, options).await;
+            // Whoever was watching is told, and looks again by itself (`R2`).
+            self.watched.clear();
+            self.hub.end_all();
             match end {
                 End::Broken => tokio::time::sleep(PAUSE).await,
                 End::Unused => return,
@@ -169,27 +164,26 @@ impl Hub {
     }
 
     /// Opens a stream with its first watch and serves it while it works.
-    async fn stream(&mut self, key: String, options: WatchOptions) -> End {
-        let mut epochs = self.connections.epochs();
-        let epoch = *epochs.borrow_and_update();
+    async fn serve(&mut self, key: String, options: WatchOptions) -> End {
         let opening = async {
-            let (client, _) = self.connections.client().await?;
+            let (client, epoch) = self.connections.reach_for("watch").await?;
             // Several changes of a large value may come in one message.
             let mut watch = client.watch_client().max_decoding_message_size(LONGEST_ANSWER);
-            watch.watch(key, Some(options)).await
+            let opening = watch.watch(key, Some(options));
+            Ok((self.connections.on_epoch("watch", epoch, opening).await?, epoch))
         };
-        let (mut sender, mut answers) = tokio::select! {
-            opened = opening => match opened {
-                Ok(stream) => stream.split(),
-                Err(error) => {
-                    tracing::debug!(%error, "no watch stream");
-                    return End::Broken;
-                }
-            },
-            _ = epochs.changed() => return End::Broken,
+        let longest = 2 * self.connections.patience;
+        let (stream, epoch) = match in_time(longest, opening).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!(%error, "no watch stream");
+                return End::Broken;
+            }
         };
-        let mut sweep = tokio::time::interval_at(Instant::now() + LINGER, LINGER);
-        loop {
+        let (mut sender, mut answers) = stream.split();
+        let mut epochs = self.connections.epochs();
+        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
+        while *epochs.borrow_and_update() == epoch {
             let sent = tokio::select! {
                 answer = next_answer(&mut answers) => match answer {
                     Some(answer) => {
@@ -197,60 +191,47 @@ impl Hub {
                         Ok(())
                     }
                     None => {
-                        self.connections.give_up(epoch);
+                        self.connections.rotation.give_up(epoch);
                         return End::Broken;
                     }
                 },
-                request = self.asked.recv() => match request.map(|request| self.add(request)) {
+                subject = self.asked.recv() => match subject.map(|subject| self.add(subject)) {
                     Some(Some((key, options))) => sender.watch(key, Some(options)).await,
                     Some(None) => Ok(()),
                     None => return End::Unused,
                 },
-                _ = sweep.tick(), if !self.watches.is_empty() => self.sweep(&mut sender).await,
-                _ = epochs.changed() => return End::Broken,
+                _ = sweep.tick() => self.sweep(&mut sender).await,
+                _ = epochs.changed() => Ok(()),
             };
             if sent.is_err() {
-                return End::Broken;
+                break;
             }
         }
+        End::Broken
     }
 
-    /// Takes a waiter in; answers what to ask of the server, if its key is not watched yet.
-    fn add(&mut self, request: Request) -> Option<(String, WatchOptions)> {
-        let Request { key, scope, from, answer } = request;
-        let is_same = |watched: &&mut Watched| watched.key == key && watched.scope == scope;
-        if let Some(watched) = self.watches.values_mut().find(is_same).filter(|_| from.is_none()) {
-            watched.is_idle = false;
-            // A waiter that is gone needs no answer.
-            let _ = answer.send(watched.seen.subscribe());
+    /// What to ask of the server, if it is not watched yet and somebody still waits.
+    fn add(&mut self, subject: Subject) -> Option<(String, WatchOptions)> {
+        if self.hub.find(&subject).is_none() || self.watched.values().any(|one| *one == subject) {
             return None;
         }
         self.last_id += 1;
-        let (seen, receiver) = watch::channel(Seen::default());
-        let _ = answer.send(receiver);
-        let name = if from.is_none() { key.clone() } else { String::new() };
-        self.watches.insert(self.last_id, Watched { key: name, scope, seen, is_idle: false });
         let options = WatchOptions::new().with_watch_id(self.last_id);
-        let options = match scope {
+        let options = match subject.scope {
             Scope::Deletion => options.with_filters([WatchFilterType::NoPut]),
             Scope::Key => options,
             Scope::Prefix => options.with_prefix(),
         };
+        let key = subject.key.clone();
+        let from = subject.from;
+        self.watched.insert(self.last_id, subject);
         Some((key, from.map_or(options.clone(), |from| options.with_start_revision(from))))
     }
 
-    /// Ends the watches that had no waiter this time and the last.
     async fn sweep(&mut self, sender: &mut WatchRequestSender) -> Result<(), EtcdError> {
-        let mut over = Vec::new();
-        for (id, watched) in &mut self.watches {
-            let is_idle = watched.seen.receiver_count() == 0;
-            if is_idle && watched.is_idle {
-                over.push(*id);
-            }
-            watched.is_idle = is_idle;
-        }
-        for id in over {
-            self.watches.remove(&id);
+        let swept = self.hub.sweep();
+        let over: Vec<_> = self.watched.extract_if(|_, subject| swept.contains(subject)).collect();
+        for (id, _) in over {
             sender.cancel(id).await?;
         }
         Ok(())
@@ -258,7 +239,7 @@ impl Hub {
 
     fn tell(&mut self, answer: &WatchResponse) {
         let id = answer.watch_id();
-        let Some(watched) = self.watches.get(&id) else { return };
+        let Some(subject) = self.watched.get(&id) else { return };
         let (mut deleted, mut changed) = (0, 0);
         for event in answer.events() {
             let revision = event.kv().map_or(0, KeyValue::mod_revision);
@@ -268,7 +249,7 @@ impl Hub {
             }
         }
         let now = answer.header().map_or(0, ResponseHeader::revision);
-        watched.seen.send_if_modified(|seen| {
+        self.hub.tell(subject, |seen| {
             let before = *seen;
             if answer.created() {
                 seen.since = Some(now);
@@ -279,7 +260,8 @@ impl Hub {
         });
         if answer.canceled() {
             // Its revision was compacted, or the server would not have it: look at the key itself.
-            self.watches.remove(&id);
+            self.hub.end(subject);
+            self.watched.remove(&id);
         }
     }
 }
@@ -305,8 +287,13 @@ impl Watching for Etcd {
         let mut broke = false;
         loop {
             let mut watch = self.watches.watch(&key, scope).await.ok_or_else(closing)?;
-            // While there is no stream the hub paces the next try.
-            let Some(since) = watch.since().await else { continue };
+            let since = match timeout(recheck, watch.since()).await {
+                Ok(Some(since)) => since,
+                // While there is no stream the task that owns it paces the next try.
+                Ok(None) => continue,
+                // The server says nothing of it: the caller looks.
+                Err(_) => return Ok(()),
+            };
             // A watch that is older than the entry has missed nothing of it.
             let mut known = created;
             if broke || since >= created || scope == Scope::Key && watch.changed() > created {
@@ -323,7 +310,7 @@ impl Watching for Etcd {
                         _ => watch.changed_after(known).await,
                     }
                 };
-                match tokio::time::timeout(recheck, told).await {
+                match timeout(recheck, told).await {
                     Ok(Some(())) => return Ok(()),
                     Ok(None) => break,
                     // Tells what was missed since we knew, if anything was.
@@ -349,7 +336,7 @@ impl Watching for Etcd {
             };
             // Otherwise something was missed, or may have been: the caller reads again, and by
             // then the watch is there.
-            if let Some(store) = self.reads.store_revision(queue, listing)
+            if let Some(store) = self.reads.at(queue, listing)
                 && store >= since
                 && watch.changed_after(store).await.is_none()
             {
@@ -358,7 +345,7 @@ impl Watching for Etcd {
             }
             Ok(())
         };
-        tokio::time::timeout(recheck, moved).await.unwrap_or(Ok(()))
+        timeout(recheck, moved).await.unwrap_or(Ok(()))
     }
 }
 
@@ -370,10 +357,7 @@ impl Etcd {
             options = options.with_keys_only();
         }
         let key = self.key(entry);
-        let look = tokio::time::timeout(self.patience, self.get("watch", &key, options)).await;
-        let found = look.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
-        })?;
+        let found = in_time(self.patience, self.get("watch", &key, options)).await?;
         let kv = found.kvs().first().filter(|kv| seq_of(kv) == seq);
         let blocker = kv.map(|kv| blocker_of(kv, &self.keys(&entry.queue), waiter)).transpose()?;
         Ok(blocker.flatten().map(|_| revision_in(found.header())))

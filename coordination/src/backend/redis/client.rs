@@ -1,65 +1,46 @@
-//! The connection: one for all, replaced when it fails or falls silent.
+//! The connection, and what is said on it.
 //!
-//! The client crate's own manager of connections never replaces one that has gone silent. So a connection is
-//! used until a call fails on it or takes longer than a heartbeat may; then the next place gets a fresh one.
-//! Each has a number: the server refuses what comes on a connection older than the newest one it has heard
-//! of, so that a call that was given up can do no harm, however late it arrives.
+//! The client crate's own manager of connections never replaces one that has gone silent: see
+//! [`connections`](crate::backend::server::connections). Each connection has a number, its epoch. The server refuses what
+//! comes on a connection older than the newest one it has heard of, so that a call that was given up can do no harm,
+//! however late it arrives.
 
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
-use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 use super::config::{Config, Place};
-use super::error::Failure;
-use super::link::{Link, connect_timeout, probe};
+use super::error::failure;
+use super::link::{Places, probe};
 use super::script::{Answer, Call, Script};
 use super::server::{Keeps, Server};
 use super::watch::{Following, Hub};
-use crate::backend::rotation::{Rotation, Turn};
-use crate::config::Settings;
+use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::rotation::Turn;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// How long the first connection may take.
-const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a refusal is believed: twenty tries a minute (contract F-49).
-const REFUSED: Duration = Duration::from_secs(3);
+/// How long the first connection may take: there is nothing yet that could be lost by patience.
+const FIRST: Duration = Duration::from_secs(2);
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
-/// Calls under way at a time. A thousand at once take longer than the one that is timed may: each would
-/// be given up, the connection with it, and all would come again, for ever.
-const IN_FLIGHT: usize = 64;
 
 /// The places, and the connection in use.
-pub(super) struct Connections {
-    link: Link,
-    rotation: Rotation<Arc<Connection>>,
-    told: Mutex<Told>,
-    /// A call that takes longer than this has found a silent connection.
-    patience: Duration,
-    in_flight: Semaphore,
-    /// What becomes of the connection that is being made, if one is.
-    making: Mutex<Option<watch::Receiver<Made>>>,
+pub(super) type Connections = connections::Connections<Client>;
+
+/// What a connection is made with.
+pub(super) struct Client {
+    places: Places,
+    /// The server that was greeted last, another one for each start of its process; `None`: there was none yet.
+    run_id: Mutex<Option<String>>,
     /// Held while what is listened to changes.
     subscribing: tokio::sync::Mutex<()>,
     /// The key of the namespace's clock.
     clock: String,
     hub: Arc<Hub>,
 }
-
-/// What servers have said so far.
-#[derive(Default)]
-struct Told {
-    /// Why we are not let in, and until when that is believed.
-    refused: Option<(Instant, Failure)>,
-    /// The server that was greeted last; `None`: there was none yet.
-    run_id: Option<String>,
-}
-
-/// What came of making a connection; `None`: nothing yet.
-type Made = Option<Result<Arc<Connection>, Failure>>;
 
 /// A connection in use.
 pub(super) struct Connection {
@@ -71,128 +52,14 @@ pub(super) struct Connection {
     sent: AtomicU16,
 }
 
-impl Connections {
-    pub(super) fn new(
-        mut config: Config,
-        settings: &Settings,
-        patience: Duration,
-        clock: String,
-        hub: Arc<Hub>,
-    ) -> Self {
+impl Client {
+    pub(super) fn new(mut config: Config, clock: String, hub: Arc<Hub>) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
-            // Contract R4: a thousand clients must not all come to the same one.
+            // A thousand clients must not all come to the same one (`R4`).
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::world::rng());
         }
-        let link = Link::new(config);
-        Self {
-            rotation: Rotation::new(link.places(), settings, patience),
-            link,
-            told: Mutex::default(),
-            patience,
-            in_flight: Semaphore::new(IN_FLIGHT),
-            making: Mutex::default(),
-            subscribing: tokio::sync::Mutex::new(()),
-            clock,
-            hub,
-        }
-    }
-
-    /// The connection in use, made if there is none.
-    ///
-    /// One task makes it for all, whoever of them gives up meanwhile, and not before the pause is over that
-    /// follows when all places have failed: a server that is down, or coming up, is not stormed (contract R4).
-    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        if let Some(found) = self.connected() {
-            return Ok(found);
-        }
-        if let Some((until, failure)) = &self.told().refused
-            && Instant::now() < *until
-        {
-            return Err(failure.clone());
-        }
-        let mut made = self.making().get_or_insert_with(|| self.start_making()).clone();
-        let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
-        // Without an answer the runtime is going away.
-        let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
-        made.unwrap_or_else(|| Err(Failure::harmless(gone())))
-    }
-
-    fn start_making(self: &Arc<Self>) -> watch::Receiver<Made> {
-        let (sender, made) = watch::channel(None);
-        let connections = Arc::clone(self);
-        tokio::spawn(async move {
-            let outcome = connections.make().await;
-            connections.making().take();
-            sender.send_replace(Some(outcome));
-        });
-        made
-    }
-
-    async fn make(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        if let Some(found) = self.connected() {
-            return Ok(found);
-        }
-        let Turn { index, epoch, pause_until } = self.rotation.turn();
-        let is_first = self.told().run_id.is_none();
-        if let Some(moment) = pause_until {
-            tokio::time::sleep_until(moment.into()).await;
-        }
-        // At first there is nothing yet that could be lost by patience.
-        let limit = if is_first { FIRST_TIMEOUT } else { connect_timeout(self.patience) };
-        let connected = tokio::time::timeout(limit, self.connect(index, epoch)).await;
-        let connected = connected.unwrap_or_else(|_| {
-            let message = format!("no answer within {limit:?}");
-            Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
-        });
-        let connection = match connected {
-            Ok(connection) => Arc::new(connection),
-            Err(failure) => {
-                self.rotation.give_up(epoch);
-                if failure.is_refusal() && !is_first {
-                    self.told().refused = Some((Instant::now() + REFUSED, failure.clone()));
-                }
-                return Err(failure);
-            }
-        };
-        self.rotation.install(Arc::clone(&connection), epoch);
-        Ok(connection)
-    }
-
-    async fn connect(self: &Arc<Self>, index: usize, epoch: u64) -> Result<Connection, Failure> {
-        let redis = self.link.connect(index, self.pushes(epoch)).await?;
-        match self.greeted(redis, epoch).await {
-            // A cluster, and another node has our keys.
-            Err(Failure { moved_to: Some(place), .. }) => {
-                let redis = self.link.follow(index, &place, self.pushes(epoch)).await?;
-                self.greeted(redis, epoch).await
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// What the connection tells by itself: messages, and its end.
-    fn pushes(
-        self: &Arc<Self>,
-        epoch: u64,
-    ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
-        let connections: Weak<Self> = Arc::downgrade(self);
-        let hub = Arc::clone(&self.hub);
-        move |push| {
-            match push.kind {
-                PushKind::Message => {
-                    if let (Some(channel), Some(all)) =
-                        (hub.told(&push.data), connections.upgrade())
-                    {
-                        tokio::spawn(async move { all.unsubscribe(&channel).await });
-                    }
-                }
-                PushKind::Disconnection => {
-                    connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
-                }
-                _ => {}
-            }
-            Ok(())
-        }
+        let (run_id, subscribing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { places: Places::new(config), run_id, subscribing, clock, hub }
     }
 
     /// Looks who is there, subscribes, and makes ourselves known.
@@ -204,7 +71,7 @@ impl Connections {
         let channels = self.hub.channels();
         let mut listening = redis.clone();
         let subscribing = async {
-            listening.subscribe(&channels).await.map_err(|error| Failure::of("connect", &error))
+            listening.subscribe(&channels).await.map_err(|error| failure("connect", &error))
         };
         let (server, ()) = tokio::try_join!(probe(&redis), subscribing)?;
         self.hub.subscribed(&channels, epoch);
@@ -212,120 +79,155 @@ impl Connections {
         let connection = Connection { epoch, server, redis, clock, sent: AtomicU16::new(0) };
         let run_id = &connection.server.run_id;
         // Otherwise its clock knows it, or says that it does not.
-        if self.told().run_id.as_ref() != Some(run_id) {
+        if self.run_id().as_ref() != Some(run_id) {
             connection.greet().await?;
-            self.told().run_id = Some(run_id.clone());
+            *self.run_id() = Some(run_id.clone());
         }
         Ok(connection)
     }
 
-    fn making(&self) -> MutexGuard<'_, Option<watch::Receiver<Made>>> {
-        self.making.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn run_id(&self) -> MutexGuard<'_, Option<String>> {
+        self.run_id.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Link for Client {
+    type Connection = Arc<Connection>;
+    type Failed = Failure;
+
+    const IN_FLIGHT: usize = 64;
+    const SECURE: &'static str = "rediss";
+    const WANTS_TLS: &'static str = WANTS_TLS;
+
+    fn servers(&self) -> usize {
+        self.places.count()
     }
 
-    fn connected(&self) -> Option<Arc<Connection>> {
-        self.rotation.connected().map(|(connection, _)| connection)
+    fn shown(&self) -> String {
+        self.places.shown()
     }
 
-    /// The first call of all: who is there?
-    pub(super) async fn greet(self: &Arc<Self>) -> Result<Server> {
-        let mut left = self.link.places();
-        loop {
-            left -= 1;
-            match self.connection().await {
-                Ok(connection) => return Ok(connection.server.clone()),
-                Err(failure) if left == 0 => {
-                    let error = self.advised(failure.error).await;
-                    return Err(error.at(&self.link.shown()));
+    fn is_secure(&self) -> bool {
+        self.places.is_secure()
+    }
+
+    /// It is two round trips, and a call is one.
+    fn longest(&self, patience: Duration, is_first: bool) -> Duration {
+        if is_first { FIRST } else { 2 * patience }
+    }
+
+    async fn connect(
+        connections: &Arc<Connections>,
+        turn: Turn,
+    ) -> Result<Arc<Connection>, Failure> {
+        let (client, epoch) = (&connections.link, turn.epoch);
+        let connecting = async {
+            let redis = client.places.connect(turn.index, pushes(connections, epoch)).await?;
+            match client.greeted(redis, epoch).await {
+                // A cluster, and another node has our keys.
+                Err(Failure { moved_to: Some(place), .. }) => {
+                    let pushes = pushes(connections, epoch);
+                    let redis = client.places.follow(turn.index, &place, pushes).await?;
+                    client.greeted(redis, epoch).await
                 }
-                Err(_) => {}
+                outcome => outcome,
             }
+        };
+        // Whatever it was, the next place may do better.
+        let broken = |failure| Failure { is_broken: true, ..failure };
+        connecting.await.map(Arc::new).map_err(broken)
+    }
+
+    fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
+        failed
+    }
+}
+
+/// What a connection tells by itself: messages, and its end.
+fn pushes(
+    connections: &Arc<Connections>,
+    epoch: u64,
+) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
+    let hub = Arc::clone(&connections.link.hub);
+    let connections = Arc::downgrade(connections);
+    move |push| {
+        match push.kind {
+            PushKind::Message => {
+                if let (Some(channel), Some(all)) = (hub.told(&push.data), connections.upgrade()) {
+                    tokio::spawn(async move { all.unsubscribe(&channel).await });
+                }
+            }
+            PushKind::Disconnection => {
+                connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Connections {
+    /// The first call of all: who is there?
+    pub(super) async fn first(self: &Arc<Self>) -> Result<Server> {
+        match self.reach().await {
+            Ok((connection, _)) => Ok(connection.server.clone()),
+            Err(failure) => Err(self.explained(failure.error).await.at(&self.shown())),
         }
     }
 
     /// With advice where the other side does not speak as we do.
-    async fn advised(&self, error: Error) -> Error {
-        let advice = match (error.kind(), self.link.is_secure()) {
-            (ErrorKind::Tls, false) => WANTS_TLS,
-            (ErrorKind::Unavailable, is_secure) if self.link.speaks_otherwise().await => {
-                if is_secure {
-                    "the server has no TLS: use redis://"
-                } else {
-                    WANTS_TLS
-                }
-            }
-            _ => return error,
-        };
+    async fn explained(&self, error: Error) -> Error {
+        let places = &self.link.places;
+        if error.kind() != ErrorKind::Unavailable || !places.speaks_otherwise().await {
+            return error;
+        }
+        let no_tls = "the server has no TLS: use redis://";
+        let advice = if places.is_secure() { no_tls } else { WANTS_TLS };
         Error::new(ErrorKind::Tls, "connect", advice).with_source(error)
     }
 
     /// Which server it was that was greeted last: another one for each start of its process.
     pub(super) fn run_id(&self) -> Option<String> {
-        self.told().run_id.clone()
-    }
-
-    /// Told of every connection that is given up; its value is the number of the one in use.
-    pub(super) fn epochs(&self) -> watch::Receiver<u64> {
-        self.rotation.epochs()
+        self.link.run_id().clone()
     }
 
     /// Makes a call on the connection in use.
-    pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        // Never closed, so it is got in any case.
-        let _permit = self.in_flight.acquire().await;
-        self.urgent_call(call).await
+    pub(super) async fn run(self: &Arc<Self>, call: &Call) -> Result<Answer> {
+        let run = |connection: Arc<Connection>| async move { connection.run(call).await };
+        self.call(call.operation, run).await
     }
 
-    /// [`call`](Self::call) that waits for no other, for heartbeats.
-    pub(super) async fn urgent_call(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        let connection = match self.connection().await {
-            Ok(connection) => connection,
-            Err(failure) => return Err(for_call(failure.error, call.operation)),
-        };
-        self.judged(connection.epoch, connection.run(call)).await
+    /// [`run`](Self::run) that waits for no other, for heartbeats.
+    pub(super) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer> {
+        let run = |connection: Arc<Connection>| async move { connection.run(call).await };
+        self.urgent_call(call.operation, run).await
     }
 
     /// Listens to what happens in a queue, from now on at the latest.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<Following> {
-        let _one_at_a_time = self.subscribing.lock().await;
-        let connection = self.connection().await.map_err(|failure| failure.error)?;
-        let (following, channel) = self.hub.follow(queue, connection.epoch);
+        let _one_at_a_time = self.link.subscribing.lock().await;
+        let (connection, epoch) = self.reach_for("watch").await?;
+        let (following, channel) = self.link.hub.follow(queue, epoch);
         if let Some(channel) = channel {
             let mut redis = connection.redis.clone();
-            let subscribing = async {
-                redis.subscribe(&channel).await.map_err(|error| Failure::of("watch", &error))
-            };
-            self.judged(connection.epoch, subscribing).await?;
-            self.hub.subscribed(&[channel], connection.epoch);
+            let subscribing =
+                async { redis.subscribe(&channel).await.map_err(|error| failure("watch", &error)) };
+            self.on_epoch("watch", epoch, subscribing).await?;
+            self.link.hub.subscribed(&[channel], epoch);
         }
         Ok(following)
     }
 
     /// Wants to hear no more of a channel, unless somebody has begun to listen to it again.
     async fn unsubscribe(&self, channel: &str) {
-        let _one_at_a_time = self.subscribing.lock().await;
-        if let Some(connection) = self.connected()
-            && !self.hub.channels().iter().any(|wanted| wanted == channel)
+        let _one_at_a_time = self.link.subscribing.lock().await;
+        if let Some((connection, _)) = self.rotation.connected()
+            && !self.link.hub.channels().iter().any(|wanted| wanted == channel)
         {
             // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
             let mut redis = connection.redis.clone();
-            let _ = tokio::time::timeout(self.patience, redis.unsubscribe(channel)).await;
+            let _ = timeout(self.patience, redis.unsubscribe(channel)).await;
         }
-    }
-
-    async fn judged<T>(
-        &self,
-        epoch: u64,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T> {
-        let attempt = self.rotation.attempt(epoch);
-        let outcome = work.await;
-        attempt.ended(matches!(&outcome, Err(failure) if failure.is_broken));
-        outcome.map_err(|failure| failure.error)
-    }
-
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -361,7 +263,7 @@ impl Connection {
             }
             answer => answer,
         };
-        let answer = answer.map_err(|error| Failure::of(call.operation, &error))?;
+        let answer = answer.map_err(|error| failure(call.operation, &error))?;
         Answer::read(answer).map_err(Failure::harmless)
     }
 }
@@ -382,9 +284,4 @@ fn checked(operation: &'static str, mut answer: Answer) -> Result<Answer> {
         }
         _ => Ok(answer),
     }
-}
-
-/// A call that was not made, as there is no connection, has changed nothing.
-fn for_call(error: Error, operation: &'static str) -> Error {
-    Error::new(error.kind(), operation, error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::access::{self, Tls};
+use crate::backend::server::access::{self, Tls};
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};

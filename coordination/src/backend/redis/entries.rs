@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::entry::entry_of;
-use super::reads::revision_of;
 use super::script::{Answer, Call, Script};
 use super::values::{Kept, value_of};
-use super::watch::{Wait, word_for};
+use super::watch::{Told, Wait, word_for};
 use super::{Redis, queue_path};
-use crate::backend::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::server::reads;
+use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
-    Blocker, Clock, Entries, EntryId, EntryRef, Listing, Mode, NewEntry, Position,
+    Blocker, Clock, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -28,7 +28,7 @@ impl Entries for Redis {
             .with(word_for(entry.mode))
             .with(self.text(entry)?)
             .quarantined(self.quarantine);
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         self.standing(entry, epoch, &mut answer)
     }
 
@@ -41,7 +41,7 @@ impl Entries for Redis {
             .with(self.text(entry)?)
             .with_number(seq)
             .quarantined(self.quarantine);
-        let answer = self.connections.call(&call).await?;
+        let answer = self.connections.run(&call).await?;
         if answer.status == "exclusive" {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
@@ -61,7 +61,7 @@ impl Entries for Redis {
             .with(queue_path(&entry.queue))
             .with(entry.id.as_str())
             .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
-        self.connections.call(&call).await?;
+        self.connections.run(&call).await?;
         if let Some(wait) = self.entries.left(&entry.id) {
             self.hub.forget(&wait);
         }
@@ -83,7 +83,7 @@ impl Entries for Redis {
             .with(word_for(entry.mode))
             .with_number(seq)
             .quarantined(self.quarantine);
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         answer.is_ok().then(|| self.standing(entry, epoch, &mut answer)).transpose()
     }
 
@@ -92,7 +92,7 @@ impl Entries for Redis {
         let count = self.hub.count(&path, self.epoch());
         let call =
             Call::new("list", Script::Read).with(path).with(queue.kind()).with(queue.encoded());
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         let now = Duration::from_micros(answer.natural()?);
         let epoch = answer.natural()?;
         let left = u64::try_from(answer.number()?).ok();
@@ -103,15 +103,21 @@ impl Entries for Redis {
             listing.entries.push(entry_of(queue, &mut answer)?);
         }
         listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        listing.revision = revision_of(&listing);
+        let shared = |entry: &Entry| entry.mode == Mode::Shared;
+        let entries = listing.entries.iter();
+        let entries =
+            entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
+        // No entry is without an id.
+        let value = listing.value.iter().map(|value| (value.version, "", false, ""));
+        listing.revision = reads::revision_of(entries.chain(value));
         let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
-        self.reads.note(queue, listing.revision, count, expires);
+        self.reads.note(queue, listing.revision, Told { count, expires });
         Ok(listing)
     }
 
     async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
         let call = Call::new("list", Script::Queues).with(kind);
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         let mut names = Vec::new();
         while !answer.is_at_end() {
             let queue = answer.text()?;

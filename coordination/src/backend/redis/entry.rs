@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::script::{Answer, corrupt};
 use super::watch::{Wait, is_shared};
-use crate::backend::stored::{StoredEntry, check_name};
+use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, EntryId, Mode, SessionId};
 use crate::error::Result;
 use crate::key::QueueKey;

@@ -2,36 +2,15 @@
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
+use crate::backend::server::cause::kind_said;
+use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// An error, and whether it asks for a new connection.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) error: Error,
-    pub(super) is_broken: bool,
-    /// Where a cluster says that the keys are.
-    pub(super) moved_to: Option<String>,
-}
-
-impl Failure {
-    /// One that says nothing against the connection.
-    pub(super) fn harmless(error: Error) -> Self {
-        Self { error, is_broken: false, moved_to: None }
-    }
-
-    pub(super) fn broken(error: Error) -> Self {
-        Self { error, is_broken: true, moved_to: None }
-    }
-
-    /// Whether the server does not let us in: that seldom changes within a moment.
-    pub(super) fn is_refusal(&self) -> bool {
-        matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
-    }
-
-    pub(super) fn of(operation: &'static str, error: &RedisError) -> Self {
-        let moved_to = error.redirect_node().map(|(address, _)| address.to_owned());
-        Self { error: from_redis(operation, error), is_broken: is_broken(error), moved_to }
-    }
+/// What a failed request says of its connection, and to us.
+pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
+    let moved_to = error.redirect_node().map(|(address, _)| address.to_owned());
+    let is_broken = is_broken(error);
+    Failure { is_broken, moved_to, ..Failure::harmless(from_redis(operation, error)) }
 }
 
 /// Whether a new connection may do better, perhaps to another server.
@@ -125,21 +104,11 @@ fn server_effect(code: &str, text: &str) -> Effect {
 }
 
 fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
-    const TLS: [&str; 6] = [
-        "certificate",
-        "received fatal alert",
-        "received corrupt message",
-        "handshake",
-        "PEM",
-        "TLS",
-    ];
     if error.is_connection_refusal() {
         ErrorKind::Refused
-    } else if said.contains("failed to lookup address") || said.contains("dns error") {
-        ErrorKind::Dns
-    } else if TLS.iter().any(|sign| said.contains(sign)) {
+    } else if said.contains("PEM") || said.contains("TLS") {
         ErrorKind::Tls
     } else {
-        ErrorKind::Unavailable
+        kind_said(said).unwrap_or(ErrorKind::Unavailable)
     }
 }

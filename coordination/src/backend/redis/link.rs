@@ -13,8 +13,9 @@ use redis::{
 };
 
 use super::config::{Config, Place};
-use super::error::Failure;
+use super::error::failure;
 use super::server::Server;
+use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
@@ -22,7 +23,7 @@ use crate::url::Host;
 const OTHERWISE: Duration = Duration::from_millis(500);
 
 /// How connections are made.
-pub(super) struct Link {
+pub(super) struct Places {
     config: Config,
 }
 
@@ -42,13 +43,13 @@ impl AsyncDNSResolver for Resolver {
     }
 }
 
-impl Link {
+impl Places {
     pub(super) fn new(config: Config) -> Self {
         Self { config }
     }
 
     /// How many places there are to try.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         match &self.config.place {
             Place::Hosts(hosts) | Place::Sentinels(hosts, _) => hosts.len().max(1),
             Place::Socket(_) => 1,
@@ -108,8 +109,7 @@ impl Link {
             Ok(_) => true,
             // A refusal is an answer, and so is a certificate.
             Err(error) => {
-                !error.is_io_error()
-                    || Failure::of("connect", &error).error.kind() == ErrorKind::Tls
+                !error.is_io_error() || failure("connect", &error).error.kind() == ErrorKind::Tls
             }
         }
     }
@@ -145,7 +145,7 @@ impl Link {
             let mut command = Cmd::new();
             command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
             let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
-            answer.map_err(|error| Failure::of("connect", &error))
+            answer.map_err(|error| failure("connect", &error))
         };
         let answer = match ask(anonymous()).await {
             Err(failure) if failure.error.kind() == ErrorKind::Auth => {
@@ -190,8 +190,7 @@ impl Link {
         credentials: RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, Failure> {
-        let failed =
-            |error: RedisError| Failure { is_broken: true, ..Failure::of("connect", &error) };
+        let failed = |error: RedisError| failure("connect", &error);
         let info = address.into_connection_info().map_err(failed)?;
         // A request waits for no other: each is an answer that somebody waits for.
         let info: ConnectionInfo = info
@@ -228,7 +227,7 @@ pub(super) async fn probe(connection: &MultiplexedConnection) -> Result<Server, 
     };
     // The second may be forbidden to us.
     let (info, fsync) = tokio::join!(ask(&["INFO"]), ask(&["CONFIG", "GET", "appendfsync"]));
-    let info = text(info.map_err(|error| Failure::of("connect", &error))?);
+    let info = text(info.map_err(|error| failure("connect", &error))?);
     let fsync = fsync.ok().and_then(|answer| match answer {
         Value::Map(pairs) => pairs.into_iter().next().map(|(_, value)| text(value)),
         _ => None,
@@ -263,9 +262,4 @@ pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
     let name = name.trim_start_matches('[').trim_end_matches(']');
     let name = if matches!(name, "" | "?") { before.name.as_str() } else { name };
     Some(Host { name: name.to_owned(), port: Some(port) })
-}
-
-/// How long a new connection may take, where a call may take this long: it is two round trips, and the call one.
-pub(super) fn connect_timeout(patience: Duration) -> Duration {
-    2 * patience
 }

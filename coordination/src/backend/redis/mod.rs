@@ -57,7 +57,6 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod link;
-mod reads;
 mod script;
 mod server;
 mod session;
@@ -69,15 +68,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::client::Connections;
+use self::client::{Client, Connections};
 use self::config::{Config, Quarantine};
 use self::entry::OwnEntries;
-use self::reads::Reads;
 use self::server::Server;
 use self::session::OpenSessions;
-use self::watch::Hub;
+use self::watch::{Hub, Told};
 use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::server::patience;
+use crate::backend::server::reads::Reads;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
 use crate::error::Result;
@@ -109,7 +109,7 @@ pub(crate) struct Redis {
     hub: Arc<Hub>,
     sessions: OpenSessions,
     entries: OwnEntries,
-    reads: Reads,
+    reads: Reads<Told>,
     /// As it was found at first.
     server: Server,
     /// For how many microseconds a server that may have forgotten must be up; negative: or the longest lease.
@@ -121,17 +121,17 @@ pub(crate) struct Redis {
 impl Redis {
     /// Connects, and asks who answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = settings.heartbeat.min(settings.ttl / 6);
+        let patience = patience(settings);
         let base = format!("{{{}}}:", settings.namespace);
-        let client = SessionId::random().to_string();
-        let hub = Arc::new(Hub::new(&base, &client));
+        let channel = SessionId::random().to_string();
+        let hub = Arc::new(Hub::new(&base, &channel));
         let quarantine = quarantine(config.quarantine, settings.ttl);
         let clock = format!("{base}clock");
-        let connections =
-            Arc::new(Connections::new(config, settings, patience, clock, Arc::clone(&hub)));
-        let server = connections.greet().await?;
+        let client = Client::new(config, clock, Arc::clone(&hub));
+        let connections = Arc::new(Connections::new(client, settings, patience));
+        let server = connections.first().await?;
         Ok(Self {
-            sessions: OpenSessions::new(client),
+            sessions: OpenSessions::new(channel),
             connections,
             hub,
             entries: OwnEntries::default(),

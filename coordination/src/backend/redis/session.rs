@@ -68,7 +68,7 @@ impl OpenSessions {
             .with_number(lease)
             // Lost here, it must not live on there.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
-        if connections.call(&call).await?.status == "taken" {
+        if connections.run(&call).await?.status == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
         }
@@ -93,7 +93,7 @@ impl OpenSessions {
             for entry in batch {
                 call = call.with(queue_path(&entry.queue)).with(entry.id.as_str());
             }
-            let mut answer = connections.urgent_call(&call).await?;
+            let mut answer = connections.run_urgently(&call).await?;
             while !answer.is_at_end() {
                 gone.push(EntryId::from_store(answer.text()?));
             }
@@ -118,7 +118,7 @@ impl OpenSessions {
         for entry in known() {
             call = call.with(entry.as_str());
         }
-        connections.urgent_call(&call).await?;
+        connections.run_urgently(&call).await?;
         *self.settled() = server;
         Ok(())
     }
@@ -129,7 +129,7 @@ impl OpenSessions {
         session: SessionId,
     ) -> Result<()> {
         let call = Call::new("close", Script::Close).with(session.to_string());
-        connections.call(&call).await.map(drop)
+        connections.run(&call).await.map(drop)
     }
 
     fn settled(&self) -> MutexGuard<'_, Option<String>> {

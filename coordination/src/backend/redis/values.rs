@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::script::{Answer, Call, Script, corrupt};
 use super::{Redis, queue_path};
-use crate::backend::stored::{StoredValue, check_name, name_in};
+use crate::backend::server::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -61,7 +61,7 @@ impl Values for Redis {
             .with(write.expected.map(|version| version.to_string()).unwrap_or_default())
             .with(text)
             .with(if write.if_empty { "1" } else { "" });
-        let answer = self.connections.call(&call).await;
+        let answer = self.connections.run(&call).await;
         let mut answer = answer.map_err(|error| match error.kind() {
             // A value belongs to no session: the next one may write it.
             ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
@@ -77,7 +77,7 @@ impl Values for Redis {
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
         let call = Call::new("list", Script::Names).with(kind);
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         let mut names = Vec::new();
         while !answer.is_at_end() {
             let name = answer.text()?;

@@ -14,18 +14,16 @@ use async_trait::async_trait;
 use redis::Value;
 use tokio::sync::watch;
 
-use super::reads::Read;
 use super::script::{Call, Script};
 use super::{Redis, queue_path};
+use crate::backend::server::{hub, in_time};
 use crate::backend::{EntryRef, Mode, Watching};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::key::QueueKey;
 
 /// An end that is looked for at its very moment may not have come yet.
 const LITTLE: Duration = Duration::from_millis(2);
 
-/// How long a channel is listened to without a listener, at least.
-const LINGER: Duration = Duration::from_secs(1);
 /// How long it is remembered that something has gone, for a waiter who is about to ask.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// How old a message may be that stands for an answer.
@@ -58,6 +56,7 @@ pub(super) struct Hub {
     own: String,
     /// What the channels of queues begin with.
     queues: String,
+    followed: hub::Hub<String, Followed>,
     state: Mutex<State>,
 }
 
@@ -68,7 +67,6 @@ struct State {
     told: VecDeque<(Instant, Wait)>,
     /// Entries whose turn has come, with when that was told.
     turns: HashMap<(String, u64), Instant>,
-    followed: HashMap<String, Followed>,
 }
 
 struct Waited {
@@ -84,18 +82,26 @@ pub(super) struct Known {
     pub(super) until: Instant,
 }
 
+/// What was told of a queue on its channel.
+#[derive(Default)]
 struct Followed {
-    /// How many messages there were.
-    count: watch::Sender<u64>,
-    /// The connection on which it is subscribed.
+    /// The number of the last message: another one for each.
+    count: u64,
+    /// The connection on which the channel is subscribed to.
     epoch: Option<u64>,
-    idle_since: Option<Instant>,
+}
+
+/// What was told of a queue before it was read last.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    /// The number of the last message when it was asked for; `None`: nobody listened.
+    pub(super) count: Option<u64>,
+    /// When the first of its leases may be over.
+    pub(super) expires: Option<Instant>,
 }
 
 /// Somebody who listens to a queue.
-pub(super) struct Following {
-    count: watch::Receiver<u64>,
-}
+pub(super) struct Following(watch::Receiver<Followed>);
 
 /// Somebody who waits.
 pub(super) struct Waiting<'a> {
@@ -112,49 +118,41 @@ impl Hub {
         Self {
             own: format!("{base}client:{client}"),
             queues: format!("{base}queue:"),
+            followed: hub::Hub::default(),
             state: Mutex::default(),
         }
     }
 
     /// What a new connection has to subscribe to.
     pub(super) fn channels(&self) -> Vec<String> {
-        let state = self.state();
-        let queues = state.followed.keys().map(|queue| format!("{}{queue}", self.queues));
+        let followed = self.followed.keys();
+        let queues = followed.iter().map(|queue| format!("{}{queue}", self.queues));
         std::iter::once(self.own.clone()).chain(queues).collect()
     }
 
     /// They are subscribed to on this connection: what was told before may have been missed.
     pub(super) fn subscribed(&self, channels: &[String], epoch: u64) {
-        let mut state = self.state();
-        for channel in channels {
-            let queue = channel.strip_prefix(&self.queues);
-            if let Some(followed) = queue.and_then(|queue| state.followed.get_mut(queue)) {
-                followed.epoch = Some(epoch);
-                followed.count.send_modify(|count| *count += 1);
-            }
+        for queue in channels.iter().filter_map(|channel| channel.strip_prefix(&self.queues)) {
+            self.followed.tell(&queue.to_owned(), |followed| {
+                *followed = Followed { count: self.followed.next_number(), epoch: Some(epoch) };
+                true
+            });
         }
     }
 
     /// Listens to a queue; answers the channel, if it is not subscribed to on this connection.
     pub(super) fn follow(&self, queue: &str, epoch: u64) -> (Following, Option<String>) {
-        let mut state = self.state();
-        let followed = state.followed.entry(queue.to_owned()).or_insert_with(|| Followed {
-            count: watch::Sender::new(0),
-            epoch: None,
-            idle_since: None,
-        });
-        followed.idle_since = None;
-        let is_subscribed = followed.epoch == Some(epoch);
+        let (followed, _) = self.followed.join(&queue.to_owned());
+        let is_subscribed = followed.borrow().epoch == Some(epoch);
         let channel = (!is_subscribed).then(|| format!("{}{queue}", self.queues));
-        (Following { count: followed.count.subscribe() }, channel)
+        (Following(followed), channel)
     }
 
-    /// How many messages of the queue there were, if it is listened to on this connection.
+    /// The number of the last message of the queue, if it is listened to on this connection.
     pub(super) fn count(&self, queue: &str, epoch: u64) -> Option<u64> {
-        let state = self.state();
-        let followed =
-            state.followed.get(queue).filter(|followed| followed.epoch == Some(epoch))?;
-        Some(*followed.count.borrow())
+        let followed = self.followed.find(&queue.to_owned())?;
+        let followed = followed.borrow();
+        (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
     /// A message came. Answers a channel to which nobody listens any more.
@@ -187,25 +185,20 @@ impl Hub {
 
     /// Answers whether nobody listens, and nobody did for a while.
     fn happened(&self, queue: &str, what: Happened) -> bool {
-        let mut state = self.state();
         if let Some((seq, is_gone)) = what {
+            let state = self.state();
             let over = |shared| Wait { queue: queue.to_owned(), seq, shared };
             let waits = [Some(over(true)), is_gone.then(|| over(false))];
             for waited in waits.iter().flatten().filter_map(|wait| state.waits.get(wait)) {
                 waited.over.send_replace(true);
             }
         }
-        let Some(followed) = state.followed.get_mut(queue) else { return true };
-        followed.count.send_modify(|count| *count += 1);
-        if followed.count.receiver_count() > 0 {
-            followed.idle_since = None;
-            return false;
-        }
-        let is_over = followed.idle_since.get_or_insert_with(Instant::now).elapsed() >= LINGER;
-        if is_over {
-            state.followed.remove(queue);
-        }
-        is_over
+        let queue = queue.to_owned();
+        self.followed.tell(&queue, |followed| {
+            followed.count = self.followed.next_number();
+            true
+        });
+        self.followed.sweep_one(&queue)
     }
 
     /// The server said that this blocks an entry of ours, and will tell us when it does no more.
@@ -268,7 +261,7 @@ impl Following {
     /// Resolves when there were other than this many messages.
     pub(super) async fn other_than(&mut self, count: u64) {
         // The sender stays while there is a receiver; were it gone, something has changed.
-        let _ = self.count.wait_for(|now| *now != count).await;
+        let _ = self.0.wait_for(|followed| followed.count != count).await;
     }
 }
 
@@ -354,10 +347,11 @@ impl Watching for Redis {
                 Some(known) => known.until,
                 None => {
                     if !is_expected {
-                        following = Some(self.in_time(self.connections.follow(&queue)).await?);
+                        following =
+                            Some(in_time(self.patience, self.connections.follow(&queue)).await?);
                     }
                     let look = self.look(&queue, entry, seq, waiter, following.is_some());
-                    match self.in_time(look).await? {
+                    match in_time(self.patience, look).await? {
                         Some(left) => Instant::now() + left,
                         None => return Ok(()),
                     }
@@ -376,8 +370,9 @@ impl Watching for Redis {
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        let mut following = self.in_time(self.connections.follow(&queue_path(queue))).await?;
-        let Some(Read { count: Some(count), expires, .. }) = self.reads.of(queue, revision) else {
+        let mut following =
+            in_time(self.patience, self.connections.follow(&queue_path(queue))).await?;
+        let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
             // Something may have been missed: the caller reads again, and by then we listen.
             return Ok(());
         };
@@ -409,17 +404,12 @@ impl Redis {
             .with_number(seq)
             .with(word_for(waiter))
             .with(if listens { "1" } else { "" });
-        let mut answer = self.connections.call(&call).await?;
+        let mut answer = self.connections.run(&call).await?;
         answer.is_ok().then(|| answer.natural().map(Duration::from_micros)).transpose()
     }
 
     /// What the server said of what blocks, as of this connection.
     pub(super) fn known(&self, epoch: u64, left: Duration) -> Known {
         Known { epoch, until: Instant::now() + left }
-    }
-
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
-        tokio::time::timeout(self.patience, work).await.unwrap_or_else(|_| Err(late()))
     }
 }

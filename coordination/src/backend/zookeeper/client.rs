@@ -18,7 +18,7 @@ use zookeeper_client::{
 use super::config::Config;
 use super::error::from_zookeeper;
 use super::greeting::{authorities, choose_provider};
-use crate::backend::access::Tls;
+use crate::backend::server::access::Tls;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
 

@@ -1,6 +1,6 @@
 //! URL → typed configuration.
 
-use crate::backend::access::{self, Tls};
+use crate::backend::server::access::{self, Tls};
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 

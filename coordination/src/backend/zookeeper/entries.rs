@@ -15,7 +15,7 @@ use super::places::{Made, Place};
 use super::reads::{Age, Written};
 use super::tree::Making;
 use super::{Zookeeper, values};
-use crate::backend::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -313,7 +313,7 @@ impl Zookeeper {
     }
 
     async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
-        let begun = self.watches.told(queue);
+        let begun = self.watches.told(connection, queue);
         let parent = self.tree.queue(queue);
         let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
         let mut reading = connection.read_now("list", &parent, &above).await?;

@@ -4,7 +4,7 @@ use zookeeper_client::Stat;
 
 use super::entries::number;
 use super::nodes::Node;
-use crate::backend::stored::StoredEntry;
+use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Entry, EntryId, Mode};
 
 /// The entry of a node with this data.

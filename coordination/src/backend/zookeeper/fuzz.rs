@@ -12,7 +12,7 @@ use super::entries::number;
 use super::entry::entry_of;
 use super::greeting::shortest_lease;
 use super::values::value_of;
-use crate::backend::stored::StoredEntry;
+use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;

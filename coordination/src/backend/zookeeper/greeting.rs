@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::config::Config;
-use crate::backend::access::Tls;
+use crate::backend::server::access::Tls;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 use crate::world;

@@ -75,6 +75,7 @@ use self::values::LastSeen;
 use self::watch::Watches;
 use crate::backend::Store;
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::server::patience;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
@@ -115,7 +116,7 @@ pub(crate) struct Zookeeper {
 impl Zookeeper {
     /// Asks who is there. The first session connects.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = settings.heartbeat.min(settings.ttl / 6);
+        let patience = patience(settings);
         // A ping waits for an answer within that time, and one may take as long as a call.
         let connector = Connector::new(&config, patience * 2)?;
         let shortest = greeting::greet(&config).await?;

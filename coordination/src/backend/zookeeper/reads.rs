@@ -4,11 +4,11 @@
 //! changes rises, and its data names what was updated. What was read at one count is so whenever the count is the same.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
 
 use zookeeper_client::Stat;
 
 use crate::backend::Entry;
+use crate::backend::server::memo::Memo;
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -16,8 +16,13 @@ use crate::key::QueueKey;
 const REMEMBERED: usize = 256;
 
 /// The entries of queues that were looked at.
-#[derive(Default)]
-pub(super) struct Reads(Mutex<HashMap<QueueKey, Known>>);
+pub(super) struct Reads(Memo<QueueKey, Known>);
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self(Memo::of_at_most(REMEMBERED))
+    }
+}
 
 /// When the node of a queue was as it was read, counted in updates of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,43 +60,42 @@ impl Reads {
         names: &[String],
         is_entry: impl Fn(&str) -> bool,
     ) -> Result<Vec<Written>, Vec<String>> {
-        let mut queues = self.queues();
-        if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
-            queues.clear();
-        }
-        let new = || Known { age, entries: HashMap::new() };
-        let known = queues.entry(queue.clone()).or_insert_with(new);
-        let known = match known.grow(age, updated) {
-            true => {
-                known
-                    .entries
-                    .extend(fresh.iter().map(|(name, entry)| (name.clone(), entry.clone())));
-                &mut known.entries
+        self.0.update(queue.clone(), |known| {
+            let new = || Known { age, entries: HashMap::new() };
+            let known = known.get_or_insert_with(new);
+            if !known.grow(age, updated) {
+                // Somebody else has looked since, and what is known is of then.
+                return pick(&mut fresh.clone(), names, is_entry);
             }
-            // Somebody else has looked since, and what is known is of then.
-            false => &mut fresh.clone(),
-        };
-        let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
-        for name in names {
-            match known.get(name) {
-                Some(entry) => entries.push(entry.clone()),
-                None if is_entry(name) => unknown.push(name.clone()),
-                None => {}
-            }
-        }
-        if !unknown.is_empty() {
-            return Err(unknown);
-        }
-        if known.len() > entries.len() {
-            let names: HashSet<_> = names.iter().collect();
-            known.retain(|name, _| names.contains(name));
-        }
-        Ok(entries)
+            let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));
+            known.entries.extend(fresh);
+            pick(&mut known.entries, names, is_entry)
+        })
     }
+}
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Known>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// The entries of these nodes, or which of those that may be entries are not known. All others are forgotten.
+fn pick(
+    known: &mut HashMap<String, Written>,
+    names: &[String],
+    is_entry: impl Fn(&str) -> bool,
+) -> Result<Vec<Written>, Vec<String>> {
+    let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
+    for name in names {
+        match known.get(name) {
+            Some(entry) => entries.push(entry.clone()),
+            None if is_entry(name) => unknown.push(name.clone()),
+            None => {}
+        }
     }
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    if known.len() > entries.len() {
+        let names: HashSet<_> = names.iter().collect();
+        known.retain(|name, _| names.contains(name));
+    }
+    Ok(entries)
 }
 
 impl Known {

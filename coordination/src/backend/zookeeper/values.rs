@@ -4,8 +4,7 @@
 //! compares a node's count of changes, which starts anew when the node does. So every removal changes the node above
 //! the values of a kind, and every write is made on condition that this one is still as it was read.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use zookeeper_client::{
@@ -16,15 +15,14 @@ use super::Zookeeper;
 use super::client::{Connection, Found};
 use super::entries::{fresh_children, number};
 use super::error::from_zookeeper;
-use crate::backend::stored::{StoredValue, check_name, name_in};
+use crate::backend::server::memo::Memo;
+use crate::backend::server::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
 /// How often a write looks again when something else has come in between.
 const LOOKS: usize = 5;
-/// How many queues are remembered: forgetting one costs a write to it one read more.
-const REMEMBERED: usize = 1024;
 /// How many values are read at once: each may be large.
 const BATCH: usize = 32;
 
@@ -56,7 +54,7 @@ impl Seen {
 /// How queues were when they were read last: a write that goes by it needs no look of its own. If it is not so any
 /// longer, nothing is written.
 #[derive(Default)]
-pub(super) struct LastSeen(Mutex<HashMap<QueueKey, Seen>>);
+pub(super) struct LastSeen(Memo<QueueKey, Seen>);
 
 impl LastSeen {
     pub(super) fn note(
@@ -66,22 +64,15 @@ impl LastSeen {
         value: Option<&Found>,
         is_there: bool,
     ) {
-        let Some(seen) = Seen::new(above, value, is_there) else { return };
-        let mut queues = self.queues();
-        if queues.len() >= REMEMBERED && !queues.contains_key(queue) {
-            queues.clear();
+        if let Some(seen) = Seen::new(above, value, is_there) {
+            self.0.note(queue.clone(), seen);
         }
-        queues.insert(queue.clone(), seen);
     }
 
     /// How the queue was, if its value had this version; only once.
     fn take(&self, queue: &QueueKey, expected: Option<u64>) -> Option<Seen> {
-        let seen = self.queues().remove(queue)?;
+        let seen = self.0.update(queue.clone(), Option::take)?;
         (seen.value.map(|(version, _)| version) == expected).then_some(seen)
-    }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Seen>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -3,12 +3,10 @@
 //! They stay for a moment, since who observes a queue asks again and again. ZooKeeper's persistent watches tell of every
 //! change while there is a connection, and end with it here; who observes then reads anew, and watches anew.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use zookeeper_client::{
     AddWatchMode, Client, Error as ZooKeeperError, EventType, PersistentWatcher,
@@ -17,36 +15,39 @@ use zookeeper_client::{
 use super::Zookeeper;
 use super::client::Connection;
 use super::error::from_zookeeper;
+use crate::backend::server::hub::{Hub, SWEEP};
+use crate::backend::server::in_time;
+use crate::backend::server::memo::Memo;
 use crate::backend::{EntryRef, Mode, Watching};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::key::QueueKey;
-
-/// How long a watch stays when nobody waits for it, at least; twice that at most.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// The queues that are watched.
 #[derive(Clone, Default)]
-pub(super) struct Watches(Arc<Mutex<HashMap<QueueKey, Watched>>>);
+pub(super) struct Watches(Arc<Shared>);
 
-struct Watched {
-    /// How much was told so far.
-    told: Arc<watch::Sender<u64>>,
-    /// The session in which it is watched.
-    owner: i64,
-    /// The queue as it was read last, and how much had been told before.
-    read: Option<(u64, u64)>,
+#[derive(Default)]
+struct Shared {
+    /// What was told of a queue last, as a number: another one for each event.
+    hub: Hub<Watched, u64>,
+    /// Each queue's revision as it was read last, and what had been told before.
+    reads: Memo<QueueKey, (u64, u64)>,
 }
 
+/// The session in which it is watched, and the queue.
+type Watched = (i64, QueueKey);
+
 impl Watches {
-    /// How much was told of the queue so far; `None`: it is not watched.
-    pub(super) fn told(&self, queue: &QueueKey) -> Option<u64> {
-        self.queues().get(queue).map(|watched| *watched.told.borrow())
+    /// What was told last of the queue; `None`: it is not watched in this session.
+    pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
+        let told = self.0.hub.find(&(connection.owner(), queue.clone()))?;
+        Some(*told.borrow())
     }
 
     /// The queue was read after so much had been told, and was as this revision says.
     pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
-        if let (Some(watched), Some(told)) = (self.queues().get_mut(queue), told) {
-            watched.read = Some((revision, told));
+        if let Some(told) = told {
+            self.0.reads.note(queue.clone(), (revision, told));
         }
     }
 
@@ -58,27 +59,23 @@ impl Watches {
         paths: [String; 2],
         revision: u64,
     ) -> Result<()> {
-        let known = {
-            let queues = self.queues();
-            let watched = queues.get(queue).filter(|watched| watched.owner == connection.owner());
-            watched.map(|watched| (watched.told.subscribe(), watched.read))
+        let watched = (connection.owner(), queue.clone());
+        let Some(mut told) = self.0.hub.find(&watched) else {
+            return self.watch(connection, watched, paths).await;
         };
-        match known {
-            Some((mut told, Some((read, before)))) if read == revision => {
-                // An error says that the watch is over, and who wants to know looks.
-                let _ = told.wait_for(|told| *told != before).await;
-                Ok(())
-            }
-            // Something was missed, or may have been: the caller reads again.
-            Some(_) => Ok(()),
-            None => self.watch(connection, queue, paths).await,
+        let read = self.0.reads.get(queue, |read| *read);
+        // Otherwise something was missed, or may have been: the caller reads again.
+        if let Some((_, before)) = read.filter(|(read, _)| *read == revision) {
+            // An error says that the watch is over, and who wants to know looks.
+            let _ = told.wait_for(|told| *told != before).await;
         }
+        Ok(())
     }
 
     async fn watch(
         &self,
         connection: &Connection,
-        queue: &QueueKey,
+        watched: Watched,
         paths: [String; 2],
     ) -> Result<()> {
         let [path, value] = &paths;
@@ -90,56 +87,51 @@ impl Watches {
             tokio::try_join!(nodes, value)
         });
         let (nodes, value) = watching.await?;
-        let told = Arc::new(watch::Sender::new(0));
-        let watched = Watched { told: Arc::clone(&told), owner: connection.owner(), read: None };
-        self.queues().insert(queue.clone(), watched);
-        let (watches, queue) = (self.clone(), queue.clone());
-        tokio::spawn(async move {
-            follow(nodes, &paths[0], value, &told).await;
-            let mut queues = watches.queues();
-            if queues.get(&queue).is_some_and(|watched| Arc::ptr_eq(&watched.told, &told)) {
-                queues.remove(&queue);
-            }
-        });
+        self.0.hub.join(&watched);
+        self.0.tell(&watched);
+        let shared = Arc::clone(&self.0);
+        tokio::spawn(async move { shared.follow(watched, nodes, &paths[0], value).await });
         Ok(())
-    }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Watched>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// Counts what is told, until the connection breaks or nobody wants to know for a while.
-async fn follow(
-    mut nodes: PersistentWatcher,
-    queue: &str,
-    mut value: PersistentWatcher,
-    told: &watch::Sender<u64>,
-) {
-    let mut sweep = tokio::time::interval_at(Instant::now() + LINGER, LINGER);
-    let mut is_idle = false;
-    loop {
-        let event = tokio::select! {
-            biased;
-            event = nodes.changed() => event,
-            event = value.changed() => event,
-            _ = sweep.tick() => {
-                let was_idle = std::mem::replace(&mut is_idle, told.receiver_count() == 0);
-                if is_idle && was_idle {
-                    return;
-                }
-                continue;
+impl Shared {
+    fn tell(&self, watched: &Watched) {
+        self.hub.tell(watched, |told| {
+            *told = self.hub.next_number();
+            true
+        });
+    }
+
+    /// Tells what happens, until the connection breaks or nobody wants to know for a while.
+    async fn follow(
+        &self,
+        watched: Watched,
+        mut nodes: PersistentWatcher,
+        queue: &str,
+        mut value: PersistentWatcher,
+    ) {
+        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = nodes.changed() => event,
+                event = value.changed() => event,
+                _ = sweep.tick() => match self.hub.sweep_one(&watched) {
+                    true => return,
+                    false => continue,
+                },
+            };
+            if event.event_type == EventType::Session {
+                // The connection broke. Something may be missed, and the crate does not renew these watches on the next
+                // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
+                return self.hub.end(&watched);
             }
-        };
-        if event.event_type == EventType::Session {
-            // The connection broke. Something may be missed, and the crate does not renew these watches on the next
-            // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
-            return;
-        }
-        // What was updated is told by itself.
-        let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
-        if !is_echo {
-            told.send_modify(|told| *told += 1);
+            // What was updated is told by itself.
+            let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
+            if !is_echo {
+                self.tell(&watched);
+            }
         }
     }
 }
@@ -190,10 +182,7 @@ impl Zookeeper {
                 let (data, _, watch) = client.get_and_watch_data(path).await?;
                 Ok((data, watch))
             });
-            let looked = tokio::time::timeout(self.patience, look).await.unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Unavailable, "watch", "no answer in time"))
-            });
-            let watch = match looked? {
+            let watch = match in_time(self.patience, look).await? {
                 Ok((data, watch)) if self.blocks(path, &data, waiter) => watch,
                 Ok(_) | Err(ZooKeeperError::NoNode) => return Ok(()),
                 Err(error) => return Err(from_zookeeper("watch", &error)),

@@ -4,14 +4,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, NewEntry};
+use crate::backend::{Mode, NewEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
 /// An entry. Other libraries write texts of their own, or none.
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredEntry {
-    pub(super) member: String,
+pub(crate) struct StoredEntry {
+    pub(crate) member: String,
     since_ms: u64,
     /// The name in full, where the key has its hash only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -19,15 +19,15 @@ pub(super) struct StoredEntry {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(super) data: String,
+    pub(crate) data: String,
 }
 
 /// A queue's value.
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredValue {
+pub(crate) struct StoredValue {
     /// Of the write that made it.
-    pub(super) id: u64,
-    pub(super) data: String,
+    pub(crate) id: u64,
+    pub(crate) data: String,
     /// The name in full, where the key has its hash only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -41,7 +41,7 @@ struct Named {
 
 impl StoredEntry {
     /// `since_ms`: when it was entered, in milliseconds of UNIX time.
-    pub(super) fn new(entry: &NewEntry, since_ms: u64) -> Self {
+    pub(crate) fn new(entry: &NewEntry, since_ms: u64) -> Self {
         Self {
             member: entry.member.to_string(),
             since_ms,
@@ -52,39 +52,39 @@ impl StoredEntry {
     }
 
     /// `None`: another library wrote it.
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::new(ErrorKind::Corrupt, "enter", "cannot write the entry").with_source(error)
         })
     }
 
     #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has it apart from the text"))]
-    pub(super) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         if self.shared { Mode::Shared } else { Mode::Exclusive }
     }
 
-    pub(super) fn since(&self) -> Option<SystemTime> {
+    pub(crate) fn since(&self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.since_ms))
     }
 }
 
 impl StoredValue {
-    pub(super) fn new(queue: &QueueKey, id: u64, data: &str) -> Self {
+    pub(crate) fn new(queue: &QueueKey, id: u64, data: &str) -> Self {
         Self { id, data: data.to_owned(), name: stored_name(queue) }
     }
 
-    pub(super) fn read(text: &[u8]) -> Result<Self> {
+    pub(crate) fn read(text: &[u8]) -> Result<Self> {
         serde_json::from_slice(text).map_err(|error| {
             let message = "the value is not what this library writes there";
             Error::new(ErrorKind::Corrupt, "read", message).with_source(error)
         })
     }
 
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::new(ErrorKind::Corrupt, "write", "cannot write the value").with_source(error)
         })
@@ -92,12 +92,12 @@ impl StoredValue {
 }
 
 /// The name that is kept with an entry or a value, where the key does not tell it.
-pub(super) fn stored_name(queue: &QueueKey) -> Option<String> {
+pub(crate) fn stored_name(queue: &QueueKey) -> Option<String> {
     queue.is_hashed().then(|| queue.name().to_owned())
 }
 
 /// The name in a text that was written by us under a hashed key.
-pub(super) fn name_in(text: &[u8]) -> Option<String> {
+pub(crate) fn name_in(text: &[u8]) -> Option<String> {
     serde_json::from_slice::<Named>(text).ok()?.name
 }
 
@@ -105,13 +105,13 @@ pub(super) fn name_in(text: &[u8]) -> Option<String> {
 /// another of its entries tells its name.
 ///
 /// A key of another program may have a segment that is no name's encoding: no queue of ours has its entries.
-pub(super) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
+pub(crate) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
     let name = if key::is_hashed(segment) { name_in(text) } else { key::unescape(segment) }?;
     (!name.is_empty() && key::encode(&name) == segment).then_some(name)
 }
 
 /// Two names with one hash must not share a lock (contract S8).
-pub(super) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
+pub(crate) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
     if queue.is_hashed() && name_in(text).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));
     }

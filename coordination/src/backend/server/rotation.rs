@@ -15,7 +15,7 @@ use crate::retry::DecorrelatedJitter;
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
-pub(super) struct Rotation<C> {
+pub(crate) struct Rotation<C> {
     servers: usize,
     current: Mutex<Current<C>>,
     /// Rises whenever a connection is given up, for what lives on it.
@@ -46,18 +46,18 @@ struct Current<C> {
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// Which server's.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// For the connection that is made.
-    pub(super) epoch: u64,
+    pub(crate) epoch: u64,
     /// Not before this moment: all have failed, and a server that is down, or coming up, is not stormed
-    /// (contract R4).
-    pub(super) pause_until: Option<Instant>,
+    /// (`R4`).
+    pub(crate) pause_until: Option<Instant>,
 }
 
 /// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
-pub(super) struct Attempt<'a, C> {
+pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
     started: Instant,
@@ -69,7 +69,7 @@ pub(super) struct Attempt<'a, C> {
 
 impl<C> Rotation<C> {
     /// Of so many servers; a call on them takes `patience` at the most.
-    pub(super) fn new(servers: usize, settings: &Settings, patience: Duration) -> Self {
+    pub(crate) fn new(servers: usize, settings: &Settings, patience: Duration) -> Self {
         let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
         let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
         let longest = settings.max_backoff.min(settings.ttl);
@@ -94,13 +94,12 @@ impl<C> Rotation<C> {
         }
     }
 
-    #[cfg(any(feature = "consul", feature = "etcd"))]
-    pub(super) fn servers(&self) -> usize {
+    pub(crate) fn servers(&self) -> usize {
         self.servers
     }
 
     /// The connection in use, if there is one, and its epoch.
-    pub(super) fn connected(&self) -> Option<(C, u64)>
+    pub(crate) fn connected(&self) -> Option<(C, u64)>
     where
         C: Clone,
     {
@@ -109,41 +108,35 @@ impl<C> Rotation<C> {
     }
 
     /// Where the next connection is to be made, and when.
-    pub(super) fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> Turn {
         let current = self.current();
         Turn { index: current.index, epoch: self.epoch(), pause_until: current.pause_until }
     }
 
     /// Uses this connection from now on, unless it was given up already.
-    pub(super) fn install(&self, connection: C, epoch: u64) {
+    pub(crate) fn install(&self, connection: C, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
         }
     }
 
-    /// Whether no answer has come since a connection was given up.
-    #[cfg(any(feature = "consul", test))]
-    pub(super) fn is_failing(&self) -> bool {
-        self.current().failures > 0
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         *self.epoch.borrow()
     }
 
     /// Told of every connection that is given up.
-    pub(super) fn epochs(&self) -> watch::Receiver<u64> {
+    pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
     }
 
     /// A call begins on the connection of this epoch; see [`Attempt::ended`].
-    pub(super) fn attempt(&self, epoch: u64) -> Attempt<'_, C> {
+    pub(crate) fn attempt(&self, epoch: u64) -> Attempt<'_, C> {
         Attempt { rotation: self, epoch, started: Instant::now(), failed: None, is_prompt: true }
     }
 
     /// Gives up a connection, unless that was done already.
-    pub(super) fn give_up(&self, epoch: u64) {
+    pub(crate) fn give_up(&self, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = None;
@@ -190,13 +183,13 @@ impl<C> Rotation<C> {
 impl<C> Attempt<'_, C> {
     /// The server takes its time to answer, and silence says nothing.
     #[cfg(feature = "consul")]
-    pub(super) fn unhurried(mut self) -> Self {
+    pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self
     }
 
     /// The call has ended: the connection failed, or an answer came.
-    pub(super) fn ended(mut self, failed: bool) {
+    pub(crate) fn ended(mut self, failed: bool) {
         self.failed = Some(failed);
     }
 }
@@ -243,16 +236,16 @@ mod tests {
         attempts.into_iter().for_each(|attempt| attempt.ended(true));
         let second = rotation.turn();
         assert_eq!((rotation.connected(), second.index), (None, 1));
-        assert!(second.pause_until.is_none() && rotation.is_failing());
+        assert!(second.pause_until.is_none());
         // What comes late is not about this one.
         rotation.install("late", first.epoch);
         rotation.attempt(first.epoch).ended(false);
-        assert!(rotation.connected().is_none() && rotation.is_failing());
+        assert!(rotation.connected().is_none());
         rotation.attempt(second.epoch).ended(true);
         let third = rotation.turn();
         assert!(third.index == 0 && third.pause_until.is_some());
         rotation.attempt(third.epoch).ended(false);
-        assert!(rotation.turn().pause_until.is_none() && !rotation.is_failing());
+        assert!(rotation.turn().pause_until.is_none());
         Ok(())
     }
 

@@ -12,7 +12,7 @@ const REMEMBERED: usize = 1024;
 
 /// How many calls of each write, by its id, were sent and not answered.
 #[derive(Default)]
-pub(super) struct Unanswered(Mutex<HashMap<u64, Calls>>);
+pub(crate) struct Unanswered(Mutex<HashMap<u64, Calls>>);
 
 #[derive(Clone, Copy)]
 struct Calls {
@@ -22,12 +22,12 @@ struct Calls {
 
 impl Unanswered {
     /// The mark that all calls of this write ask for; zero: for none, if it was not sent before.
-    pub(super) fn mark(&self, id: u64) -> u64 {
+    pub(crate) fn mark(&self, id: u64) -> u64 {
         self.writes().get(&id).map_or(0, |calls| calls.mark)
     }
 
     /// A call of this write is being sent, which asks for this mark.
-    pub(super) fn sent(&self, id: u64, mark: u64) {
+    pub(crate) fn sent(&self, id: u64, mark: u64) {
         let mut writes = self.writes();
         if writes.len() >= REMEMBERED {
             // Those were given up for good, and nobody was told that they were done.
@@ -38,7 +38,7 @@ impl Unanswered {
     }
 
     /// A call of this write was answered. Whether another one may still be on its way, or have arrived before it.
-    pub(super) fn answered(&self, id: u64) -> bool {
+    pub(crate) fn answered(&self, id: u64) -> bool {
         let mut writes = self.writes();
         let Some(calls) = writes.get_mut(&id) else { return false };
         calls.count = calls.count.saturating_sub(1);
@@ -50,7 +50,7 @@ impl Unanswered {
     }
 
     /// No other call of this write can have an effect.
-    pub(super) fn forget(&self, id: u64) {
+    pub(crate) fn forget(&self, id: u64) {
         self.writes().remove(&id);
     }
 

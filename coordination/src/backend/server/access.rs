@@ -6,23 +6,23 @@ use crate::error::{Error, Result};
 use crate::url::{Secret, Url};
 
 /// The options of [`tls`].
-pub(super) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
+pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 
 /// The option of [`password`].
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
-pub(super) const PASSWORD_FILE: &str = "password_file";
+pub(crate) const PASSWORD_FILE: &str = "password_file";
 
 /// Contents of PEM files, and the name the server's certificate must have.
 #[derive(Clone, Debug)]
-pub(super) struct Tls {
+pub(crate) struct Tls {
     /// Default: the system's certificates.
-    pub(super) ca: Option<Vec<u8>>,
-    pub(super) identity: Option<(Vec<u8>, Secret)>,
-    pub(super) server_name: Option<String>,
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Secret)>,
+    pub(crate) server_name: Option<String>,
 }
 
 /// Takes the options for TLS, which only go with a scheme that is it; `scheme` names that one.
-pub(super) fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<Tls>> {
+pub(crate) fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<Tls>> {
     let options = TLS_OPTIONS.map(|name| url.take_option(name));
     if !secure {
         if options.iter().any(Option::is_some) {
@@ -48,7 +48,7 @@ pub(super) fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<Tl
 
 /// The password, in the URL or in the file that `password_file` names.
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
-pub(super) fn password(url: &mut Url) -> Result<Option<Secret>> {
+pub(crate) fn password(url: &mut Url) -> Result<Option<Secret>> {
     match (url.password.clone(), url.take_option(PASSWORD_FILE)) {
         (Some(_), Some(_)) => {
             Err(Error::config("give the password in the URL or by `password_file`, not both"))
@@ -59,7 +59,7 @@ pub(super) fn password(url: &mut Url) -> Result<Option<Secret>> {
 }
 
 /// A secret from a file that this option names, without the line break at its end.
-pub(super) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
+pub(crate) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
     let text = String::from_utf8(read(option, path)?)
         .map_err(|_| Error::config(format!("option `{option}`: the file is not text")))?;
     Ok(Secret::new(text.trim_end_matches(['\r', '\n']).to_owned()))
@@ -68,7 +68,7 @@ pub(super) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
 /// User and password, which go together.
 #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has a password without a user"))]
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
-pub(super) fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
+pub(crate) fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
     match (url.user.clone(), password(url)?) {
         (Some(user), Some(password)) => Ok(Some((user, password))),
         (None, None) => Ok(None),

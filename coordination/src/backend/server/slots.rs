@@ -13,15 +13,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
 use crate::world::unix_micros;
 
 /// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
-pub(super) type Naming = fn(SessionId, Mode, usize) -> String;
+pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
 
 /// The keys in use.
-pub(super) struct Slots {
+pub(crate) struct Slots {
     naming: Naming,
     /// How many keys are used in turn at least, for stores that may not tell that one was deleted and put again.
     in_turn: usize,
@@ -38,15 +38,15 @@ struct State {
 
 /// An entry of ours.
 #[derive(Clone)]
-pub(super) struct Own {
-    pub(super) session: SessionId,
+pub(crate) struct Own {
+    pub(crate) session: SessionId,
     /// The last part of its key.
-    pub(super) name: Arc<str>,
-    pub(super) mode: Mode,
+    pub(crate) name: Arc<str>,
+    pub(crate) mode: Mode,
     /// When it was first to be put, in milliseconds of the wall clock.
-    pub(super) since_ms: u64,
+    pub(crate) since_ms: u64,
     /// The number of its last update, as far as is known.
-    pub(super) updated: Option<u64>,
+    pub(crate) updated: Option<u64>,
     /// How many updates were begun.
     #[cfg(feature = "consul")]
     updates: u64,
@@ -58,12 +58,12 @@ pub(super) struct Own {
 }
 
 impl Slots {
-    pub(super) fn new(naming: Naming, in_turn: usize) -> Self {
+    pub(crate) fn new(naming: Naming, in_turn: usize) -> Self {
         Self { naming, in_turn, state: Mutex::default() }
     }
 
     /// A call that puts the entry is being sent. It has the same key until it is [freed](Self::free).
-    pub(super) fn sent(&self, entry: &NewEntry) -> Own {
+    pub(crate) fn sent(&self, entry: &NewEntry) -> Own {
         let mut guard = self.state();
         let state = &mut *guard;
         let own = state.by_entry.entry(entry.place.id.clone()).or_insert_with(|| {
@@ -93,32 +93,32 @@ impl Slots {
     }
 
     /// That call was answered: it is not under way any longer.
-    pub(super) fn answered(&self, entry: &EntryRef) {
+    pub(crate) fn answered(&self, entry: &EntryRef) {
         self.change(entry, |own| own.unanswered = own.unanswered.saturating_sub(1));
     }
 
     /// The session of an entry which a call may still put that was given up; `None`: there is no such call.
-    pub(super) fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
+    pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
         self.own(entry).filter(|own| own.unanswered > 0).map(|own| own.session)
     }
 
-    pub(super) fn own(&self, entry: &EntryRef) -> Option<Own> {
+    pub(crate) fn own(&self, entry: &EntryRef) -> Option<Own> {
         self.state().by_entry.get(&entry.id).cloned()
     }
 
     /// The last part of an entry's key: of ours by its slot, of others as it was listed.
-    pub(super) fn name(&self, entry: &EntryRef) -> Arc<str> {
+    pub(crate) fn name(&self, entry: &EntryRef) -> Arc<str> {
         self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.name)
     }
 
     /// It was updated, as is known now.
-    pub(super) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
+    pub(crate) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
         self.change(entry, |own| (own.updated, own.mode) = (Some(number), mode));
     }
 
     /// An update is being sent; answers how many there were with it.
     #[cfg(feature = "consul")]
-    pub(super) fn count_update(&self, entry: &EntryRef) -> u64 {
+    pub(crate) fn count_update(&self, entry: &EntryRef) -> u64 {
         self.change(entry, |own| {
             own.updates += 1;
             own.updates
@@ -127,12 +127,12 @@ impl Slots {
     }
 
     /// A delete without a condition is being sent; false: the entry is none of ours.
-    pub(super) fn delete(&self, entry: &EntryRef) -> bool {
+    pub(crate) fn delete(&self, entry: &EntryRef) -> bool {
         self.change(entry, |own| own.deletes += 1).is_some()
     }
 
     /// The entry is known to be gone: its key may be used again, unless a delete may still be on its way.
-    pub(super) fn free(&self, entry: &EntryRef) {
+    pub(crate) fn free(&self, entry: &EntryRef) {
         let mut guard = self.state();
         let state = &mut *guard;
         let Some(own) = state.by_entry.remove(&entry.id).filter(|own| own.deletes < 2) else {
@@ -149,7 +149,7 @@ impl Slots {
     }
 
     /// The session is over, and its keys with it.
-    pub(super) fn forget(&self, session: SessionId) {
+    pub(crate) fn forget(&self, session: SessionId) {
         let mut state = self.state();
         state.by_entry.retain(|_, own| own.session != session);
         state.taken.retain(|(owner, _), _| *owner != session);

@@ -1,0 +1,331 @@
+//! The connection of a process to a store: one for all calls, replaced when it fails or falls silent.
+//!
+//! A client crate spreads calls over all servers, or never notices that one has gone silent. So each server gets a
+//! client of its own, which is used until a call fails on it or takes longer than a heartbeat may; then the next server
+//! gets a fresh one. See [`rotation`](super::rotation).
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::timeout;
+
+use super::rotation::{Attempt, Rotation, Turn};
+use crate::config::Settings;
+use crate::error::{Effect, Error, ErrorKind, Result};
+
+/// How often a server may close the connection before it has said a word.
+const GREETINGS: usize = 5;
+/// How long a refusal is believed: a server is asked at most twenty times a minute whether it lets us in.
+const BELIEVED: Duration = Duration::from_secs(3);
+
+/// How connections to a store's servers are made.
+pub(crate) trait Link: Sized + Send + Sync + 'static {
+    /// What calls are made on. It must not wait for the server by itself for ever: each use of it is bounded here.
+    type Connection: Clone + Send + Sync + 'static;
+    /// Why a call got no answer.
+    type Failed: Send;
+
+    /// How many calls may be under way at a time. A thousand at once take longer than the one that is timed may: each
+    /// would be given up, the connection with it, and all would come again, for ever.
+    const IN_FLIGHT: usize;
+    /// The scheme that is TLS.
+    const SECURE: &'static str;
+    /// What to say where a server speaks TLS, and we do not.
+    const WANTS_TLS: &'static str;
+
+    /// How many servers there are.
+    fn servers(&self) -> usize;
+
+    /// The servers, for messages.
+    fn shown(&self) -> String;
+
+    /// Whether connections are by TLS.
+    fn is_secure(&self) -> bool;
+
+    /// How long making a connection may take, where a call may take that long.
+    fn longest(&self, patience: Duration, is_first: bool) -> Duration;
+
+    /// Makes a connection to the server whose turn it is, and waits for its first answer.
+    fn connect(
+        connections: &Arc<Connections<Self>>,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
+
+    /// What a failed call says.
+    fn explain(&self, operation: &'static str, failed: Self::Failed) -> Failure;
+}
+
+/// Why there is no connection, or no answer on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// The connection is of no use any longer.
+    pub(crate) is_broken: bool,
+    /// The server closed it without a word.
+    pub(crate) is_hang_up: bool,
+    /// The server that it names in its place.
+    pub(crate) moved_to: Option<String>,
+}
+
+/// A store's servers, and the connection in use.
+pub(crate) struct Connections<L: Link> {
+    pub(crate) link: L,
+    pub(crate) rotation: Rotation<L::Connection>,
+    /// A call that takes longer than this has found a silent connection.
+    pub(crate) patience: Duration,
+    in_flight: Semaphore,
+    state: Mutex<State<L>>,
+}
+
+struct State<L: Link> {
+    /// What becomes of the connection that is being made, if one is.
+    making: Option<watch::Receiver<Option<Made<L>>>>,
+    /// Why we are not let in, and until when that is believed.
+    refused: Option<(Instant, Failure)>,
+    has_connected: bool,
+}
+
+/// What came of making a connection: with its epoch.
+type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
+
+impl<L: Link> Connections<L> {
+    pub(crate) fn new(link: L, settings: &Settings, patience: Duration) -> Self {
+        Self {
+            rotation: Rotation::new(link.servers(), settings, patience),
+            link,
+            patience,
+            in_flight: Semaphore::new(L::IN_FLIGHT),
+            state: Mutex::new(State { making: None, refused: None, has_connected: false }),
+        }
+    }
+
+    /// The connection in use and its epoch, made if there is none.
+    ///
+    /// One task makes it for all, whoever of them gives up meanwhile, and not before the pause is over that follows when
+    /// all servers have failed: a server that is down, or coming up, is not stormed (`R4`).
+    pub(crate) async fn connection(self: &Arc<Self>) -> Made<L> {
+        if let Some(found) = self.rotation.connected() {
+            return Ok(found);
+        }
+        let mut made = self.making()?;
+        let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
+        // Without an answer the runtime is going away.
+        let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
+        made.unwrap_or_else(|| Err(Failure::harmless(gone())))
+    }
+
+    /// [`connection`](Self::connection) to the first server that can be reached.
+    pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
+        let mut left = self.rotation.servers();
+        loop {
+            left -= 1;
+            match self.connection().await {
+                Err(failure) if failure.is_broken && left > 0 => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// [`reach`](Self::reach) for a call of this name.
+    pub(crate) async fn reach_for(
+        self: &Arc<Self>,
+        operation: &'static str,
+    ) -> Result<(L::Connection, u64)> {
+        // Without a connection the call is not made: it has changed nothing.
+        let not_made = |failure: Failure| failure.error.during(operation).with_effect(Effect::None);
+        self.reach().await.map_err(not_made)
+    }
+
+    fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
+        let mut state = self.state();
+        if let Some((until, failure)) = &state.refused
+            && Instant::now() < *until
+        {
+            return Err(failure.clone());
+        }
+        Ok(state.making.get_or_insert_with(|| self.start_making()).clone())
+    }
+
+    fn start_making(self: &Arc<Self>) -> watch::Receiver<Option<Made<L>>> {
+        let (sender, made) = watch::channel(None);
+        let connections = Arc::clone(self);
+        tokio::spawn(async move {
+            let outcome = connections.make().await;
+            connections.state().making = None;
+            sender.send_replace(Some(outcome));
+        });
+        made
+    }
+
+    async fn make(self: &Arc<Self>) -> Made<L> {
+        if let Some(found) = self.rotation.connected() {
+            return Ok(found);
+        }
+        let turn = self.rotation.turn();
+        if let Some(moment) = turn.pause_until {
+            tokio::time::sleep_until(moment.into()).await;
+        }
+        let is_first = !self.state().has_connected;
+        let longest = self.link.longest(self.patience, is_first);
+        let connected = timeout(longest, L::connect(self, turn)).await;
+        match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest))) {
+            Ok(connection) => {
+                self.state().has_connected = true;
+                self.rotation.install(connection.clone(), turn.epoch);
+                Ok((connection, turn.epoch))
+            }
+            Err(failure) => {
+                let failure = self.advised(failure);
+                if failure.is_broken {
+                    self.rotation.give_up(turn.epoch);
+                }
+                if failure.is_refusal() && !is_first {
+                    self.state().refused = Some((Instant::now() + BELIEVED, failure.clone()));
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Waits until fewer calls are under way than may be.
+    pub(crate) async fn room(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed, so there is room in the end.
+        self.in_flight.acquire().await.ok()
+    }
+
+    /// Makes a call on the connection in use; if there is none, on the first server that can be reached.
+    ///
+    /// It is made once only: whoever repeats it has to know that it may have been carried out.
+    pub(crate) async fn call<T, F>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        call: impl FnOnce(L::Connection) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, L::Failed>>,
+    {
+        let _room = self.room().await;
+        self.urgent_call(operation, call).await
+    }
+
+    /// [`call`](Self::call) that waits for no other, for heartbeats.
+    pub(crate) async fn urgent_call<T, F>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        call: impl FnOnce(L::Connection) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, L::Failed>>,
+    {
+        let (connection, epoch) = self.reach_for(operation).await?;
+        self.on_epoch(operation, epoch, call(connection)).await
+    }
+
+    /// Runs something on the connection of this epoch, which is judged by it as by a call.
+    pub(crate) async fn on_epoch<T>(
+        &self,
+        operation: &'static str,
+        epoch: u64,
+        work: impl Future<Output = Result<T, L::Failed>>,
+    ) -> Result<T> {
+        let attempt = self.rotation.attempt(epoch);
+        self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
+    }
+
+    /// [`on_epoch`](Self::on_epoch) for what the server answers when something happens: its silence says nothing.
+    #[cfg(feature = "consul")]
+    pub(crate) async fn wait_on_epoch<T>(
+        &self,
+        operation: &'static str,
+        epoch: u64,
+        work: impl Future<Output = Result<T, L::Failed>>,
+    ) -> Result<T> {
+        let attempt = self.rotation.attempt(epoch).unhurried();
+        self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
+    }
+
+    async fn judged<T>(
+        &self,
+        operation: &'static str,
+        attempt: Attempt<'_, L::Connection>,
+        work: impl Future<Output = Result<T, L::Failed>>,
+    ) -> Result<T, Failure> {
+        let outcome = work.await.map_err(|failed| self.link.explain(operation, failed));
+        attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
+        outcome.map_err(|failure| self.advised(failure))
+    }
+
+    /// The first call of all: who is there?
+    pub(crate) async fn greet<T, F>(self: &Arc<Self>, ask: impl Fn(L::Connection) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, L::Failed>>,
+    {
+        for _ in 0..GREETINGS {
+            let answered = match self.reach().await {
+                Ok((connection, epoch)) => {
+                    let attempt = self.rotation.attempt(epoch);
+                    self.judged("connect", attempt, ask(connection)).await
+                }
+                Err(failure) => Err(failure),
+            };
+            match answered {
+                // The alert that says why may have lost the race with the end of the connection.
+                Err(failure) if failure.is_hang_up => {}
+                Err(failure) => return Err(failure.error),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        let wanted = match self.link.is_secure() {
+            true => "a client certificate (`cert`, `key`)".to_owned(),
+            false => format!("TLS ({}://)", L::SECURE),
+        };
+        let message = format!("the server closes each connection at once: it may want {wanted}");
+        Err(Error::new(ErrorKind::Tls, "connect", message))
+    }
+
+    /// With advice where the server speaks TLS, and we do not.
+    fn advised(&self, failure: Failure) -> Failure {
+        if failure.error.kind() != ErrorKind::Tls || self.link.is_secure() {
+            return failure;
+        }
+        let advice = Error::new(ErrorKind::Tls, failure.error.operation(), L::WANTS_TLS);
+        Failure { error: advice.with_source(failure.error), ..failure }
+    }
+
+    /// The servers, for messages.
+    pub(crate) fn shown(&self) -> String {
+        self.link.shown()
+    }
+
+    /// Told of every connection that is given up; its value is the epoch of the one in use.
+    pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
+        self.rotation.epochs()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<L>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Failure {
+    /// One that says nothing against the connection.
+    pub(crate) fn harmless(error: Error) -> Self {
+        Self { error, is_broken: false, is_hang_up: false, moved_to: None }
+    }
+
+    pub(crate) fn broken(error: Error) -> Self {
+        Self { is_broken: true, ..Self::harmless(error) }
+    }
+
+    /// There was no answer for so long.
+    pub(crate) fn late(operation: &'static str, after: Duration) -> Self {
+        let message = format!("no answer within {after:?}");
+        Self::broken(Error::new(ErrorKind::Unavailable, operation, message))
+    }
+
+    /// Whether the server does not let us in: that seldom changes within a moment.
+    fn is_refusal(&self) -> bool {
+        matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
+    }
+}

@@ -1,0 +1,39 @@
+//! The floor for stores with servers: what all of them need, and none has of its own.
+
+pub(crate) mod access;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(crate) mod cause;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(crate) mod connections;
+pub(crate) mod hub;
+pub(crate) mod memo;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(crate) mod reads;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(crate) mod rotation;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) mod slots;
+pub(crate) mod stored;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) mod unanswered;
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a call may take before its connection counts as silent: as long as a heartbeat may.
+pub(crate) fn patience(settings: &Settings) -> Duration {
+    settings.heartbeat.min(settings.ttl / 6)
+}
+
+/// A question that is asked within a wait.
+pub(crate) async fn in_time<T>(
+    patience: Duration,
+    question: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
+    timeout(patience, question).await.unwrap_or_else(|_| Err(late()))
+}
