@@ -266,6 +266,11 @@ pub mod blocking;
 ///
 pub use coordination_macros::synchronized;
 
+/// The examples of [`synchronized`], which its own crate cannot run, as it does not depend on this one.
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../../coordination-macros/src/synchronized.md")]
+struct Synchronized;
+
 pub use characteristics::{
     Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,
 };

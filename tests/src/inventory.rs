@@ -54,7 +54,7 @@ mod tests {
             // The parenthesis keeps out names that only begin like it.
             let definition = format!("fn {name}(");
             match name.split_once('_').filter(|(clause, _)| is_clause(clause)) {
-                Some(_) => CHECKS.iter().any(|(_, check, _)| *check == name),
+                Some(_) => CHECKS.iter().any(|check| check.name == name),
                 None => sources.iter().any(|source| source.contains(&definition)),
             }
         };

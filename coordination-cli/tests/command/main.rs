@@ -1,12 +1,10 @@
 //! The command as its users meet it: real processes, on a directory and on a server.
+//!
+//! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
 
-mod cron;
-mod ends;
-mod held;
+mod gate;
 mod kept_apart;
-mod looks;
-mod offices;
-mod terminal;
+mod soak;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,49 +1,57 @@
-//! The README's table "recipe × store", made from what the checks ran.
+//! The README's table "recipe × store": how many checks of each are run, by `tests/run` and `tests/soak` together.
 //!
-//! `table PASSED README` compares the table in the README with the list of what passed, which `tests/run`
-//! has kept, and fails where they differ. `table PASSED README --write` puts the right one in.
+//! `table README` compares the table in the README with the list of checks, and fails where a check is not counted there.
+//! `table README PASSED…` compares it with what passed, in files that the two scripts have kept. With `--write` in
+//! front it puts the right one in.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::{env, fs};
 
 use coordination_tests::checks::recipes::{RECIPES, Recipe};
-use coordination_tests::checks::{BACKENDS, Backend, CHECKS};
+use coordination_tests::checks::{BACKENDS, Backend, CHECKS, Check};
 
-const BEGIN: &str = "<!-- checks: begin (made by tests/run) -->\n";
+const BEGIN: &str = "<!-- checks: begin (made by tests/run and tests/soak) -->\n";
 const END: &str = "<!-- checks: end -->";
 
-/// A check that passed: store, module, name.
-type Passed<'a> = BTreeSet<(&'a str, &'a str, &'a str)>;
-
 fn main() -> ExitCode {
-    let arguments: Vec<_> = env::args().skip(1).collect();
-    let [passed, readme, rest @ ..] = arguments.as_slice() else {
-        eprintln!("usage: table PASSED README [--write]");
+    let mut arguments: Vec<_> = env::args().skip(1).collect();
+    let writes = arguments.first().is_some_and(|first| first == "--write");
+    arguments.drain(..usize::from(writes));
+    let [readme, passed @ ..] = arguments.as_slice() else {
+        eprintln!("usage: table [--write] README [PASSED…]");
         return ExitCode::FAILURE;
     };
-    let passed = fs::read_to_string(passed).expect("the list of what passed");
     let text = fs::read_to_string(readme).expect("the README");
     let (before, after) = text.split_once(BEGIN).expect("the README has the table's beginning");
     let (table, after) = after.split_once(END).expect("the README has the table's end");
-    let right = table_of(&passed.lines().filter_map(parse).collect());
+    let lists = passed.iter().map(|path| fs::read_to_string(path).expect("a list of what passed"));
+    let lists: Vec<_> = lists.collect();
+    let right = match lists.as_slice() {
+        [] => table_of(&|_, _| true),
+        lists => {
+            let passed: BTreeSet<_> = lists.iter().flat_map(|list| list.lines()).collect();
+            table_of(&|check, backend| {
+                let line = format!("{backend:?}\t{}\t{}", check.module, check.name);
+                passed.contains(line.as_str())
+            })
+        }
+    };
     if table == right {
         return ExitCode::SUCCESS;
     }
-    if rest.iter().any(|argument| argument == "--write") {
+    if writes {
         fs::write(readme, [before, BEGIN, &right, END, after].concat()).expect("writable");
         return ExitCode::SUCCESS;
     }
-    println!("the README's table is not what the checks ran, which is:\n\n{right}");
+    println!("the README's table of checks should be (`table --write` puts it in):\n\n{right}");
     ExitCode::FAILURE
 }
 
-fn parse(line: &str) -> Option<(&str, &str, &str)> {
-    let mut fields = line.split('\t');
-    Some((fields.next()?, fields.next()?, fields.next()?))
-}
+/// Whether a check counts on a store.
+type Counts<'a> = &'a dyn Fn(&Check, Backend) -> bool;
 
-fn table_of(passed: &Passed<'_>) -> String {
+fn table_of(counts: Counts<'_>) -> String {
     let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
     let lines = vec!["---"; 1 + names.len()].join(" | ");
     let mut table = format!("| recipe | {} |\n| {lines} |\n", names.join(" | "));
@@ -54,23 +62,22 @@ fn table_of(passed: &Passed<'_>) -> String {
             continue;
         }
         let titles: Vec<_> = RECIPES.iter().filter(same).map(|same| same.title).collect();
-        let cell = |backend: &Backend| cell(recipe.modules, *backend, passed);
+        let cell = |backend: &Backend| cell(recipe.modules, *backend, counts);
         let cells: Vec<_> = BACKENDS.iter().map(cell).collect();
         table += &format!("| [{}]({}) | {} |\n", titles.join(", "), recipe.page, cells.join(" | "));
     }
     table
 }
 
-/// How many checks passed; how many of how many, if not all did.
-fn cell(modules: &[&str], backend: Backend, passed: &Passed<'_>) -> String {
+/// How many checks count; how many of how many, if not all do.
+fn cell(modules: &[&str], backend: Backend, counts: Counts<'_>) -> String {
     let listed = CHECKS
         .iter()
-        .filter(|(module, _, groups)| modules.contains(module) && backend.is_in(groups));
-    let name = format!("{backend:?}");
+        .filter(|check| modules.contains(&check.module) && backend.is_in(check.groups));
     let (mut all, mut done) = (0, 0);
-    for (module, check, _) in listed {
+    for check in listed {
         all += 1;
-        done += usize::from(passed.contains(&(name.as_str(), *module, *check)));
+        done += usize::from(counts(check, backend));
     }
     match done == all {
         true if all > 0 => format!("✓ {all}"),

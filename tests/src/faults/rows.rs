@@ -1,71 +1,76 @@
-//! The rows that read the same on several stores, as tests of one: `fault_rows!(etcd)`.
+//! The rows that read the same on several stores, as tests of one store.
 
 use coordination::Result;
 
 use crate::checks::{Backend, Programs, Stage};
 
-/// Lists the rows that read the same on several stores, and makes them tests of one: `fault_rows!(etcd)`, at the
-/// root of a test binary.
+/// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
+/// or `all` tests of one: `fault_rows!(gate etcd)`. `fault_rows!(three etcd)` makes those of three servers.
 ///
 /// A row takes place at a site of its own, on a stage of the checks, or apart in a network namespace. It is for
-/// `processes`, for `servers`, or for three servers that keep a `cluster`; the tests on three are in a module.
+/// `processes`, for `servers`, or for three servers that keep a `cluster`. The last word says where rows are that read
+/// the same: in the gate on file and etcd, whose rows stand for all of them, or in the soak.
 #[macro_export]
 macro_rules! fault_rows {
     (@list $to:tt) => {
         $crate::fault_rows! { @each $to
-            site crash f01_holder_killed [processes cluster];
-            site crash f02_waiters_killed [processes];
-            site paused f03_holder_paused_long [servers cluster];
-            site paused f04_paused_between_heartbeat_and_reply [servers];
-            site paused f05_holder_paused_briefly [servers cluster];
-            site paused f06_executor_blocked [servers];
-            site server f07_server_restarted [servers];
-            site server f07_member_restarted [cluster];
-            site server f08_server_down [servers cluster];
-            site server f09_server_paused_long [servers];
-            site server f09_member_paused_long [cluster];
-            site late f09_given_up_calls_come_late [servers cluster];
-            site server f10_server_paused_briefly [servers];
-            site network f11_requests_swallowed [servers cluster];
-            apart silent f11_requests_lost_silently [servers];
-            apart silent f11_everything_lost_silently [servers];
-            site network f12_replies_swallowed [servers cluster];
-            apart silent f12_replies_lost_silently [servers];
-            site network f13_connections_reset [servers cluster];
-            site network f13_waiters_connection_reset [servers];
-            stage cuts f14_every_cut_of_a_lock [servers];
-            stage cuts f14_every_cut_of_a_waiter [servers];
-            stage cuts f14_every_cut_of_a_downgrade [servers];
-            stage cuts f14_every_cut_of_groups_and_elections [servers];
-            stage cuts f14_every_cut_of_slots_and_values [servers];
-            stage cuts f14_every_cut_of_connect_and_stop [servers];
-            site operator f22_session_ended [servers cluster];
-            site operator f23_entry_deleted [servers cluster];
-            site guards f39_children_spawned_while_held [processes];
-            stage dropped f41_locks_at_every_message [servers];
-            stage dropped f41_recipes_at_every_message [servers];
-            stage dropped f41_connect_and_stop_at_every_message [servers];
-            stage dropped f42_releases_at_every_message [servers];
-            site guards f42_release_after_loss [processes];
-            site crash f43_exit_with_a_guard [processes];
-            site guards f43_runtime_dropped [processes];
-            site guards f43_tied_runtime_dropped [processes];
-            site identity f46_odd_names [processes];
-            site connecting f48_not_there [servers];
-            site connecting f48_not_all_there [servers];
-            site connecting f48_silent [servers];
-            site connecting f48_no_quorum [cluster];
-            site connecting f48_down_after_connect [servers];
-            site identity f51_member_exists [processes];
+            site crash f01_holder_killed [processes cluster] gate;
+            site crash f02_waiters_killed [processes] gate;
+            site paused f03_holder_paused_long [servers cluster] gate;
+            site paused f04_paused_between_heartbeat_and_reply [servers] gate;
+            site paused f05_holder_paused_briefly [servers cluster] gate;
+            site paused f06_executor_blocked [servers] gate;
+            site server f07_server_restarted [servers] gate;
+            site server f07_member_restarted [cluster] gate;
+            site server f08_server_down [servers cluster] gate;
+            site server f09_server_paused_long [servers] gate;
+            site server f09_member_paused_long [cluster] gate;
+            site late f09_given_up_calls_come_late [servers cluster] gate;
+            site server f10_server_paused_briefly [servers] gate;
+            site network f11_requests_swallowed [servers cluster] gate;
+            apart silent f11_requests_lost_silently [servers] soak;
+            apart silent f11_everything_lost_silently [servers] soak;
+            site network f12_replies_swallowed [servers cluster] gate;
+            apart silent f12_replies_lost_silently [servers] soak;
+            site network f13_connections_reset [servers cluster] gate;
+            site network f13_waiters_connection_reset [servers] gate;
+            stage cuts f14_every_cut_of_a_lock [servers] soak;
+            stage cuts f14_every_cut_of_a_waiter [servers] soak;
+            stage cuts f14_every_cut_of_a_downgrade [servers] soak;
+            stage cuts f14_every_cut_of_groups_and_elections [servers] soak;
+            stage cuts f14_every_cut_of_slots_and_values [servers] soak;
+            stage cuts f14_every_cut_of_connect_and_stop [servers] soak;
+            site operator f22_session_ended [servers cluster] gate;
+            site operator f23_entry_deleted [servers cluster] gate;
+            site guards f39_children_spawned_while_held [processes] soak;
+            stage dropped f41_locks_at_every_message [servers] soak;
+            stage dropped f41_recipes_at_every_message [servers] soak;
+            stage dropped f41_connect_and_stop_at_every_message [servers] soak;
+            stage dropped f42_releases_at_every_message [servers] soak;
+            site guards f42_release_after_loss [processes] gate;
+            site crash f43_exit_with_a_guard [processes] gate;
+            site guards f43_runtime_dropped [processes] gate;
+            site guards f43_tied_runtime_dropped [processes] gate;
+            site identity f46_odd_names [processes] gate;
+            site connecting f48_not_there [servers] gate;
+            site connecting f48_not_all_there [servers] gate;
+            site connecting f48_silent [servers] gate;
+            site connecting f48_no_quorum [cluster] gate;
+            site connecting f48_down_after_connect [servers] gate;
+            site identity f51_member_exists [processes] gate;
         }
     };
-    (@each table $($how:ident $module:ident $row:ident [$($group:ident)+];)+) => {
+    (@each table $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {
         &[$((stringify!($row), &[$(stringify!($group)),+])),+]
     };
-    (@each [$kind:ident $backend:ident]
-        $($how:ident $module:ident $row:ident [$($group:ident)+];)+) => {
-        $($($crate::fault_rows! { @if $kind $group [$how $backend $module $row] })+)+
+    (@each [$part:ident $kind:ident $backend:ident]
+        $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {
+        $($($crate::fault_rows! { @part $part $where $kind $group [$how $backend $module $row] })+)+
     };
+    (@part gate gate $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
+    (@part soak soak $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
+    (@part all $where:ident $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
+    (@part $part:ident $where:ident $($test:tt)+) => {};
     // Which group is for which kind of store.
     (@if file processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if server processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
@@ -97,26 +102,19 @@ macro_rules! fault_rows {
             $crate::faults::$module::$row($crate::faults::Apart {
                 backend: $crate::checks::Backend::$backend,
                 worker: env!("CARGO_BIN_EXE_worker"),
-                test: stringify!($row),
+                test: concat!(module_path!(), "::", stringify!($row)),
             });
         }
     };
-    (@servers $backend:ident) => {
-        $crate::fault_rows! { @list [server $backend] }
-    };
-    (@servers_and_three $backend:ident) => {
-        $crate::fault_rows! { @servers $backend }
-
-        mod of_three {
-            $crate::fault_rows! { @list [three $backend] }
-        }
-    };
-    // The stores.
-    (file) => { $crate::fault_rows! { @list [file File] } };
-    (etcd) => { $crate::fault_rows! { @servers_and_three Etcd } };
-    (redis) => { $crate::fault_rows! { @servers Redis } };
-    (consul) => { $crate::fault_rows! { @servers_and_three Consul } };
-    (zookeeper) => { $crate::fault_rows! { @servers_and_three Zookeeper } };
+    // The stores; the rows of three servers are left for the soak.
+    (three etcd) => { $crate::fault_rows! { @list [all three Etcd] } };
+    (three consul) => { $crate::fault_rows! { @list [all three Consul] } };
+    (three zookeeper) => { $crate::fault_rows! { @list [all three Zookeeper] } };
+    ($part:ident file) => { $crate::fault_rows! { @list [$part file File] } };
+    ($part:ident etcd) => { $crate::fault_rows! { @list [$part server Etcd] } };
+    ($part:ident redis) => { $crate::fault_rows! { @list [$part server Redis] } };
+    ($part:ident consul) => { $crate::fault_rows! { @list [$part server Consul] } };
+    ($part:ident zookeeper) => { $crate::fault_rows! { @list [$part server Zookeeper] } };
 }
 
 /// Each row: its name, and which stores it is for.

@@ -23,7 +23,7 @@ pub struct Apart {
     pub backend: Backend,
     /// The worker's binary.
     pub worker: &'static str,
-    /// The test's name, by which the test is started again in the namespace.
+    /// The test's name with its crate and modules, by which it is started again in the namespace.
     pub test: &'static str,
 }
 

@@ -27,7 +27,7 @@ const SERVER_SIDE: &str = "10.77.1.2";
 const CLIENT_SIDE: &str = "10.77.2.2";
 const CLIENT: &str = "10.77.2.1";
 
-/// Runs the body of the test called `name` (with its modules) in a network namespace.
+/// Runs the body of the test called `name` (with its crate and modules) in a network namespace.
 ///
 /// # Panics
 ///
@@ -36,6 +36,7 @@ pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     if env::var_os(INSIDE).is_some() {
         return body(&Lines::new());
     }
+    let (_, name) = name.split_once("::").expect("a crate and a test");
     let scratch = Scratch::new("netns");
     let unshare = unshare();
     let test = env::current_exe().expect("the test runs");

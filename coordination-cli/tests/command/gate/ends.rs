@@ -1,0 +1,310 @@
+//! Every way in which `coordination run` ends, and its code.
+
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{Etcd, wait_until};
+use rustix::process::{Pid, Signal};
+
+use crate::{LONG, Store, Wrapper, is_alive, output, plain, state, stderr, stdout, written};
+
+/// On one host, and on a server.
+fn everywhere(check: impl Fn(&Store)) {
+    check(&Store::file());
+    let server = Etcd::one();
+    check(&Store::at(format!("etcd://{}/cli", server.node(0).address())));
+}
+
+#[test]
+fn the_commands_own_code_comes_through() {
+    everywhere(|store| {
+        for code in [0, 1, 3, 64, 75, 124, 255] {
+            let command = store.script("exits", &format!("#!/bin/sh\nexit {code}\n"));
+            let ended = store.run(&format!("--lock x -- {command}"));
+            assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(code), ""));
+        }
+        let killed = store.script("killed", "#!/bin/sh\nkill -KILL $$\n");
+        assert_eq!(store.run(&format!("--lock x -- {killed}")).status.code(), Some(137));
+    });
+}
+
+#[test]
+fn output_and_input_are_the_commands() {
+    everywhere(|store| {
+        use std::io::Write;
+
+        let mut command = store.coordination(["run", "--lock", "x", "--", "cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut cat = command.spawn().expect("it was built");
+        cat.stdin.take().expect("a pipe").write_all(b"through\n").expect("it reads");
+        let ended = cat.wait_with_output().expect("it is our child");
+        assert_eq!((stdout(&ended).as_str(), ended.status.code()), ("through\n", Some(0)));
+    });
+}
+
+#[test]
+fn a_program_that_is_not_there_is_missed_before_anything_is_waited_for() {
+    everywhere(|store| {
+        let _held = store.runs("--lock x");
+        let start = Instant::now();
+        let missing = store.run("--lock x -- no-such-program");
+        assert_eq!(missing.status.code(), Some(127));
+        assert!(
+            stderr(&missing).contains("no-such-program: command not found"),
+            "{}",
+            stderr(&missing)
+        );
+        let unusable = store.run("--lock x -- /etc/passwd");
+        assert_eq!(unusable.status.code(), Some(126));
+        assert!(stderr(&unusable).contains("/etc/passwd: not executable"), "{}", stderr(&unusable));
+        // A file that says it is a program, and is none.
+        let empty = store.script("no-interpreter", "#!/no/such/shell\n");
+        assert_eq!(store.run(&format!("--lock y -- {empty}")).status.code(), Some(127));
+        assert!(start.elapsed() < LONG, "it waited for the lock");
+    });
+}
+
+#[test]
+fn busy_is_75_or_skipped() {
+    everywhere(|store| {
+        let mut held = store.runs("--lock x");
+        for wait in ["0", "100ms"] {
+            let busy = store.run(&format!("--lock x --wait {wait} -- true"));
+            assert_eq!(busy.status.code(), Some(75), "{wait}");
+            assert!(stderr(&busy).contains("\"x\""), "{}", stderr(&busy));
+            let skipped = store.run(&format!("--lock x --wait {wait} --if-busy skip -- true"));
+            assert_eq!((skipped.status.code(), stderr(&skipped).as_str()), (Some(0), ""), "{wait}");
+        }
+        assert!(held.is_running());
+        assert_eq!(store.run("--lock y --wait 0 -- true").status.code(), Some(0), "another lock");
+    });
+}
+
+#[test]
+fn wrong_use_is_64_and_says_what_is_right() {
+    let store = Store::file();
+    for (words, said) in [
+        ("--lock x true", "-- <CMD>"),
+        ("-- true", "--lock"),
+        ("--lock x --wait soon -- true", "`forever`"),
+        ("--semaphore x:y -- true", "encode:3"),
+        ("--semaphore x:0 -- true", "permits"),
+        ("--lock x --kill-after 1s --on-lost never -- true", "ignore"),
+    ] {
+        let refused = store.run(words);
+        assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
+    }
+    let nowhere = output(plain().args(["run", "--lock", "x", "--", "true"]));
+    assert_eq!(nowhere.status.code(), Some(64));
+    assert!(stderr(&nowhere).contains("COORDINATION_URL"), "{}", stderr(&nowhere));
+    let unknown = output(plain().args(["run", "--url", "ftp://h", "--lock", "x", "--", "true"]));
+    assert_eq!(unknown.status.code(), Some(64), "{}", stderr(&unknown));
+}
+
+#[test]
+fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
+    let secret = "redis://user:canary-5d1@127.0.0.1:1/0";
+    let argument = output(plain().args(["run", "--url", secret, "--lock", "x", "--", "true"]));
+    assert_eq!(argument.status.code(), Some(64));
+    let environment =
+        output(plain().env("COORDINATION_URL", secret).args(["run", "--lock", "x", "--", "true"]));
+    assert_eq!(environment.status.code(), Some(69), "{}", stderr(&environment));
+    for said in [stderr(&argument), stderr(&environment)] {
+        assert!(!said.contains("canary") && !said.is_empty(), "{said}");
+    }
+    let store = Store::file();
+    let ended = store.run("--lock x -- env");
+    assert!(!stdout(&ended).contains("COORDINATION_URL"), "{}", stdout(&ended));
+}
+
+#[test]
+fn a_config_file_names_the_store() {
+    let store = Store::file();
+    let config = store.path("config.toml");
+    let text = format!("url = {:?}\nmember_id = \"<host>-<pid>\"\n", store.url);
+    std::fs::write(&config, text).expect("the directory is there");
+    let with_file = |words: &str| {
+        let mut command = plain();
+        output(command.arg("run").arg("--config").arg(&config).args(words.split(' ')))
+    };
+    assert_eq!(with_file("--lock x -- true").status.code(), Some(0));
+    let _held = store.runs("--lock x");
+    assert_eq!(with_file("--lock x --wait 0 -- true").status.code(), Some(75), "the same store");
+    let wrong =
+        output(plain().args(["run", "--config", "/no/such/file", "--lock", "x", "--", "true"]));
+    assert_eq!(wrong.status.code(), Some(64));
+}
+
+#[test]
+fn a_store_out_of_reach_is_69() {
+    for url in ["etcd://127.0.0.1:1", "redis://127.0.0.1:1", "consul://127.0.0.1:1"] {
+        let store = Store::at(url.to_owned());
+        let ended = store.run("--lock x -- true");
+        assert_eq!(ended.status.code(), Some(69), "{url}: {}", stderr(&ended));
+        assert!(stderr(&ended).contains("127.0.0.1:1"), "{}", stderr(&ended));
+    }
+}
+
+#[test]
+fn a_lost_lock_is_70() {
+    let server = Etcd::one();
+    let store =
+        Store::at(format!("etcd://{}/cli?ttl=2s&heartbeat=200ms", server.node(0).address()));
+    let (mut wrapper, child) = store.running("--lock x");
+    assert!(is_alive(&child));
+    server.node(0).pause();
+    assert_eq!(wrapper.code(), Some(70));
+    assert!(!is_alive(&child));
+    server.node(0).resume();
+
+    // The same, and the command is left alone.
+    let started = store.path("started-again");
+    let command = store
+        .script("again", &format!("#!/bin/sh\necho $$ > {}\nsleep 4\nexit 5\n", started.display()));
+    let mut wrapper = store.start(&format!("--lock x --on-lost ignore -- {command}"));
+    written(&started);
+    server.node(0).pause();
+    std::thread::sleep(Duration::from_secs(3));
+    server.node(0).resume();
+    assert_eq!(wrapper.code(), Some(5));
+}
+
+#[test]
+fn what_the_command_leaves_behind_ends_before_the_lock_is_free() {
+    everywhere(|store| {
+        let left = store.path("left");
+        let text = format!("#!/bin/sh\nsleep 60 &\necho $! > {}\nexit 4\n", left.display());
+        let command = store.script("leaves", &text);
+        assert_eq!(store.run(&format!("--lock x -- {command}")).status.code(), Some(4));
+        assert!(!is_alive(&written(&left)));
+        assert_eq!(store.run("--lock x --wait 0 -- true").status.code(), Some(0));
+    });
+}
+
+#[test]
+fn a_wrapper_that_is_killed_takes_all_with_it() {
+    everywhere(|store| {
+        let (own, grandchild) = (store.path("own"), store.path("grandchild"));
+        let text = format!(
+            "#!/bin/sh\nsleep 60 &\necho $! > {}\necho $$ > {}\nwait\n",
+            grandchild.display(),
+            own.display()
+        );
+        let command = store.script("command", &text);
+        let mut wrapper = store.start(&format!("--lock x -- {command}"));
+        let ids = [written(&own), written(&grandchild)];
+        assert!(ids.iter().all(|id| is_alive(id)));
+        wrapper.signal(Signal::KILL);
+        wrapper.status();
+        assert!(wait_until(LONG, || ids.iter().all(|id| !is_alive(id))));
+    });
+}
+
+/// Also while it starts the command.
+#[test]
+fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
+    use std::io::Read;
+
+    let store = Store::file();
+    // From before its first instruction to well after the command's.
+    for moment in 0..200 {
+        let mut command = store.coordination(["run", "--lock", "x", "--", "sleep", "600"]);
+        let mut wrapper = Wrapper(command.stdout(Stdio::piped()).spawn().expect("it was built"));
+        let mut output = wrapper.0.stdout.take().expect("a pipe");
+        std::thread::sleep(Duration::from_micros(100) * moment);
+        wrapper.signal(Signal::KILL);
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            // All that could write have it open until they end.
+            let _ = output.read_to_end(&mut Vec::new());
+            let _ = ended.send(());
+        });
+        assert!(
+            end.recv_timeout(LONG).is_ok(),
+            "killed after {moment} * 100 µs: the command lives"
+        );
+    }
+}
+
+#[test]
+fn a_watch_that_is_killed_is_replaced() {
+    let store = Store::file();
+    let (mut wrapper, id) = store.running("--lock x");
+    let first = watch_of(&wrapper).expect("it runs");
+    rustix::process::kill_process(first, Signal::KILL).expect("it runs");
+    assert!(wait_until(LONG, || watch_of(&wrapper).is_some_and(|watch| watch != first)));
+    wrapper.signal(Signal::KILL);
+    wrapper.status();
+    assert!(wait_until(LONG, || !is_alive(&id)));
+}
+
+/// The process that watches for this wrapper.
+fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
+    let id = wrapper.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    let is_watch = |child: &&str| {
+        let words = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        words.split('\0').nth(1) == Some("__watch")
+    };
+    let child = children.split_whitespace().find(is_watch)?;
+    child.parse().ok().and_then(Pid::from_raw)
+}
+
+#[test]
+fn signals_reach_the_command_and_its_children() {
+    everywhere(|store| {
+        let (ready, got) = (store.path("ready"), store.path("got"));
+        let text = format!(
+            "#!/bin/sh\ntrap 'echo usr1 > {got}' USR1\ntrap 'exit 9' TERM\necho $$ > {ready}\n\
+         while :; do sleep 0.01; done\n",
+            got = got.display(),
+            ready = ready.display()
+        );
+        let command = store.script("command", &text);
+        let mut wrapper = store.start(&format!("--lock x -- {command}"));
+        written(&ready);
+        // `sleep` dies of it, and the loop goes on.
+        wrapper.signal(Signal::USR1);
+        assert_eq!(written(&got), "usr1\n");
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(9));
+    });
+}
+
+#[test]
+fn a_command_stops_and_goes_on_with_us() {
+    let store = Store::file();
+    let (mut wrapper, id) = store.running("--lock x");
+    let ids = [id, wrapper.0.id().to_string()];
+    let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
+    // What Ctrl-Z sends.
+    wrapper.signal(Signal::TSTP);
+    assert!(wait_until(LONG, stand_still));
+    wrapper.signal(Signal::CONT);
+    assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
+    wrapper.signal(Signal::TERM);
+    assert_eq!(wrapper.code(), Some(143));
+}
+
+#[test]
+fn a_wait_ends_by_a_signal_and_leaves_nothing() {
+    everywhere(|store| {
+        let mut held = store.runs("--lock x");
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+            let mut waiter = store.start("--lock x -- true");
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(waiter.is_running());
+            waiter.signal(signal);
+            assert_eq!(waiter.code(), Some(code));
+        }
+        held.signal(Signal::TERM);
+        held.status();
+        assert_eq!(
+            store.run("--lock x --wait 0 -- true").status.code(),
+            Some(0),
+            "nobody is before us"
+        );
+    });
+}

@@ -1,0 +1,9 @@
+//! What `tests/run` runs.
+
+mod cron;
+mod ends;
+mod held;
+mod kept_apart;
+mod looks;
+mod offices;
+mod terminal;

@@ -1,0 +1,134 @@
+//! At a terminal: a real one, by a pseudo-terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use coordination_tests::harness::wait_until;
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::{LONG, Store, Wrapper, is_alive, written};
+
+/// What somebody at the terminal sees and types.
+pub(super) struct Terminal {
+    keys: File,
+    /// The end that programs have.
+    program_end: File,
+    seen: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    pub(super) fn new() -> Self {
+        let ours =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are pseudo-terminals");
+        grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
+        let name = ptsname(&ours, Vec::new()).expect("it has a name");
+        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty())
+            .expect("it is unlocked");
+        let (keys, seen) = (File::from(ours), Arc::new(Mutex::new(String::new())));
+        let (mut reads, sees) =
+            (keys.try_clone().expect("a descriptor is free"), Arc::clone(&seen));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // Ends when all programs have closed it.
+            while let Ok(count @ 1..) = reads.read(&mut bytes) {
+                sees.lock().expect("no panic").push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Self { keys, program_end: File::from(theirs), seen }
+    }
+
+    /// Starts `coordination run` with this as its controlling terminal.
+    fn start(&self, store: &Store, words: &str) -> Wrapper {
+        self.starts(store, &format!("run {words}"))
+    }
+
+    /// Starts `coordination` with this as its controlling terminal.
+    pub(super) fn starts(&self, store: &Store, words: &str) -> Wrapper {
+        let end = || self.program_end.try_clone().expect("a descriptor is free");
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "env", "--default-signal"]);
+        command.arg(env!("CARGO_BIN_EXE_coordination"));
+        command.args(words.split(' '));
+        command.env("COORDINATION_URL", &store.url).env_remove("COORDINATION_CONFIG");
+        command.stdin(end()).stdout(end()).stderr(end());
+        Wrapper(command.spawn().expect("util-linux is installed"))
+    }
+
+    pub(super) fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("it is open");
+    }
+
+    /// Forgets what was seen so far.
+    pub(super) fn clear(&self) {
+        self.seen.lock().expect("no panic").clear();
+    }
+
+    pub(super) fn sees(&self, wanted: &str) {
+        let seen = || self.seen.lock().expect("no panic").clone();
+        assert!(wait_until(LONG, || seen().contains(wanted)), "{wanted:?} is not in {:?}", seen());
+    }
+}
+
+#[test]
+fn a_wait_says_what_it_waits_for_and_who_has_it() {
+    let store = Store::file();
+    let started = store.path("started");
+    let command = store
+        .script("holder", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display()));
+    let holder = store.start(&format!("--member-id me-here --lock x -- {command}"));
+    written(&started);
+    let terminal = Terminal::new();
+    let mut waiter = terminal.start(&store, "--lock x -- echo done");
+    terminal.sees("waiting for lock \"x\" since 1 s: held by me-here");
+    terminal.sees("since 2 s");
+    drop(holder);
+    // The line is wiped before the command says something.
+    terminal.sees("\r\x1b[Kdone");
+    assert_eq!(waiter.code(), Some(0));
+
+    let holder = {
+        std::fs::remove_file(&started).expect("it was written");
+        store.start(&format!("--lock x -- {command}"))
+    };
+    written(&started);
+    let quiet = Terminal::new();
+    let mut waiter = quiet.start(&store, "--quiet --lock x --wait 3s --if-busy skip -- true");
+    assert_eq!(waiter.code(), Some(0));
+    assert_eq!(*quiet.seen.lock().expect("no panic"), "");
+    drop(holder);
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_wait() {
+    let store = Store::file();
+    let started = store.path("started");
+    let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+    let command = store.script("command", &text);
+    let mut terminal = Terminal::new();
+    let mut wrapper = terminal.start(&store, &format!("--lock x -- {command}"));
+    let child = written(&started);
+    let mut other = Terminal::new();
+    let mut waiter = other.start(&store, "--lock x -- true");
+    other.sees("waiting for lock");
+    other.types("\x03");
+    assert_eq!(waiter.code(), Some(130));
+    assert!(is_alive(&child) && wrapper.is_running());
+    terminal.types("\x03");
+    assert_eq!(wrapper.code(), Some(130));
+    assert!(!is_alive(&child));
+}
+
+#[test]
+fn in_the_foreground_a_command_reads_the_terminal() {
+    let store = Store::file();
+    let mut terminal = Terminal::new();
+    let command = store.script("asks", "#!/bin/sh\nread answer\necho \"got $answer\"\n");
+    let mut wrapper = terminal.start(&store, &format!("--foreground --lock x -- {command}"));
+    terminal.types("yes\n");
+    terminal.sees("got yes");
+    assert_eq!(wrapper.code(), Some(0));
+}

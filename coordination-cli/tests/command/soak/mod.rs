@@ -1,0 +1,4 @@
+//! What `tests/soak` runs: the same for longer, and on every store.
+
+mod cron;
+mod kept_apart;

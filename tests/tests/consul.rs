@@ -1,4 +1,0 @@
-//! `consul://` keeps the contract.
-#![cfg(feature = "consul")]
-
-coordination_tests::conformance!(consul);

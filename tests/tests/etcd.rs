@@ -1,4 +1,0 @@
-//! `etcd://` keeps the contract.
-#![cfg(feature = "etcd")]
-
-coordination_tests::conformance!(etcd);

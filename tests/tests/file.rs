@@ -1,3 +1,0 @@
-//! `file://` keeps the contract.
-
-coordination_tests::conformance!(file);

@@ -1,3 +1,0 @@
-//! `memory://` keeps the contract.
-
-coordination_tests::conformance!(memory);

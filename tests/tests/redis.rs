@@ -1,4 +1,0 @@
-//! `redis://` keeps the contract.
-#![cfg(feature = "redis")]
-
-coordination_tests::conformance!(redis);

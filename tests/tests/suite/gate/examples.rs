@@ -1,0 +1,91 @@
+//! The examples, run as a user runs them: what they print is for people, what they answer is checked.
+
+#![cfg(feature = "etcd")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use coordination_tests::harness::etcd::Etcd;
+
+/// The built program; `tests/run` builds all examples before it runs any test.
+fn example(name: &str) -> Command {
+    let beside = PathBuf::from(crate::WORKER);
+    let folder = beside.parent().expect("a binary lies in a folder");
+    let program = folder.join("examples").join(name);
+    assert!(program.is_file(), "{} is missing: cargo build --examples", program.display());
+    let mut command = Command::new(program);
+    command.env_remove("COORDINATION_URL");
+    command
+}
+
+fn shown(output: &Output) -> String {
+    let text = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn passes(output: &Output) {
+    let text = shown(output);
+    assert!(output.status.success(), "{text}");
+    for promise in ["no update lost", "no overlap", "tokens rise", "TAKES OVER", "PASSED"] {
+        assert!(text.contains(promise), "{promise} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn resize_keeps_every_update_without_a_server() {
+    passes(&example("resize").output().expect("it starts"));
+}
+
+#[test]
+fn resize_without_the_lock_loses_updates() {
+    let output = example("resize").arg("--unlocked").output().expect("it starts");
+    let text = shown(&output);
+    assert!(!output.status.success() && text.contains("LOST"), "{text}");
+}
+
+#[test]
+fn resize_keeps_every_update_on_one_etcd() {
+    let etcd = Etcd::one();
+    let url = format!("etcd://{}/resize", etcd.authority());
+    passes(&example("resize").env("COORDINATION_URL", url).output().expect("it starts"));
+}
+
+#[test]
+fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
+    let etcd = Etcd::three();
+    let url = format!("etcd://{}/resize", etcd.authority());
+    let mut running = example("resize");
+    running.env("COORDINATION_URL", url);
+    running.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let running = running.spawn().expect("it starts");
+    std::thread::sleep(Duration::from_secs(1));
+    etcd.node(0).kill();
+    passes(&running.wait_with_output().expect("it ends"));
+}
+
+#[test]
+fn the_small_examples_end_well_without_a_server() {
+    let names = [
+        "boot",
+        "timeouts",
+        "fenced",
+        "blocking",
+        "operators",
+        "read_write",
+        "several_locks",
+        "semaphore",
+        "limiter",
+        "rate_limiter",
+        "once",
+        "group",
+        "partition",
+        "election",
+        "barrier",
+        "values",
+    ];
+    for name in names {
+        let output = example(name).output().expect("it starts");
+        assert!(output.status.success(), "{name}: {}", shown(&output));
+    }
+}

@@ -1,0 +1,62 @@
+//! The fault matrix on `file://`: a test for each row, or the reason why there is none.
+
+mod damage;
+mod disk;
+
+use std::time::Duration;
+
+use coordination_tests::{
+    checks::Backend,
+    faults::{Site, crash, matrix},
+    harness::Scratch,
+};
+
+/// Rows without a test here, and why.
+const NOT_APPLICABLE: &[(u32, &str)] = &[
+    (4, "a session is a locked file: no reply of a heartbeat extends anything"),
+    (6, "a session is a locked file: it does not depend on a task that runs"),
+    (7, "there is no server"),
+    (8, "there is no server"),
+    (9, "there is no server"),
+    (10, "there is no server"),
+    (11, "there is no network"),
+    (12, "there is no network"),
+    (13, "there is no network"),
+    (14, "there is no network; `crash_points` kill at every step of the conversation instead"),
+    (22, "there is no lease to revoke; F-35 removes the session's directory instead"),
+    (23, "`f35_lock_file_unlinked` is the operator who deletes a lock"),
+    (38, "no such file system can be mounted here: unit test of `backend/file/directory.rs`"),
+    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
+    (41, "the checks of contract C1 and C2, which run on every backend"),
+    (48, "there is no server to authenticate, nor a secret in the URL"),
+];
+
+#[test]
+fn every_row_has_a_test_or_a_reason() {
+    let sources = [include_str!("mod.rs"), include_str!("damage.rs"), include_str!("disk.rs")];
+    matrix::assert_complete(Backend::File, &sources, NOT_APPLICABLE);
+}
+
+/// A directory that is gone with the test, and the site in it.
+fn site() -> (Scratch, Site) {
+    let scratch = Scratch::new("faults-file");
+    let site = Site::file(&scratch.join("locks"), WORKER);
+    (scratch, site)
+}
+
+use crate::WORKER;
+
+coordination_tests::fault_rows!(gate file);
+
+/// No lease runs out, however long.
+#[test]
+fn f03_holder_paused_long() {
+    let (_scratch, site) = site();
+    crash::holder_paused_keeps(&site, Duration::from_secs(6));
+}
+
+#[test]
+fn f05_holder_paused_briefly() {
+    let (_scratch, site) = site();
+    crash::holder_paused_keeps(&site, Duration::from_millis(500));
+}

@@ -1,0 +1,44 @@
+//! Row F-44 of the fault matrix: a thousand waiters on one lock, on every store.
+//!
+//! Apart from the other rows, and one test at a time: each of them keeps the whole machine busy.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::{Site, many};
+
+use crate::WORKER;
+
+
+/// The machine.
+fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn f44_one_process(backend: Backend) {
+    crowd(backend, 1, 1_000);
+}
+
+fn f44_twenty_processes(backend: Backend) {
+    crowd(backend, 20, 50);
+}
+
+fn crowd(backend: Backend, processes: usize, tasks: usize) {
+    let _alone = alone();
+    // The library's own intervals: a crowd on two cores takes its time.
+    let mut site = Site::start(backend, 1, WORKER).with_default_heartbeat();
+    if site.has_server() {
+        site = site.with_ttl(Duration::from_secs(10));
+    }
+    let served = many::crowd(&site, processes, tasks);
+    println!("F-44 {}, {processes} × {tasks}: {served:?}", site.name());
+    if site.has_server() {
+        let requests = site.server().request_counts();
+        println!("F-44 {}, {processes} × {tasks}: {requests:?}", site.name());
+    }
+    assert_eq!(site.entries(), [""; 0]);
+}
+
+coordination_tests::each_store!(processes f44_one_process f44_twenty_processes);

@@ -1,0 +1,62 @@
+//! A network that keeps silent under those who share a query.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, LockGuard};
+use coordination_tests::faults::{LONG, Site};
+use coordination_tests::harness::{Consul, Mode};
+use tokio::runtime::Runtime;
+
+use crate::WORKER;
+
+/// More than have queries of their own.
+const LOCKS: usize = 5;
+/// Longer than until those who share one are looked for.
+const SILENCE: Duration = Duration::from_secs(7);
+
+/// F-10: nothing gets through for a while, and then all who wait are served.
+#[test]
+fn f10_silence_under_those_who_share_a_query() {
+    let server = Arc::new(Consul::one());
+    // No session is lost by it.
+    let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));
+    let proxy = site.proxies().remove(0);
+    let name = |number| format!("lock-{number}");
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let holder = site.client("holder").await;
+        let waiter = site.at(proxy.address()).client("waiter").await;
+        let held = take_all(&holder, name).await;
+        let waiting: Vec<_> = (0..LOCKS)
+            .map(|number| {
+                let lock = waiter.lock(name(number)).expect("a good name");
+                tokio::spawn(async move { lock.acquire(None).await })
+            })
+            .collect();
+        let until = Instant::now() + LONG;
+        for number in 0..LOCKS {
+            let lock = holder.lock(name(number)).expect("a good name");
+            while lock.holders().await.expect("it can be read").len() < 2 {
+                assert!(Instant::now() < until, "nobody waits for {number}");
+            }
+        }
+        proxy.set_both(Mode::Blackhole);
+        tokio::time::sleep(SILENCE).await;
+        proxy.heal();
+        drop(held);
+        for waiting in waiting {
+            let granted = tokio::time::timeout(LONG, waiting).await.expect("it is served in time");
+            granted.expect("no panic").expect("it is free").release().await.expect("it is held");
+        }
+    });
+}
+
+async fn take_all(coordinator: &Coordinator, name: impl Fn(usize) -> String) -> Vec<LockGuard> {
+    let mut held = Vec::new();
+    for number in 0..LOCKS {
+        let lock = coordinator.lock(name(number)).expect("a good name");
+        held.push(lock.acquire(None).await.expect("it is free"));
+    }
+    held
+}

@@ -1,0 +1,186 @@
+//! A thousand members and a thousand watches: what a join costs, how fast it is told, and what they weigh.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use coordination::Coordinator;
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::Site;
+use coordination_tests::harness::{Worker, log::now_ns};
+use serde_json::json;
+use tokio::task::block_in_place;
+
+use crate::WORKER;
+
+const GROUP: &str = "crowd";
+/// For how long is counted what is asked while nothing happens: as often as this whoever watches asks again, and those
+/// who began together do it together.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The machine: one test at a time, each of them keeps it busy.
+fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a process has in memory, in bytes.
+fn resident(worker: &Worker) -> i64 {
+    let path = format!("/proc/{}/status", worker.child().id());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<i64>().ok());
+    1_024 * kib.expect("a number")
+}
+
+fn connected(url: &str, member: &str) -> Worker {
+    let worker = Worker::start(WORKER, url, &[]);
+    worker.call(json!({ "command": "connect", "member": member }));
+    worker
+}
+
+/// One process, the store included: what a member and a watch add to it.
+#[test]
+fn a_watch_weighs_little() {
+    const MEMBERS: i64 = 2_000;
+    const WATCHES: i64 = 10_000;
+    let _alone = alone();
+    let worker = connected("memory://scale", "one");
+    worker.call(json!({ "command": "create_group", "group": GROUP }));
+    worker.call(json!({ "command": "join_many", "group": GROUP, "prefix": "early", "n": 10 }));
+    let empty = resident(&worker);
+    worker
+        .call(json!({ "command": "join_many", "group": GROUP, "prefix": "member", "n": MEMBERS }));
+    let joined = resident(&worker);
+    // The first one reads the group.
+    worker.call(json!({ "command": "watch_many", "group": GROUP, "n": 10 }));
+    let watched = resident(&worker);
+    worker.call(json!({ "command": "watch_many", "group": GROUP, "n": WATCHES }));
+    let (member, watch) = ((joined - empty) / MEMBERS, (resident(&worker) - watched) / WATCHES);
+    println!(
+        "memory: {member} bytes for each of {MEMBERS} members, the store's part included; {watch} for each of {WATCHES} watches"
+    );
+    assert!(member < 32 * 1_024 && watch < 8 * 1_024);
+}
+
+const PROCESSES: usize = 20;
+const EACH: usize = 50;
+const JOINS: u64 = 5;
+
+/// Sends a command to all and waits for all.
+fn all(workers: &[Worker], command: impl Fn(usize) -> serde_json::Value) -> Vec<serde_json::Value> {
+    let sent: Vec<_> =
+        workers.iter().enumerate().map(|(at, worker)| worker.send(command(at))).collect();
+    let answers = workers.iter().zip(sent).map(|(worker, id)| {
+        let answer = worker.receive(id, Duration::from_secs(60)).expect("it answers");
+        answer.unwrap_or_else(|error| panic!("{error}"))
+    });
+    answers.collect()
+}
+
+fn since(before: &BTreeMap<String, u64>, now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let grown = now.into_iter().map(|(method, count)| {
+        let before = before.get(&method).copied().unwrap_or_default();
+        (method, count - before)
+    });
+    grown.filter(|(_, count)| *count > 0).collect()
+}
+
+fn a_join_is_told_to_a_thousand_watches(backend: Backend) {
+    let _alone = alone();
+    let site = Site::start(backend, 1, WORKER);
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(join_among_a_thousand(&site));
+}
+
+async fn join_among_a_thousand(site: &Site) {
+    let (url, store) = (&*site.url, site.name());
+    let one = Coordinator::builder().member_id("one").connect(url).await.expect("a server");
+    let group = one.group(GROUP).expect("a name");
+    group.create().await.expect("there is none yet");
+    let begun = Instant::now();
+    let workers: Vec<_> = block_in_place(|| {
+        (0..PROCESSES).map(|at| connected(url, &format!("process-{at}"))).collect()
+    });
+    block_in_place(|| {
+        all(
+            &workers,
+            |at| json!({ "command": "join_many", "group": GROUP, "prefix": format!("member-{at}"), "n": EACH }),
+        )
+    });
+    let total = PROCESSES * EACH;
+    println!(
+        "{store}: {total} members in {PROCESSES} processes joined after {:?}",
+        begun.elapsed()
+    );
+    assert_eq!(group.members().await.expect("it is there").len(), total);
+    block_in_place(|| {
+        all(&workers, |_| json!({ "command": "watch_many", "group": GROUP, "n": EACH }))
+    });
+    println!("{store}: {total} watches stand after {:?}", begun.elapsed());
+
+    let mut memberships = Vec::new();
+    let mut told = Duration::ZERO;
+    // What is still under way must not be counted; nor heartbeats, and what a store asks while nothing happens.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle_before = block_in_place(|| site.server().request_counts());
+    tokio::time::sleep(IDLE).await;
+    let idle = since(&idle_before, block_in_place(|| site.server().request_counts()));
+    let idle = idle.values().sum::<u64>() as f64;
+    let counting = Instant::now();
+    let before = block_in_place(|| site.server().request_counts());
+    for number in 0..JOINS {
+        let newcomer = format!("newcomer-{number}");
+        let joining = now_ns();
+        memberships.push(group.join_as(&newcomer, &()).await.expect("it is let in"));
+        let answers = block_in_place(|| {
+            all(&workers, |_| json!({ "command": "await_member", "member": newcomer }))
+        });
+        for answer in answers {
+            assert_eq!(answer["told"], EACH);
+            let at = answer["t_ns"].as_u64().expect("a time");
+            told = told.max(Duration::from_nanos(at.saturating_sub(joining)));
+        }
+    }
+    let counted = since(&before, block_in_place(|| site.server().request_counts()));
+    let requests: u64 = counted.values().sum();
+    println!(
+        "{store}: a join reached {total} watches after {told:?} at the latest; {JOINS} joins cost {requests} requests: {counted:?}"
+    );
+    let idle = (1.2 * idle * counting.elapsed().div_duration_f64(IDLE).ceil()) as u64;
+    // On ZooKeeper: to have heard of everything, the names, and what is new.
+    let look = if store == "zookeeper" { 3 } else { 1 };
+    // Its own two; and a look by each process, or two where it had to look again.
+    let wanted = look * (JOINS * (2 + 2 * PROCESSES as u64) + PROCESSES as u64);
+    assert!(requests <= wanted + idle, "{counted:?}, and {idle} while nothing happens");
+    assert!(told < Duration::from_secs(20), "{told:?}");
+    drop(workers);
+    block_in_place(|| weigh(url, &store));
+}
+
+/// What a member weighs in its process, apart from the store.
+fn weigh(url: &str, store: &str) {
+    const MEMBERS: i64 = 300;
+    let worker = connected(url, "heavy");
+    let join = |prefix: &str, n: i64| {
+        worker.call(json!({
+            "command": "join_many", "group": GROUP, "prefix": prefix, "n": n,
+        }));
+        // Then each is watched.
+        std::thread::sleep(Duration::from_millis(500));
+        resident(&worker)
+    };
+    // What comes with the first ones, and with reading the group.
+    let before = join("early", 20);
+    let member = (join("later", MEMBERS) - before) / MEMBERS;
+    println!("{store}: {member} bytes for each of {MEMBERS} members of one process");
+    assert!(member < 128 * 1_024);
+}
+
+#[cfg(feature = "etcd")]
+coordination_tests::each_store! { @on etcd Etcd a_join_is_told_to_a_thousand_watches }
+#[cfg(feature = "consul")]
+coordination_tests::each_store! { @on consul Consul a_join_is_told_to_a_thousand_watches }
+#[cfg(feature = "redis")]
+coordination_tests::each_store! { @on redis Redis a_join_is_told_to_a_thousand_watches }
+#[cfg(feature = "zookeeper")]
+coordination_tests::each_store! { @on zookeeper Zookeeper a_join_is_told_to_a_thousand_watches }

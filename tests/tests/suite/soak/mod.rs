@@ -1,0 +1,36 @@
+//! What `tests/soak` runs: what takes long, keeps the whole machine busy, or is done a hundred times; the faults of the
+//! stores of which `gate` has none; and the checks that the gate leaves out.
+
+mod chaos;
+mod crowd;
+#[cfg(feature = "consul")]
+mod faults_consul;
+mod faults_etcd;
+mod faults_file;
+#[cfg(feature = "redis")]
+mod faults_redis;
+#[cfg(feature = "zookeeper")]
+mod faults_zookeeper;
+mod group_scale;
+mod limiter_storm;
+mod pauses;
+mod rates;
+
+mod file {
+    coordination_tests::conformance!(soak file);
+}
+
+#[cfg(feature = "zookeeper")]
+mod zookeeper {
+    coordination_tests::conformance!(soak zookeeper);
+}
+
+#[cfg(feature = "consul")]
+mod consul {
+    coordination_tests::conformance!(soak consul);
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    coordination_tests::conformance!(soak redis);
+}

@@ -1,0 +1,82 @@
+//! T5 of the rate limiter's list: eight processes that take what they can for twenty seconds.
+//!
+//! In a binary of its own, so that both stores are under way at the same time and nothing else is.
+
+use std::time::{Duration, Instant};
+
+use coordination_tests::checks::Backend;
+use coordination_tests::checks::rate_limiter::{assert_kept, command, slots_in};
+use coordination_tests::faults::Site;
+use coordination_tests::harness::Worker;
+use serde_json::{Value, json};
+
+use crate::WORKER;
+
+const PERMITS: u32 = 5;
+const WINDOW: Duration = Duration::from_millis(800);
+const LENGTH: Duration = Duration::from_secs(20);
+const PROCESSES: usize = 8;
+
+/// When each permit was returned, by one clock for all processes, in the order of the slots.
+fn receipts(answer: &Value) -> impl Iterator<Item = (Duration, Duration)> {
+    let permits = answer["permits"].as_array().expect("permits").iter();
+    slots_in(answer)
+        .into_iter()
+        .zip(permits.map(|permit| Duration::from_micros(permit[1].as_u64().expect("a time"))))
+}
+
+fn t5_saturated(backend: Backend) {
+    let site = Site::start(backend, 1, WORKER);
+    let name = site.name();
+    let workers: Vec<_> = (0..PROCESSES)
+        .map(|number| {
+            let worker = Worker::start(&site.worker, &site.url, &[]);
+            worker.call(json!({ "command": "connect", "member": format!("client-{number}") }));
+            worker
+        })
+        .collect();
+    let start = Instant::now();
+    let mut take = command(PERMITS, WINDOW);
+    take["ms"] = json!(LENGTH.as_millis() as u64);
+    let calls: Vec<_> = workers.iter().map(|worker| worker.send(take.clone())).collect();
+    let (mut permits, mut late, mut withheld) = (Vec::new(), Duration::ZERO, Duration::ZERO);
+    for (worker, call) in workers.iter().zip(calls) {
+        let answer = worker.receive(call, 2 * LENGTH).expect("it ends").expect("no error");
+        permits.extend(receipts(&answer));
+        let time = |name: &str| Duration::from_micros(answer[name].as_u64().expect("a time"));
+        late = late.max(time("late"));
+        withheld += time("withheld") / PROCESSES as u32;
+    }
+    let took = start.elapsed();
+
+    // By the limiter's clock: never more than five in any window.
+    permits.sort_unstable();
+    let mut slots: Vec<_> = permits.iter().map(|permit| permit.0).collect();
+    assert_kept(&mut slots, PERMITS, WINDOW);
+
+    // By the callers' clock: apart from how late each was told, which no limiter can help.
+    let mut received: Vec<_> = permits.iter().map(|permit| permit.1).collect();
+    received.sort_unstable();
+    let distance = |window: &[Duration]| window[window.len() - 1] - window[0];
+    let shortest = received.windows(PERMITS as usize + 1).map(distance).min().expect("many");
+    let missing = WINDOW.saturating_sub(shortest);
+
+    // After the first window's, which come at once.
+    let real = received[received.len() - 1] - received[0];
+    let allowed = f64::from(PERMITS) * real.as_secs_f64() / WINDOW.as_secs_f64();
+    let share = (permits.len() as f64 - f64::from(PERMITS)) / allowed;
+    eprintln!(
+        "T5 {name}: {} permits in {real:?} (whole run {took:?}), {:.1} % of what is allowed; \
+         shortest distance of six returns {shortest:?}, {missing:?} less than a window; \
+         the machine kept a process waiting for {late:?} at most, and for {withheld:?} in all",
+        permits.len(),
+        100.0 * share,
+    );
+    // What the machine withheld is not the limiter's to give.
+    let starved = withheld.as_secs_f64() / took.as_secs_f64();
+    assert!(share >= 0.95 - starved, "{share}, starved by {starved}");
+    // One return was late, by its timer and by its process' turn.
+    assert!(missing <= Duration::from_millis(20) + 2 * late, "{missing:?}");
+}
+
+coordination_tests::each_store!(processes t5_saturated);

@@ -1,4 +1,0 @@
-//! `zookeeper://` keeps the contract.
-#![cfg(feature = "zookeeper")]
-
-coordination_tests::conformance!(zookeeper);
