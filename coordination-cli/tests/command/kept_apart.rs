@@ -77,7 +77,11 @@ impl<S: Server> Site<S> {
         for nth in 0..self.pairs {
             waiters.push(start("waiter", nth, &near.url, "exit 0"));
             if nth % AT_ONCE == AT_ONCE - 1 {
-                assert!(wait_until(LONG, || entries() == self.pairs + nth + 1), "{} entries", entries());
+                assert!(
+                    wait_until(LONG, || entries() == self.pairs + nth + 1),
+                    "{} entries",
+                    entries()
+                );
             }
         }
         let pairs = holders.into_iter().zip(waiters);

@@ -18,7 +18,8 @@ fn accepts_and_refuses() {
         let ran = Command::new(folder.path().join(stem(&program))).output().expect("it was built");
         assert!(ran.status.success(), "{}:\n{}", program.display(), text(&ran.stderr));
     }
-    let wrong: Vec<_> = programs("fail").into_iter().filter_map(|it| compiler.refuses(&it)).collect();
+    let wrong: Vec<_> =
+        programs("fail").into_iter().filter_map(|it| compiler.refuses(&it)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -56,7 +56,7 @@ macro_rules! each_store {
             $(
                 #[test]
                 fn $test() {
-                    super::$test($crate::checks::Backend::$backend);
+                    $crate::harness::judged(|| super::$test($crate::checks::Backend::$backend));
                 }
             )+
         }

@@ -35,10 +35,11 @@ pub mod timing;
 pub mod tools;
 pub mod value;
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use coordination::Result;
+
+use crate::harness::{judged, note};
 
 pub use backend::{BACKENDS, Backend};
 pub use stage::{Programs, SLACK, Stage, with_option};
@@ -46,7 +47,8 @@ pub use stage::{Programs, SLACK, Stage, with_option};
 /// No check takes longer, whatever hangs.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Runs a check, and notes for `tests/run` that it passed.
+/// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](judged) nothing, it
+/// runs again on another stage.
 ///
 /// # Errors
 ///
@@ -57,27 +59,27 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// When what is checked does not hold.
 pub fn run(
     (module, name): (&str, &str),
-    stage: Stage,
-    check: impl AsyncFnOnce(&Stage) -> Result<()>,
+    stage: impl Fn() -> Stage,
+    check: impl AsyncFn(&Stage) -> Result<()>,
 ) -> Result<()> {
     trace();
-    let backend = stage.backend();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-    let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, check(&stage)).await });
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome.expect("the check ends")?;
-    note(&format!("{backend:?}\t{module}\t{name}\n"));
-    Ok(())
+    judged(|| once(module, name, &stage(), &check))
 }
 
-/// Adds a line to the list of what passed, which `COORDINATION_TEST_PASSED` names.
-fn note(line: &str) {
-    if let Some(path) = std::env::var_os("COORDINATION_TEST_PASSED") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        // One write each: test processes of several backends may share the file.
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list can be written");
-    }
+fn once(
+    module: &str,
+    name: &str,
+    stage: &Stage,
+    check: impl AsyncFn(&Stage) -> Result<()>,
+) -> Result<()> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+    let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, check(stage)).await });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome.expect("the check ends")?;
+    let backend = stage.backend();
+    note("COORDINATION_TEST_PASSED", &format!("{backend:?}\t{module}\t{name}\n"));
+    Ok(())
 }
 
 /// With `COORDINATION_TEST_TRACE=1`, what the library traces goes to standard error.
@@ -408,7 +410,7 @@ macro_rules! conformance {
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
             let stage =
-                $crate::checks::Stage::$stage($crate::checks::Backend::$backend, programs);
+                || $crate::checks::Stage::$stage($crate::checks::Backend::$backend, programs);
             let name = (stringify!($module), stringify!($check));
             $crate::checks::run(name, stage, $crate::checks::$module::$check)
         }

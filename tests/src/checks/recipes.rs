@@ -267,9 +267,9 @@ mod tests {
         for recipe in RECIPES {
             for (aspect, proof) in ASPECTS.iter().zip(recipe.proofs) {
                 if let Proof::Check(name) = proof {
-                    let known = CHECKS.iter().any(|check| {
-                        recipe.modules.contains(&check.module) && check.name == name
-                    });
+                    let known = CHECKS
+                        .iter()
+                        .any(|check| recipe.modules.contains(&check.module) && check.name == name);
                     assert!(known, "{}: no check {name} for {aspect:?}", recipe.title);
                 }
             }

@@ -17,7 +17,8 @@ use super::Stage;
 use super::cancellation::nothing_is_left;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{
-    MOMENT, NAME, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
+    ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
+    take_turn, until_contenders,
 };
 
 pub use downgrade::*;
@@ -192,8 +193,8 @@ pub async fn w1_a_share_keeps_writers_out(stage: &Stage) -> Result<()> {
     let held = share(&one).await?;
     for client in [&one, &other] {
         assert!(lock(client).try_acquire().await?.is_none());
-        let refused = lock(client).acquire(Some(6 * MOMENT)).await.expect_err("it is shared");
-        assert_eq!(refused.kind(), ErrorKind::Timeout);
+        let refused = lock(client).acquire(Some(ANSWERED)).await.expect_err("it is shared");
+        assert_out_of_time(&refused, ANSWERED);
     }
     until_contenders(stage, &lock(&one), 1).await;
     held.release().await?;
@@ -209,8 +210,8 @@ pub async fn w1_a_writer_keeps_readers_out(stage: &Stage) -> Result<()> {
     assert!(!held.is_shared());
     for client in [&one, &other] {
         assert!(lock(client).try_acquire_shared().await?.is_none());
-        let refused = lock(client).acquire_shared(Some(6 * MOMENT)).await.expect_err("it is held");
-        assert_eq!(refused.kind(), ErrorKind::Timeout);
+        let refused = lock(client).acquire_shared(Some(ANSWERED)).await.expect_err("it is held");
+        assert_out_of_time(&refused, ANSWERED);
     }
     until_contenders(stage, &lock(&one), 1).await;
     held.release().await?;
@@ -308,8 +309,8 @@ pub async fn w1_no_upgrade(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     let shares = [share(&one).await?, share(&other).await?];
     for client in [&one, &other] {
-        let refused = lock(client).acquire(Some(6 * MOMENT)).await.expect_err("it is shared");
-        assert_eq!(refused.kind(), ErrorKind::Timeout);
+        let refused = lock(client).acquire(Some(ANSWERED)).await.expect_err("it is shared");
+        assert_out_of_time(&refused, ANSWERED);
     }
     assert!(shares.iter().all(|share| share.is_held()));
     drop(shares);

@@ -8,11 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use coordination::{
-    BootInstant, Builder, Coordinator, FencingToken, Lock, LockGuard, Result, State,
+    BootInstant, Builder, Coordinator, Error, ErrorKind, FencingToken, Lock, LockGuard, Result,
+    State,
 };
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
+use crate::harness::Pulse;
 
 /// The lock that most checks are about.
 pub const NAME: &str = "vol-7";
@@ -20,6 +22,8 @@ pub const NAME: &str = "vol-7";
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A little while.
 pub const MOMENT: Duration = Duration::from_millis(50);
+/// Long enough for a store to answer, whatever else its disk has to do.
+pub const ANSWERED: Duration = Duration::from_millis(300);
 
 /// The lock that most checks are about, at this client.
 pub fn lock(coordinator: &Coordinator) -> Lock {
@@ -78,6 +82,18 @@ pub async fn until_state(
         watch.current()
     };
     timeout(PATIENCE, come).await.expect("the state comes")
+}
+
+/// Asserts that a call ran out of the time that it was given behind somebody else: `Timeout`. It cannot know that before
+/// the store has answered, so that `Unavailable` is right where the machine withheld more than half of that time.
+#[track_caller]
+pub fn assert_out_of_time(refused: &Error, given: Duration) {
+    let is_right = match refused.kind() {
+        ErrorKind::Timeout => true,
+        ErrorKind::Unavailable => Pulse::lately(given) > given / 2,
+        _ => false,
+    };
+    assert!(is_right, "it should run out of time after {given:?}: {refused}");
 }
 
 /// Polls a future up to so many times, with a pause for others after each; its output, if it came.

@@ -21,7 +21,8 @@ pub fn assert_complete(backend: Backend, sources: &[&str], reasons: &[(u32, &str
         let is_shared = SHARED.iter().any(|(row, on)| row.starts_with(&name) && backend.is_in(on));
         let is_in = |source: &str| source.contains(&format!("fn {name}"));
         let is_own = sources.iter().any(|source| is_in(source));
-        let has_test = is_shared || is_own || is_in(include_str!("../../tests/suite/soak/crowd.rs"));
+        let has_test =
+            is_shared || is_own || is_in(include_str!("../../tests/suite/soak/crowd.rs"));
         let reason = reasons.iter().find(|(number, _)| *number == row).map(|(_, reason)| *reason);
         assert!(reason.is_none_or(|reason| !reason.is_empty()), "F-{row}: the reason is empty");
         assert_ne!(has_test, reason.is_some(), "F-{row} needs a test or a reason, and not both");

@@ -45,6 +45,8 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         // The bound begins when the word arrives, which nobody sees here: a server that is busy may send it late.
         let told = assert_told_within(notice * 10, removed_ns, lost.t_ns);
         soonest = soonest.min(told);
+        // Before the release, with which the probe ends.
+        holder.not_held(LONG);
         // Whichever word came first: of the entry, or of the session.
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
         assert!(!holder.is_held(LOCK));
@@ -55,7 +57,6 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert_eq!(error.expect_err("it was lost")["kind"], "Lost");
         assert_eq!(waiter.holders(LOCK), ["waiter"]);
         waiter.release(LOCK);
-        holder.not_held(LONG);
     }
     assert!(soonest <= notice, "told after {soonest:?} at best, and {notice:?} is promised");
 }

@@ -82,7 +82,10 @@ macro_rules! fault_rows {
         fn $row() {
             let backend = $crate::checks::Backend::$backend;
             let worker = env!("CARGO_BIN_EXE_worker");
-            $crate::faults::$module::$row(&$crate::faults::Site::start(backend, $nodes, worker));
+            $crate::harness::judged(|| {
+                let site = $crate::faults::Site::start(backend, $nodes, worker);
+                $crate::faults::$module::$row(&site);
+            });
         }
     };
     (@test $nodes:tt [stage $backend:ident $module:ident $row:ident]) => {
@@ -93,17 +96,20 @@ macro_rules! fault_rows {
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
             let backend = $crate::checks::Backend::$backend;
-            $crate::faults::on_stage(backend, programs, $crate::faults::$module::$row)
+            $crate::harness::judged(|| {
+                $crate::faults::on_stage(backend, programs, $crate::faults::$module::$row)
+            })
         }
     };
     (@test $nodes:tt [apart $backend:ident $module:ident $row:ident]) => {
         #[test]
         fn $row() {
-            $crate::faults::$module::$row($crate::faults::Apart {
+            let apart = $crate::faults::Apart {
                 backend: $crate::checks::Backend::$backend,
                 worker: env!("CARGO_BIN_EXE_worker"),
                 test: concat!(module_path!(), "::", stringify!($row)),
-            });
+            };
+            $crate::harness::judged(|| $crate::faults::$module::$row(apart));
         }
     };
     // The stores; the rows of three servers are left for the soak.

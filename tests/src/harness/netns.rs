@@ -27,13 +27,18 @@ const SERVER_SIDE: &str = "10.77.1.2";
 const CLIENT_SIDE: &str = "10.77.2.2";
 const CLIENT: &str = "10.77.2.1";
 
+/// Whether this process is a test that runs once more, in a namespace of its own.
+pub(super) fn is_inside() -> bool {
+    env::var_os(INSIDE).is_some()
+}
+
 /// Runs the body of the test called `name` (with its crate and modules) in a network namespace.
 ///
 /// # Panics
 ///
 /// When it does, and when this machine allows no namespaces: a test that is left out shows nothing.
 pub fn within(name: &str, body: impl FnOnce(&Lines)) {
-    if env::var_os(INSIDE).is_some() {
+    if is_inside() {
         return body(&Lines::new());
     }
     let (_, name) = name.split_once("::").expect("a crate and a test");

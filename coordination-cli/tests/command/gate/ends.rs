@@ -4,16 +4,18 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, wait_until};
+use coordination_tests::harness::{Etcd, judged, wait_until};
 use rustix::process::{Pid, Signal};
 
 use crate::{LONG, Store, Wrapper, is_alive, output, plain, state, stderr, stdout, written};
 
 /// On one host, and on a server.
 fn everywhere(check: impl Fn(&Store)) {
-    check(&Store::file());
-    let server = Etcd::one();
-    check(&Store::at(format!("etcd://{}/cli", server.node(0).address())));
+    judged(|| check(&Store::file()));
+    judged(|| {
+        let server = Etcd::one();
+        check(&Store::at(format!("etcd://{}/cli", server.node(0).address())));
+    });
 }
 
 #[test]
@@ -83,92 +85,110 @@ fn busy_is_75_or_skipped() {
 
 #[test]
 fn wrong_use_is_64_and_says_what_is_right() {
-    let store = Store::file();
-    for (words, said) in [
-        ("--lock x true", "-- <CMD>"),
-        ("-- true", "--lock"),
-        ("--lock x --wait soon -- true", "`forever`"),
-        ("--semaphore x:y -- true", "encode:3"),
-        ("--semaphore x:0 -- true", "permits"),
-        ("--lock x --kill-after 1s --on-lost never -- true", "ignore"),
-    ] {
-        let refused = store.run(words);
-        assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
-        assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
-    }
-    let nowhere = output(plain().args(["run", "--lock", "x", "--", "true"]));
-    assert_eq!(nowhere.status.code(), Some(64));
-    assert!(stderr(&nowhere).contains("COORDINATION_URL"), "{}", stderr(&nowhere));
-    let unknown = output(plain().args(["run", "--url", "ftp://h", "--lock", "x", "--", "true"]));
-    assert_eq!(unknown.status.code(), Some(64), "{}", stderr(&unknown));
+    judged(|| {
+        let store = Store::file();
+        for (words, said) in [
+            ("--lock x true", "-- <CMD>"),
+            ("-- true", "--lock"),
+            ("--lock x --wait soon -- true", "`forever`"),
+            ("--semaphore x:y -- true", "encode:3"),
+            ("--semaphore x:0 -- true", "permits"),
+            ("--lock x --kill-after 1s --on-lost never -- true", "ignore"),
+        ] {
+            let refused = store.run(words);
+            assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
+            assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
+        }
+        let nowhere = output(plain().args(["run", "--lock", "x", "--", "true"]));
+        assert_eq!(nowhere.status.code(), Some(64));
+        assert!(stderr(&nowhere).contains("COORDINATION_URL"), "{}", stderr(&nowhere));
+        let unknown =
+            output(plain().args(["run", "--url", "ftp://h", "--lock", "x", "--", "true"]));
+        assert_eq!(unknown.status.code(), Some(64), "{}", stderr(&unknown));
+    });
 }
 
 #[test]
 fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
-    let secret = "redis://user:canary-5d1@127.0.0.1:1/0";
-    let argument = output(plain().args(["run", "--url", secret, "--lock", "x", "--", "true"]));
-    assert_eq!(argument.status.code(), Some(64));
-    let environment =
-        output(plain().env("COORDINATION_URL", secret).args(["run", "--lock", "x", "--", "true"]));
-    assert_eq!(environment.status.code(), Some(69), "{}", stderr(&environment));
-    for said in [stderr(&argument), stderr(&environment)] {
-        assert!(!said.contains("canary") && !said.is_empty(), "{said}");
-    }
-    let store = Store::file();
-    let ended = store.run("--lock x -- env");
-    assert!(!stdout(&ended).contains("COORDINATION_URL"), "{}", stdout(&ended));
+    judged(|| {
+        let secret = "redis://user:canary-5d1@127.0.0.1:1/0";
+        let argument = output(plain().args(["run", "--url", secret, "--lock", "x", "--", "true"]));
+        assert_eq!(argument.status.code(), Some(64));
+        let environment = output(
+            plain().env("COORDINATION_URL", secret).args(["run", "--lock", "x", "--", "true"]),
+        );
+        assert_eq!(environment.status.code(), Some(69), "{}", stderr(&environment));
+        for said in [stderr(&argument), stderr(&environment)] {
+            assert!(!said.contains("canary") && !said.is_empty(), "{said}");
+        }
+        let store = Store::file();
+        let ended = store.run("--lock x -- env");
+        assert!(!stdout(&ended).contains("COORDINATION_URL"), "{}", stdout(&ended));
+    });
 }
 
 #[test]
 fn a_config_file_names_the_store() {
-    let store = Store::file();
-    let config = store.path("config.toml");
-    let text = format!("url = {:?}\nmember_id = \"<host>-<pid>\"\n", store.url);
-    std::fs::write(&config, text).expect("the directory is there");
-    let with_file = |words: &str| {
-        let mut command = plain();
-        output(command.arg("run").arg("--config").arg(&config).args(words.split(' ')))
-    };
-    assert_eq!(with_file("--lock x -- true").status.code(), Some(0));
-    let _held = store.runs("--lock x");
-    assert_eq!(with_file("--lock x --wait 0 -- true").status.code(), Some(75), "the same store");
-    let wrong =
-        output(plain().args(["run", "--config", "/no/such/file", "--lock", "x", "--", "true"]));
-    assert_eq!(wrong.status.code(), Some(64));
+    judged(|| {
+        let store = Store::file();
+        let config = store.path("config.toml");
+        let text = format!("url = {:?}\nmember_id = \"<host>-<pid>\"\n", store.url);
+        std::fs::write(&config, text).expect("the directory is there");
+        let with_file = |words: &str| {
+            let mut command = plain();
+            output(command.arg("run").arg("--config").arg(&config).args(words.split(' ')))
+        };
+        assert_eq!(with_file("--lock x -- true").status.code(), Some(0));
+        let _held = store.runs("--lock x");
+        assert_eq!(
+            with_file("--lock x --wait 0 -- true").status.code(),
+            Some(75),
+            "the same store"
+        );
+        let wrong =
+            output(plain().args(["run", "--config", "/no/such/file", "--lock", "x", "--", "true"]));
+        assert_eq!(wrong.status.code(), Some(64));
+    });
 }
 
 #[test]
 fn a_store_out_of_reach_is_69() {
-    for url in ["etcd://127.0.0.1:1", "redis://127.0.0.1:1", "consul://127.0.0.1:1"] {
-        let store = Store::at(url.to_owned());
-        let ended = store.run("--lock x -- true");
-        assert_eq!(ended.status.code(), Some(69), "{url}: {}", stderr(&ended));
-        assert!(stderr(&ended).contains("127.0.0.1:1"), "{}", stderr(&ended));
-    }
+    judged(|| {
+        for url in ["etcd://127.0.0.1:1", "redis://127.0.0.1:1", "consul://127.0.0.1:1"] {
+            let store = Store::at(url.to_owned());
+            let ended = store.run("--lock x -- true");
+            assert_eq!(ended.status.code(), Some(69), "{url}: {}", stderr(&ended));
+            assert!(stderr(&ended).contains("127.0.0.1:1"), "{}", stderr(&ended));
+        }
+    });
 }
 
 #[test]
 fn a_lost_lock_is_70() {
-    let server = Etcd::one();
-    let store =
-        Store::at(format!("etcd://{}/cli?ttl=2s&heartbeat=200ms", server.node(0).address()));
-    let (mut wrapper, child) = store.running("--lock x");
-    assert!(is_alive(&child));
-    server.node(0).pause();
-    assert_eq!(wrapper.code(), Some(70));
-    assert!(!is_alive(&child));
-    server.node(0).resume();
+    judged(|| {
+        let server = Etcd::one();
+        let store =
+            Store::at(format!("etcd://{}/cli?ttl=2s&heartbeat=200ms", server.node(0).address()));
+        let (mut wrapper, child) = store.running("--lock x");
+        assert!(is_alive(&child));
+        server.node(0).pause();
+        assert_eq!(wrapper.code(), Some(70));
+        assert!(!is_alive(&child));
+        server.node(0).resume();
 
-    // The same, and the command is left alone.
-    let started = store.path("started-again");
-    let command = store
-        .script("again", &format!("#!/bin/sh\necho $$ > {}\nsleep 4\nexit 5\n", started.display()));
-    let mut wrapper = store.start(&format!("--lock x --on-lost ignore -- {command}"));
-    written(&started);
-    server.node(0).pause();
-    std::thread::sleep(Duration::from_secs(3));
-    server.node(0).resume();
-    assert_eq!(wrapper.code(), Some(5));
+        // The same, and the command is left alone.
+        let started = store.path("started-again");
+        let command = store.script(
+            "again",
+            &format!("#!/bin/sh\necho $$ > {}\nsleep 4\nexit 5\n", started.display()),
+        );
+        let mut wrapper = store.start(&format!("--lock x --on-lost ignore -- {command}"));
+        written(&started);
+        server.node(0).pause();
+        std::thread::sleep(Duration::from_secs(3));
+        server.node(0).resume();
+        assert_eq!(wrapper.code(), Some(5));
+    });
 }
 
 #[test]
@@ -205,39 +225,44 @@ fn a_wrapper_that_is_killed_takes_all_with_it() {
 /// Also while it starts the command.
 #[test]
 fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
-    use std::io::Read;
+    judged(|| {
+        use std::io::Read;
 
-    let store = Store::file();
-    // From before its first instruction to well after the command's.
-    for moment in 0..200 {
-        let mut command = store.coordination(["run", "--lock", "x", "--", "sleep", "600"]);
-        let mut wrapper = Wrapper(command.stdout(Stdio::piped()).spawn().expect("it was built"));
-        let mut output = wrapper.0.stdout.take().expect("a pipe");
-        std::thread::sleep(Duration::from_micros(100) * moment);
-        wrapper.signal(Signal::KILL);
-        let (ended, end) = mpsc::channel();
-        std::thread::spawn(move || {
-            // All that could write have it open until they end.
-            let _ = output.read_to_end(&mut Vec::new());
-            let _ = ended.send(());
-        });
-        assert!(
-            end.recv_timeout(LONG).is_ok(),
-            "killed after {moment} * 100 µs: the command lives"
-        );
-    }
+        let store = Store::file();
+        // From before its first instruction to well after the command's.
+        for moment in 0..200 {
+            let mut command = store.coordination(["run", "--lock", "x", "--", "sleep", "600"]);
+            let mut wrapper =
+                Wrapper(command.stdout(Stdio::piped()).spawn().expect("it was built"));
+            let mut output = wrapper.0.stdout.take().expect("a pipe");
+            std::thread::sleep(Duration::from_micros(100) * moment);
+            wrapper.signal(Signal::KILL);
+            let (ended, end) = mpsc::channel();
+            std::thread::spawn(move || {
+                // All that could write have it open until they end.
+                let _ = output.read_to_end(&mut Vec::new());
+                let _ = ended.send(());
+            });
+            assert!(
+                end.recv_timeout(LONG).is_ok(),
+                "killed after {moment} * 100 µs: the command lives"
+            );
+        }
+    });
 }
 
 #[test]
 fn a_watch_that_is_killed_is_replaced() {
-    let store = Store::file();
-    let (mut wrapper, id) = store.running("--lock x");
-    let first = watch_of(&wrapper).expect("it runs");
-    rustix::process::kill_process(first, Signal::KILL).expect("it runs");
-    assert!(wait_until(LONG, || watch_of(&wrapper).is_some_and(|watch| watch != first)));
-    wrapper.signal(Signal::KILL);
-    wrapper.status();
-    assert!(wait_until(LONG, || !is_alive(&id)));
+    judged(|| {
+        let store = Store::file();
+        let (mut wrapper, id) = store.running("--lock x");
+        let first = watch_of(&wrapper).expect("it runs");
+        rustix::process::kill_process(first, Signal::KILL).expect("it runs");
+        assert!(wait_until(LONG, || watch_of(&wrapper).is_some_and(|watch| watch != first)));
+        wrapper.signal(Signal::KILL);
+        wrapper.status();
+        assert!(wait_until(LONG, || !is_alive(&id)));
+    });
 }
 
 /// The process that watches for this wrapper.
@@ -275,17 +300,19 @@ fn signals_reach_the_command_and_its_children() {
 
 #[test]
 fn a_command_stops_and_goes_on_with_us() {
-    let store = Store::file();
-    let (mut wrapper, id) = store.running("--lock x");
-    let ids = [id, wrapper.0.id().to_string()];
-    let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
-    // What Ctrl-Z sends.
-    wrapper.signal(Signal::TSTP);
-    assert!(wait_until(LONG, stand_still));
-    wrapper.signal(Signal::CONT);
-    assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
-    wrapper.signal(Signal::TERM);
-    assert_eq!(wrapper.code(), Some(143));
+    judged(|| {
+        let store = Store::file();
+        let (mut wrapper, id) = store.running("--lock x");
+        let ids = [id, wrapper.0.id().to_string()];
+        let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
+        // What Ctrl-Z sends.
+        wrapper.signal(Signal::TSTP);
+        assert!(wait_until(LONG, stand_still));
+        wrapper.signal(Signal::CONT);
+        assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(143));
+    });
 }
 
 #[test]

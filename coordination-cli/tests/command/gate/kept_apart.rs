@@ -1,6 +1,6 @@
 //! A command whose lock is lost is dead before the next one starts, on etcd: once for each way to lose it.
 
-use coordination_tests::harness::Etcd;
+use coordination_tests::harness::{Etcd, judged};
 
 use crate::kept_apart::{
     network_is_cut, server_stands_still, session_is_revoked, wrapper_is_killed,
@@ -12,25 +12,25 @@ const PAIRS: usize = 5;
 
 #[test]
 fn few_while_the_server_stands_still() {
-    server_stands_still::<Etcd>(ROUNDS, PAIRS);
+    judged(|| server_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_while_the_network_is_cut() {
-    network_is_cut::<Etcd>(ROUNDS, PAIRS);
+    judged(|| network_is_cut::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_session_is_revoked() {
-    session_is_revoked::<Etcd>(ROUNDS, PAIRS);
+    judged(|| session_is_revoked::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_wrapper_stands_still() {
-    wrapper_stands_still::<Etcd>(ROUNDS, PAIRS);
+    judged(|| wrapper_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_wrapper_is_killed() {
-    wrapper_is_killed::<Etcd>(ROUNDS, PAIRS);
+    judged(|| wrapper_is_killed::<Etcd>(ROUNDS, PAIRS));
 }

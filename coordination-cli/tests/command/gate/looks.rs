@@ -1,6 +1,6 @@
 //! What an operator sees and does: `status`, `break`, `info`, and what shells and `man` are given.
 
-use coordination_tests::harness::Etcd;
+use coordination_tests::harness::{Etcd, judged, wait_until};
 use serde_json::Value;
 
 use super::terminal::Terminal;
@@ -8,144 +8,159 @@ use crate::{Store, Wrapper, output, plain, stderr, stdout};
 
 #[test]
 fn status_shows_who_holds_and_who_waits() {
-    let store = Store::file();
-    let empty = output(&mut store.coordination(["status"]));
-    assert_eq!(stdout(&empty), "nobody holds anything or waits for it\n");
-    let _held = [
-        store.runs("--member-id one --lock vol-7"),
-        store.runs("--member-id two --semaphore pool:3"),
-        store.runs("--member-id three --singleton nightly"),
-    ];
-    let _leader = Wrapper::start(&mut store.coordination([
-        "--member-id",
-        "four",
-        "elect",
-        "boss",
-        "--",
-        "sleep",
-        "60",
-    ]));
-    let _waits = store.start("--member-id five --lock vol-7 -- true");
-    let json = || -> Vec<Value> {
-        let all = output(&mut store.coordination(["status", "--json"]));
-        serde_json::from_str(&stdout(&all)).expect("an array")
-    };
-    let are_there = || json().len() == 5;
-    assert!(coordination_tests::harness::wait_until(crate::LONG, are_there), "{:?}", json());
-    let seen: Vec<_> = json()
-        .iter()
-        .map(|row| ["recipe", "name", "state", "member"].map(|key| text(row, key)))
-        .collect();
-    let expected = [
-        ["lock", "vol-7", "holds", "one"],
-        ["lock", "vol-7", "waits", "five"],
-        ["semaphore", "pool", "holds", "two"],
-        ["limiter", "nightly", "works", "three"],
-        ["election", "boss", "leads", "four"],
-    ];
-    assert_eq!(seen, expected.map(|row| row.map(str::to_owned)));
-    assert!(
-        json()
+    judged(|| {
+        let store = Store::file();
+        let empty = output(&mut store.coordination(["status"]));
+        assert_eq!(stdout(&empty), "nobody holds anything or waits for it\n");
+        let _held = [
+            store.runs("--member-id one --lock vol-7"),
+            store.runs("--member-id two --semaphore pool:3"),
+            store.runs("--member-id three --singleton nightly"),
+        ];
+        let _leader = Wrapper::start(&mut store.coordination([
+            "--member-id",
+            "four",
+            "elect",
+            "boss",
+            "--",
+            "sleep",
+            "60",
+        ]));
+        let _waits = store.start("--member-id five --lock vol-7 -- true");
+        let json = || -> Vec<Value> {
+            let all = output(&mut store.coordination(["status", "--json"]));
+            serde_json::from_str(&stdout(&all)).expect("an array")
+        };
+        let are_there = || json().len() == 5;
+        assert!(wait_until(crate::LONG, are_there), "{:?}", json());
+        let seen: Vec<_> = json()
             .iter()
-            .all(|row| row["token"].as_u64() > Some(0) && row["since"].as_f64() > Some(0.0))
-    );
+            .map(|row| ["recipe", "name", "state", "member"].map(|key| text(row, key)))
+            .collect();
+        let expected = [
+            ["lock", "vol-7", "holds", "one"],
+            ["lock", "vol-7", "waits", "five"],
+            ["semaphore", "pool", "holds", "two"],
+            ["limiter", "nightly", "works", "three"],
+            ["election", "boss", "leads", "four"],
+        ];
+        assert_eq!(seen, expected.map(|row| row.map(str::to_owned)));
+        assert!(
+            json()
+                .iter()
+                .all(|row| row["token"].as_u64() > Some(0) && row["since"].as_f64() > Some(0.0))
+        );
 
-    let table = stdout(&output(&mut store.coordination(["status", "vol-7"])));
-    let lines: Vec<_> = table.lines().collect();
-    assert_eq!(lines.len(), 3, "{table}");
-    assert!(
-        lines[0].starts_with("RECIPE") && lines[1].contains("holds") && lines[2].contains("five"),
-        "{table}"
-    );
+        let table = stdout(&output(&mut store.coordination(["status", "vol-7"])));
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.len(), 3, "{table}");
+        assert!(
+            lines[0].starts_with("RECIPE")
+                && lines[1].contains("holds")
+                && lines[2].contains("five"),
+            "{table}"
+        );
+    });
 }
 
 #[test]
 fn a_watched_status_is_drawn_again() {
-    let store = Store::file();
-    let terminal = Terminal::new();
-    let mut watching = terminal.starts(&store, "status --watch");
-    terminal.sees("\x1b[H\x1b[Jnobody holds anything");
-    let held = store.runs("--member-id one --lock vol-7");
-    terminal.sees("vol-7  holds  one");
-    terminal.clear();
-    terminal.sees("0 s");
-    drop(held);
-    terminal.sees("nobody holds anything");
-    let mut terminal = terminal;
-    terminal.types("\x03");
-    assert_eq!(watching.code(), Some(130));
+    judged(|| {
+        let store = Store::file();
+        let terminal = Terminal::new();
+        let mut watching = terminal.starts(&store, "status --watch");
+        terminal.sees("\x1b[H\x1b[Jnobody holds anything");
+        let held = store.runs("--member-id one --lock vol-7");
+        terminal.sees("vol-7  holds  one");
+        terminal.clear();
+        terminal.sees("0 s");
+        drop(held);
+        terminal.sees("nobody holds anything");
+        let mut terminal = terminal;
+        terminal.types("\x03");
+        assert_eq!(watching.code(), Some(130));
+    });
 }
 
 #[test]
 fn breaking_asks_first() {
-    let store = Store::file();
-    let mut held = store.runs("--member-id stuck --lock x");
-    let unasked = output(&mut store.coordination(["break", "x"]));
-    assert_eq!(unasked.status.code(), Some(64));
-    assert!(stderr(&unasked).contains("--yes"), "{}", stderr(&unasked));
-    let mut terminal = Terminal::new();
-    let mut asks = terminal.starts(&store, "break x");
-    terminal.sees("Break \"x\", held by stuck with token");
-    terminal.types("n\n");
-    assert_eq!(asks.code(), Some(1));
-    assert!(held.is_running());
-    let mut asks = terminal.starts(&store, "break x");
-    terminal.clear();
-    terminal.sees("[y/N]");
-    terminal.types("y\n");
-    assert_eq!(asks.code(), Some(0));
-    assert_eq!(held.code(), Some(70), "its command was stopped");
-    let free = output(&mut store.coordination(["break", "x", "--yes"]));
-    assert_eq!((free.status.code(), stderr(&free).contains("nobody holds")), (Some(0), true));
+    judged(|| {
+        let store = Store::file();
+        let mut held = store.runs("--member-id stuck --lock x");
+        let unasked = output(&mut store.coordination(["break", "x"]));
+        assert_eq!(unasked.status.code(), Some(64));
+        assert!(stderr(&unasked).contains("--yes"), "{}", stderr(&unasked));
+        let mut terminal = Terminal::new();
+        let mut asks = terminal.starts(&store, "break x");
+        terminal.sees("Break \"x\", held by stuck with token");
+        terminal.types("n\n");
+        assert_eq!(asks.code(), Some(1));
+        assert!(held.is_running());
+        let mut asks = terminal.starts(&store, "break x");
+        terminal.clear();
+        terminal.sees("[y/N]");
+        terminal.types("y\n");
+        assert_eq!(asks.code(), Some(0));
+        assert_eq!(held.code(), Some(70), "its command was stopped");
+        let free = output(&mut store.coordination(["break", "x", "--yes"]));
+        assert_eq!((free.status.code(), stderr(&free).contains("nobody holds")), (Some(0), true));
+    });
 }
 
 #[test]
 fn info_says_what_a_store_does_not_promise() {
-    let on_file = stdout(&output(&mut Store::file().coordination(["info"])));
-    let (promises, others) =
-        on_file.split_once("It does not promise:").expect("a file does not promise all");
-    assert!(promises.contains("who came first is served first"), "{on_file}");
-    assert!(others.contains("many hosts"), "{on_file}");
-    let server = Etcd::one();
-    let store = Store::at(format!("etcd://{}", server.node(0).address()));
-    let on_etcd = stdout(&output(&mut store.coordination(["info"])));
-    assert!(on_etcd.contains("exclusion among the processes of many hosts"), "{on_etcd}");
+    judged(|| {
+        let on_file = stdout(&output(&mut Store::file().coordination(["info"])));
+        let (promises, others) =
+            on_file.split_once("It does not promise:").expect("a file does not promise all");
+        assert!(promises.contains("who came first is served first"), "{on_file}");
+        assert!(others.contains("many hosts"), "{on_file}");
+        let server = Etcd::one();
+        let store = Store::at(format!("etcd://{}", server.node(0).address()));
+        let on_etcd = stdout(&output(&mut store.coordination(["info"])));
+        assert!(on_etcd.contains("exclusion among the processes of many hosts"), "{on_etcd}");
+    });
 }
 
 #[test]
 fn the_doctor_tries_what_others_need() {
-    let on_file = Store::file();
-    let well = output(&mut on_file.coordination(["doctor"]));
-    let said = stdout(&well);
-    assert_eq!(well.status.code(), Some(0), "{said}");
-    for wanted in [
-        "ok      connected to file",
-        "ok      100 locks",
-        "ok      a group",
-        "mind    not promised: ",
-    ] {
-        assert!(said.contains(wanted), "{wanted} is missing from {said}");
-    }
-    let empty = output(&mut on_file.coordination(["status", "--json"]));
-    assert_eq!(stdout(&empty), "[]\n", "it leaves nothing");
+    judged(|| {
+        let on_file = Store::file();
+        let well = output(&mut on_file.coordination(["doctor"]));
+        let said = stdout(&well);
+        assert_eq!(well.status.code(), Some(0), "{said}");
+        for wanted in [
+            "ok      connected to file",
+            "ok      100 locks",
+            "ok      a group",
+            "mind    not promised: ",
+        ] {
+            assert!(said.contains(wanted), "{wanted} is missing from {said}");
+        }
+        let empty = output(&mut on_file.coordination(["status", "--json"]));
+        assert_eq!(stdout(&empty), "[]\n", "it leaves nothing");
 
-    // A user who may only read.
-    let server = Etcd::options().users("/elsewhere/").start();
-    let url = format!("etcd://{}{}/doctor", Etcd::user_information(), server.node(0).address());
-    let ill = output(&mut Store::at(url).coordination(["doctor"]));
-    assert_eq!(ill.status.code(), Some(69), "{}{}", stdout(&ill), stderr(&ill));
+        // A user who may only read.
+        let server = Etcd::options().users("/elsewhere/").start();
+        let url = format!("etcd://{}{}/doctor", Etcd::user_information(), server.node(0).address());
+        let ill = output(&mut Store::at(url).coordination(["doctor"]));
+        assert_eq!(ill.status.code(), Some(69), "{}{}", stdout(&ill), stderr(&ill));
+    });
 }
 
 #[test]
 fn shells_and_man_are_served() {
-    let bash = output(plain().args(["completions", "bash"]));
-    assert!(stdout(&bash).contains("_coordination()"), "{}", stderr(&bash));
-    let man = stdout(&output(plain().arg("man")));
-    for wanted in [".TH coordination", "COORDINATION RUN", "\\-\\-lock", "COORDINATION STATUS"] {
-        assert!(man.contains(wanted), "{wanted} is missing");
-    }
-    let help = stdout(&output(plain().args(["help", "run"])));
-    assert!(help.contains("Exit codes:") && help.contains("75"), "{help}");
+    judged(|| {
+        let bash = output(plain().args(["completions", "bash"]));
+        assert!(stdout(&bash).contains("_coordination()"), "{}", stderr(&bash));
+        let man = stdout(&output(plain().arg("man")));
+        for wanted in [".TH coordination", "COORDINATION RUN", "\\-\\-lock", "COORDINATION STATUS"]
+        {
+            assert!(man.contains(wanted), "{wanted} is missing");
+        }
+        let help = stdout(&output(plain().args(["help", "run"])));
+        assert!(help.contains("Exit codes:") && help.contains("75"), "{help}");
+    });
 }
 
 fn text(row: &Value, key: &str) -> String {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use coordination_tests::harness::wait_until;
+use coordination_tests::harness::{judged, wait_until};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -75,60 +75,68 @@ impl Terminal {
 
 #[test]
 fn a_wait_says_what_it_waits_for_and_who_has_it() {
-    let store = Store::file();
-    let started = store.path("started");
-    let command = store
-        .script("holder", &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display()));
-    let holder = store.start(&format!("--member-id me-here --lock x -- {command}"));
-    written(&started);
-    let terminal = Terminal::new();
-    let mut waiter = terminal.start(&store, "--lock x -- echo done");
-    terminal.sees("waiting for lock \"x\" since 1 s: held by me-here");
-    terminal.sees("since 2 s");
-    drop(holder);
-    // The line is wiped before the command says something.
-    terminal.sees("\r\x1b[Kdone");
-    assert_eq!(waiter.code(), Some(0));
+    judged(|| {
+        let store = Store::file();
+        let started = store.path("started");
+        let command = store.script(
+            "holder",
+            &format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display()),
+        );
+        let holder = store.start(&format!("--member-id me-here --lock x -- {command}"));
+        written(&started);
+        let terminal = Terminal::new();
+        let mut waiter = terminal.start(&store, "--lock x -- echo done");
+        terminal.sees("waiting for lock \"x\" since 1 s: held by me-here");
+        terminal.sees("since 2 s");
+        drop(holder);
+        // The line is wiped before the command says something.
+        terminal.sees("\r\x1b[Kdone");
+        assert_eq!(waiter.code(), Some(0));
 
-    let holder = {
-        std::fs::remove_file(&started).expect("it was written");
-        store.start(&format!("--lock x -- {command}"))
-    };
-    written(&started);
-    let quiet = Terminal::new();
-    let mut waiter = quiet.start(&store, "--quiet --lock x --wait 3s --if-busy skip -- true");
-    assert_eq!(waiter.code(), Some(0));
-    assert_eq!(*quiet.seen.lock().expect("no panic"), "");
-    drop(holder);
+        let holder = {
+            std::fs::remove_file(&started).expect("it was written");
+            store.start(&format!("--lock x -- {command}"))
+        };
+        written(&started);
+        let quiet = Terminal::new();
+        let mut waiter = quiet.start(&store, "--quiet --lock x --wait 3s --if-busy skip -- true");
+        assert_eq!(waiter.code(), Some(0));
+        assert_eq!(*quiet.seen.lock().expect("no panic"), "");
+        drop(holder);
+    });
 }
 
 #[test]
 fn ctrl_c_ends_the_command_and_the_wait() {
-    let store = Store::file();
-    let started = store.path("started");
-    let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
-    let command = store.script("command", &text);
-    let mut terminal = Terminal::new();
-    let mut wrapper = terminal.start(&store, &format!("--lock x -- {command}"));
-    let child = written(&started);
-    let mut other = Terminal::new();
-    let mut waiter = other.start(&store, "--lock x -- true");
-    other.sees("waiting for lock");
-    other.types("\x03");
-    assert_eq!(waiter.code(), Some(130));
-    assert!(is_alive(&child) && wrapper.is_running());
-    terminal.types("\x03");
-    assert_eq!(wrapper.code(), Some(130));
-    assert!(!is_alive(&child));
+    judged(|| {
+        let store = Store::file();
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let command = store.script("command", &text);
+        let mut terminal = Terminal::new();
+        let mut wrapper = terminal.start(&store, &format!("--lock x -- {command}"));
+        let child = written(&started);
+        let mut other = Terminal::new();
+        let mut waiter = other.start(&store, "--lock x -- true");
+        other.sees("waiting for lock");
+        other.types("\x03");
+        assert_eq!(waiter.code(), Some(130));
+        assert!(is_alive(&child) && wrapper.is_running());
+        terminal.types("\x03");
+        assert_eq!(wrapper.code(), Some(130));
+        assert!(!is_alive(&child));
+    });
 }
 
 #[test]
 fn in_the_foreground_a_command_reads_the_terminal() {
-    let store = Store::file();
-    let mut terminal = Terminal::new();
-    let command = store.script("asks", "#!/bin/sh\nread answer\necho \"got $answer\"\n");
-    let mut wrapper = terminal.start(&store, &format!("--foreground --lock x -- {command}"));
-    terminal.types("yes\n");
-    terminal.sees("got yes");
-    assert_eq!(wrapper.code(), Some(0));
+    judged(|| {
+        let store = Store::file();
+        let mut terminal = Terminal::new();
+        let command = store.script("asks", "#!/bin/sh\nread answer\necho \"got $answer\"\n");
+        let mut wrapper = terminal.start(&store, &format!("--foreground --lock x -- {command}"));
+        terminal.types("yes\n");
+        terminal.sees("got yes");
+        assert_eq!(wrapper.code(), Some(0));
+    });
 }

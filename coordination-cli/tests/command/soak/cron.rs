@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use coordination_tests::harness::judged;
 use rustix::process::Signal;
 
 use crate::{Store, Wrapper, written};
@@ -12,42 +13,47 @@ const TICK: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_job_never_runs_twice() {
-    let store = Store::file();
-    let (alive, runs) = (store.path("alive"), store.path("runs"));
-    // As long as it lives it has a lock of the kernel's; 99 is an overlap.
-    let text = format!(
-        "#!/bin/sh\nexec flock -n -E 99 {} sh -c 'echo run >> {}; sleep 0.$(($(od -An -N1 -tu1 /dev/urandom) % 5))'\n",
-        alive.display(),
-        runs.display()
-    );
-    let job = store.script("job", &text);
-    let words = ["run", "--singleton", "job", "--if-busy", "skip", "--", &job];
-    let crontab = |kills: bool| {
-        let (start, mut started, mut codes) = (Instant::now(), Vec::new(), Vec::new());
-        while start.elapsed() < RUN {
-            let mut wrapper = Wrapper::start(&mut store.coordination(words));
-            thread::sleep(TICK);
-            // Every third one is killed if it works.
-            if kills && started.len() % 3 == 2 && wrapper.is_running() {
-                wrapper.signal(Signal::KILL);
+    judged(|| {
+        let store = Store::file();
+        let (alive, runs) = (store.path("alive"), store.path("runs"));
+        // As long as it lives it has a lock of the kernel's; 99 is an overlap.
+        let text = format!(
+            "#!/bin/sh\nexec flock -n -E 99 {} sh -c 'echo run >> {}; sleep 0.$(($(od -An -N1 -tu1 /dev/urandom) % 5))'\n",
+            alive.display(),
+            runs.display()
+        );
+        let job = store.script("job", &text);
+        let words = ["run", "--singleton", "job", "--if-busy", "skip", "--", &job];
+        let crontab = |kills: bool| {
+            let (start, mut started, mut codes) = (Instant::now(), Vec::new(), Vec::new());
+            while start.elapsed() < RUN {
+                let mut wrapper = Wrapper::start(&mut store.coordination(words));
+                thread::sleep(TICK);
+                // Every third one is killed if it works.
+                if kills && started.len() % 3 == 2 && wrapper.is_running() {
+                    wrapper.signal(Signal::KILL);
+                }
+                started.push(wrapper);
             }
-            started.push(wrapper);
-        }
-        codes.extend(started.iter_mut().map(Wrapper::code));
-        codes
-    };
-    let codes = thread::scope(|scope| {
-        let other = scope.spawn(|| crontab(true));
-        let mut codes = crontab(false);
-        codes.extend(other.join().expect("it does not panic"));
-        codes
+            codes.extend(started.iter_mut().map(Wrapper::code));
+            codes
+        };
+        let codes = thread::scope(|scope| {
+            let other = scope.spawn(|| crontab(true));
+            let mut codes = crontab(false);
+            codes.extend(other.join().expect("it does not panic"));
+            codes
+        });
+        assert!(
+            codes.iter().all(|code| matches!(code, Some(0) | None)),
+            "99 is an overlap: {codes:?}"
+        );
+        let ran = written(&runs).lines().count();
+        assert!(ran >= 20 && ran < codes.len(), "{ran} of {} ran", codes.len());
+        println!(
+            "{ran} of {} ran, {} were killed",
+            codes.len(),
+            codes.iter().filter(|code| code.is_none()).count()
+        );
     });
-    assert!(codes.iter().all(|code| matches!(code, Some(0) | None)), "99 is an overlap: {codes:?}");
-    let ran = written(&runs).lines().count();
-    assert!(ran >= 20 && ran < codes.len(), "{ran} of {} ran", codes.len());
-    println!(
-        "{ran} of {} ran, {} were killed",
-        codes.len(),
-        codes.iter().filter(|code| code.is_none()).count()
-    );
 }

@@ -1,6 +1,6 @@
 //! A command whose lock is lost is dead before the next one starts: a hundred times out of a hundred.
 
-use coordination_tests::harness::{Consul, Etcd, Redis, Zookeeper};
+use coordination_tests::harness::{Consul, Etcd, Redis, Zookeeper, judged};
 
 use crate::kept_apart::{
     network_is_cut, server_stands_still, session_is_revoked, wrapper_is_killed,
@@ -16,46 +16,46 @@ const ONCE: usize = 1;
 
 #[test]
 fn etcd_server_stands_still() {
-    server_stands_still::<Etcd>(ROUNDS, PAIRS);
+    judged(|| server_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn etcd_network_is_cut() {
-    network_is_cut::<Etcd>(ROUNDS, PAIRS);
+    judged(|| network_is_cut::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn etcd_session_is_revoked() {
-    session_is_revoked::<Etcd>(ROUNDS, PAIRS);
+    judged(|| session_is_revoked::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn etcd_wrapper_stands_still() {
-    wrapper_stands_still::<Etcd>(ROUNDS, PAIRS);
+    judged(|| wrapper_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn etcd_wrapper_is_killed() {
-    wrapper_is_killed::<Etcd>(ROUNDS, PAIRS);
+    judged(|| wrapper_is_killed::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn redis() {
-    server_stands_still::<Redis>(ONCE, PAIRS);
-    network_is_cut::<Redis>(ONCE, PAIRS);
-    session_is_revoked::<Redis>(ROUNDS, PAIRS);
+    judged(|| server_stands_still::<Redis>(ONCE, PAIRS));
+    judged(|| network_is_cut::<Redis>(ONCE, PAIRS));
+    judged(|| session_is_revoked::<Redis>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn zookeeper() {
-    server_stands_still::<Zookeeper>(ONCE, PAIRS);
-    network_is_cut::<Zookeeper>(ONCE, PAIRS);
-    session_is_revoked::<Zookeeper>(ONCE, PAIRS);
+    judged(|| server_stands_still::<Zookeeper>(ONCE, PAIRS));
+    judged(|| network_is_cut::<Zookeeper>(ONCE, PAIRS));
+    judged(|| session_is_revoked::<Zookeeper>(ONCE, PAIRS));
 }
 
 #[test]
 fn consul() {
-    server_stands_still::<Consul>(ONCE, PAIRS);
-    network_is_cut::<Consul>(ONCE, PAIRS);
-    session_is_revoked::<Consul>(ONCE, PAIRS);
+    judged(|| server_stands_still::<Consul>(ONCE, PAIRS));
+    judged(|| network_is_cut::<Consul>(ONCE, PAIRS));
+    judged(|| session_is_revoked::<Consul>(ONCE, PAIRS));
 }
