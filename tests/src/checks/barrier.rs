@@ -259,7 +259,7 @@ pub async fn br2_who_gave_up_has_not_come(stage: &Stage) -> Result<()> {
     for polls in 0..stage.rounds(20, 8) {
         assert!(!drop_after_polls(mine.enter(None), polls).await, "alone");
         if stage.has_server() {
-            // It may be on its way in (contract C2), and whoever comes meanwhile meets it.
+            // It may be on its way in (C2), and whoever comes meanwhile meets it.
             sleep(2 * MOMENT).await;
         }
         until_waiting(&theirs, 0).await;

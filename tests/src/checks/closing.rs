@@ -42,7 +42,7 @@ pub async fn interrupted_connect(scene: &Scene<'_>) -> Result<()> {
         take_turn(&visitor).await?;
         visitor.stop().await?;
     } else if scene.stage.has_server() {
-        // It may be on its way in (contract C2), and has the member id until it is out again.
+        // It may be on its way in (C2), and has the member id until it is out again.
         sleep(2 * MOMENT).await;
     }
     take_turn(&scene.other).await.map(drop)

@@ -33,7 +33,7 @@ use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 const MANY: usize = 2_000;
 /// How long a conversation is left standing still, so that all that can go on has gone on.
 const STANDSTILL: Duration = Duration::from_millis(3);
-/// Contract L2: how long an operation may take whose connection is cut.
+/// L2: how long an operation may take whose connection is cut.
 const SERVED: Duration = Duration::from_secs(2);
 
 /// Where a connection ends: at such a unit, this one being the last that goes through or not.

@@ -17,7 +17,7 @@ use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
 
 const NAME: &str = "nightly";
-/// How late somebody may come back whose patience is over (contract L4).
+/// How late somebody may come back whose patience is over (L4).
 const LATENESS: Duration = Duration::from_millis(100);
 
 /// A limiter of so many slots and so many on standby, with as much patience as a test has.

@@ -1,12 +1,12 @@
-//! What must hold on every backend: plain async functions over a [`Stage`], one for each thing that the
-//! contract promises; their names begin with the clause.
+//! What must hold on every backend: plain async functions over a [`Stage`], one for each thing that
+//! `docs/guarantees.md` promises; their names begin with the clause.
 //!
 //! [`conformance!`](crate::conformance) lists them, on which [groups](Backend::is_in) of stores each runs, and on which of
 //! these already in the gate, `tests/run`. What the gate leaves out is for the soak, `tests/soak`. Where a clause has
 //! nothing to say about a backend, [`NOT_APPLICABLE`] says why, and a test compares the two with [`CLAUSES`].
 //!
 //! Time is real, also on memory: these checks run threads, processes and servers besides tasks. Bounds
-//! are the contract's own, or ten times what is expected.
+//! are those of the clauses, or ten times what is expected.
 
 mod backend;
 pub mod barrier;
@@ -448,7 +448,7 @@ impl Check {
 /// All of them.
 pub const CHECKS: &[Check] = crate::conformance!(@list table);
 
-/// The clauses of the contract, and those that `docs/guarantees.md` adds for recipes.
+/// The clauses of `docs/guarantees.md`.
 pub const CLAUSES: &[&str] = &[
     "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "T1", "T2", "T3", "T4", "T5", "L1", "L2",
     "L3", "L4", "L5", "L6", "L7", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "R1", "R2",

@@ -13,7 +13,7 @@ use super::tools::{
 use super::{SLACK, Stage};
 use crate::harness::{Direction, Mode};
 
-/// How long a waiter may wait for a lock that is free (contract L2).
+/// How long a waiter may wait for a lock that is free (L2).
 const WAKING: Duration = Duration::from_secs(2);
 
 /// R1: connections break again and again; the session, its lease and its locks stay.

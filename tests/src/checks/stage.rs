@@ -15,7 +15,7 @@ use crate::harness::{Proxy, Pulse, Scratch, Server, Setup, Worker};
 
 /// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
-/// How long a request may take on top of what the contract says, and scheduling with it (2.11).
+/// What is added to a bound of the store for scheduling and round trips.
 pub const SLACK: Duration = Duration::from_millis(200);
 
 /// The programs that a check may start; only a test target knows where they are.
@@ -139,7 +139,7 @@ impl Stage {
         self.heartbeat().min(self.ttl_asked_for() / 6)
     }
 
-    /// How long after a holder's crash the next waiter is granted the lock (contract 2.11).
+    /// How long after a holder's crash the next waiter is granted the lock (L1).
     pub fn crash_bound(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
@@ -149,7 +149,7 @@ impl Stage {
         bound + SLACK + self.scheduling()
     }
 
-    /// How long an entry that was removed may look held: the contract's T3.
+    /// How long an entry that was removed may look held (T3).
     pub fn notice_bound(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.notice(server.heartbeat()),

@@ -9,7 +9,7 @@ use super::{LONG, Site};
 use crate::checks::with_option;
 use crate::harness::{Direction, Mode, Worker, ports::free_address};
 
-/// Contract X1: a configuration error fails within this time.
+/// X1: a configuration error fails within this time.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that tells all it does, and keeps what it told.

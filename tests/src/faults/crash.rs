@@ -95,7 +95,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
     let released_ns = holder.release(LOCK);
     let second = waiter.granted(waiting, LONG);
     assert!(second.token > first.token);
-    assert!(since(released_ns, second.t_ns) <= Duration::from_secs(2), "contract L2");
+    assert!(since(released_ns, second.t_ns) <= Duration::from_secs(2), "L2");
 }
 
 /// F-43: the process ends by `exit`, which drops nothing.

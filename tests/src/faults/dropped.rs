@@ -1,6 +1,6 @@
 //! F-41, F-42: an operation is dropped while its conversation stands still after each message.
 //!
-//! The checks of contract C1 and C2 drop it at every poll of the caller's future; here the places are
+//! The checks of C1 and C2 drop it at every poll of the caller's future; here the places are
 //! those of the conversation that the session's task holds on its behalf.
 
 use coordination::Result;

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use super::Site;
 
 const LOCK: &str = "guards";
-/// Contract L2.
+/// L2: how soon somebody else can have what was released.
 const SOON: Duration = Duration::from_secs(2);
 
 /// F-39: children are started while the lock is held, and live on; after the release it is free.

@@ -1,4 +1,4 @@
-//! Rows of the fault matrix (contract, part 3) that read the same on several stores.
+//! Rows of the fault matrix, `docs/faults.md`, that read the same on several stores.
 //!
 //! A row is a plain function over a [`Site`], or over a stage of the checks where it interrupts them.
 //! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `tests/faults_*` invoke it. What a row

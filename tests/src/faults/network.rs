@@ -75,12 +75,12 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     assert!(next.token > lock.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
-    assert!(next.t_ns > probe.last_true_ns, "granted to two (contract S3)");
+    assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
     println!("F-11/12 {} {direction:?}: valid {valid:?}, free after {freed:?}", site.name());
     thread::sleep((3 * site.lease()).saturating_sub(since(silent_ns, now_ns())));
     lock.proxies.iter().for_each(Proxy::heal);
     lock.waiter.release(LOCK);
-    // Contract L5.
+    // L5: the same process, without help from anybody.
     let again = lock.holder.acquire_within(LOCK, 2 * site.lease() + Duration::from_secs(5));
     assert!(again.expect("the network is back").token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
@@ -128,7 +128,7 @@ pub fn f13_waiters_connection_reset(site: &Site) {
         let released_ns = holder.release(LOCK);
         let next = waiter.granted(waiting, LONG);
         let took = since(released_ns, next.t_ns);
-        assert!(took <= Duration::from_secs(2), "contract L2: served after {took:?}");
+        assert!(took <= Duration::from_secs(2), "L2: served after {took:?}");
         assert!(next.token > token);
         waiter.release(LOCK);
         println!("F-13 {}: the waiter was served after {took:?}", site.name());

@@ -1,7 +1,7 @@
 //! The pause study: many clients that hold locks are stopped and continued at random, for 0.2 to 4 leases.
 //!
 //! What must never be seen: a guard that says it is held when somebody else has been granted the lock
-//! (contract S1), one that is told of its loss more than 50 ms late (T2), and one that was lost though the
+//! (S1), one that is told of its loss more than 50 ms late (T2), and one that was lost though the
 //! pause was short (F-5). All times are of CLOCK_MONOTONIC, which is one clock for all processes, and each is
 //! read on the side that accuses nobody wrongly: a grant after it was had, a probe before it asked.
 
@@ -22,7 +22,7 @@ use super::{HEARTBEAT, Process, SCHEDULING, Site};
 use crate::checks::tools::Chance;
 use crate::harness::{Pulse, log::now_ns, wait_until, waited, waited_between};
 
-/// Contract T2: how soon after a loss, or after SIGCONT, it must be told.
+/// T2: how soon after a loss, or after SIGCONT, it must be told.
 const AT_ONCE: Duration = Duration::from_millis(50);
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);

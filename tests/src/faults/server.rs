@@ -171,7 +171,7 @@ pub fn f09_server_paused_long(site: &Site) {
     lock.given_up(paused_ns);
     let stopped = third.try_call(json!({ "command": "stop" })).expect_err("nobody confirms");
     assert_eq!(stopped["kind"], "Unavailable", "{stopped}");
-    // Contract L6: the shorter of T and 5 s.
+    // L6: the shorter of T and 5 s.
     assert!(number(&stopped, "ms") <= (lock.ttl() + SCHEDULING).as_millis() as u64, "{stopped}");
     thread::sleep((3 * lock.ttl()).saturating_sub(began.elapsed()));
     lock.node(0).resume();

@@ -84,12 +84,12 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     assert!(next.token > first.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
-    assert!(next.t_ns > probe.last_true_ns, "granted to two (contract S3)");
+    assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
     thread::sleep((3 * site.lease()).saturating_sub(since(silent_ns, now_ns())));
     lines.heal(lost);
     let healed_ns = now_ns();
     waiter.release(LOCK);
-    // Contract L5: the same process, and no help.
+    // L5: the same process, without help from anybody.
     let again = holder.acquire_within(LOCK, 2 * site.lease() + Duration::from_secs(5));
     let again = again.expect("the network is back");
     assert!(again.token > next.token);

@@ -10,7 +10,7 @@ use super::{Process, told};
 use crate::checks::Backend;
 use crate::harness::{Proxy, Scratch, Server, Setup};
 
-/// What tests add to a bound for scheduling and round trips (contract 2.11).
+/// What tests add to a bound of the store for scheduling and round trips.
 pub const SCHEDULING: Duration = Duration::from_millis(200);
 /// The heartbeat interval of clients here, unless [`Site::heartbeat`] says otherwise.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
@@ -156,8 +156,7 @@ impl Site {
         self.entries().into_iter().find(has_it).expect("an entry has the token of its grant")
     }
 
-    /// Contract L1: how soon after a holder's death the next waiter must have the lock, scheduling
-    /// included.
+    /// L1: how soon after a holder's death the next waiter must have the lock, scheduling included.
     pub fn crash_release(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(self.lease()),
@@ -166,7 +165,7 @@ impl Site {
         bound + SCHEDULING
     }
 
-    /// Contract 2.3: how long at most a session may count on a heartbeat, from when that was sent.
+    /// How long at most a session may count on a heartbeat, from when that was sent: its deadline (T1).
     pub fn valid_for(&self) -> Duration {
         self.server().valid_for(self.lease(), self.heartbeat)
     }

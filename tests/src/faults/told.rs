@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::crash::since;
 use crate::harness::{Pulse, log::now_ns};
 
-/// Contract T2 and T3: how soon a loss is told.
+/// T2, T3: how soon a loss is told.
 pub const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Beats from the first site on.

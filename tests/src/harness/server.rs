@@ -199,10 +199,10 @@ pub trait Server: Debug + Send + Sync {
         Duration::from_millis(250)
     }
 
-    /// Contract 2.11: how soon after a holder's death the next waiter has the lock.
+    /// L1: how soon after a holder's death the next waiter has the lock.
     fn crash_release(&self, ttl: Duration) -> Duration;
 
-    /// Contract T3: how soon a client whose entry was removed is told: 50 ms where entries are watched, and its
+    /// T3: how soon a client whose entry was removed is told: 50 ms where entries are watched, and its
     /// heartbeat interval besides where each heartbeat looks for them.
     fn notice(&self, heartbeat: Duration) -> Duration;
 
@@ -216,12 +216,12 @@ pub trait Server: Debug + Send + Sync {
         ttl
     }
 
-    /// Contract 2.3: how much earlier than a heartbeat that is confirmed the one was sent that is proved by it.
+    /// How much earlier than a heartbeat that is confirmed the one was sent that is proved by it.
     fn proof_lag(&self, _heartbeat: Duration) -> Duration {
         Duration::ZERO
     }
 
-    /// Contract 2.3: how long at most a session with this lease counts on a heartbeat, from when that was sent.
+    /// How long at most a session with this lease counts on a heartbeat, from when that was sent: its deadline (T1).
     fn valid_for(&self, ttl: Duration, _heartbeat: Duration) -> Duration {
         ttl.mul_f64(0.995) - (ttl / 100).max(Duration::from_millis(10))
     }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::{LONG, Store, Wrapper, written};
 
-/// Contract 2.11: on one host 50 ms, and the rest for processes to start on a busy machine.
+/// The bound of L1 on one host is 50 ms; the rest is for processes to start on a busy machine.
 const TAKEOVER: Duration = Duration::from_millis(100);
 
 #[test]
