@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use coordination::{
-    Coordinator, Error, ErrorKind, Group, GroupEvent, GroupWatch, LossReason, Members, Membership,
-    Presence, RejoiningMembership, Result, State,
+    Coordinator, Error, ErrorKind, Group, GroupEvent, GroupWatch, LossReason, Member, Members,
+    Membership, Presence, RejoiningMembership, Result, State,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

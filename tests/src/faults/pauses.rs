@@ -252,7 +252,9 @@ impl Lane<'_> {
         }
         let stood_still = since(pausing, resumed);
         let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at);
-        if stood_still + 2 * HEARTBEAT + SCHEDULING + busy < self.site.valid_for() {
+        // The last heartbeat before and the first one after that are confirmed, and what they do not prove yet.
+        let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
+        if stood_still + unproved + busy < self.site.valid_for() {
             figures.wrong.push(format!("{}: lost by a pause of {stood_still:?}", self.lock));
         }
     }
