@@ -45,7 +45,7 @@ pub use backend::{BACKENDS, Backend};
 pub use stage::{Programs, SLACK, Stage, with_option};
 
 /// No check takes longer, whatever hangs.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](judged) nothing, it
 /// runs again on another stage.

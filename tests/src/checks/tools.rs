@@ -50,7 +50,7 @@ pub async fn take_turn(coordinator: &Coordinator) -> Result<FencingToken> {
     guard.release().await.map(|()| token)
 }
 
-/// Waits until this many hold it or wait for it.
+/// Waits until this many hold it or wait for it; they may be a thousand.
 pub async fn until_contenders(stage: &Stage, lock: &Lock, count: usize) {
     let mut seen = Vec::new();
     let come = async {
@@ -62,7 +62,7 @@ pub async fn until_contenders(stage: &Stage, lock: &Lock, count: usize) {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let outcome = timeout(PATIENCE, come).await;
+    let outcome = timeout(3 * PATIENCE, come).await;
     assert!(outcome.is_ok(), "{count} contenders expected, and there are {seen:?}");
 }
 

@@ -1,5 +1,8 @@
 //! What the machine withholds: how late a thread of this process is that should wake every two milliseconds, because it
-//! waits for a processor.
+//! waits for a processor; and how many want one.
+//!
+//! A thread that mostly sleeps is let in early, so that its lateness is the least that others suffer. The more that a thread
+//! or a server has to compute, the more it is kept waiting, by all who want the same processors.
 //!
 //! The bounds that are checked are tight, and tests share two cores with servers and compilers. What the machine withheld
 //! is added to a bound; on a calm machine that is a millisecond.
@@ -15,15 +18,26 @@ use super::log::now_ns;
 const BEAT_NS: u64 = 2_000_000;
 /// A thread that wakes this late is in time.
 const NOTABLE_NS: u64 = 1_000_000;
+/// One beat in so many counts who wants a processor.
+const COUNTED: u64 = 10;
 
 /// What was measured in this process.
-static BEATS: Mutex<Beats> = Mutex::new(Beats { late: Vec::new(), due_ns: u64::MAX });
+static BEATS: Mutex<Beats> =
+    Mutex::new(Beats { late: Vec::new(), due_ns: u64::MAX, counts: Counts { times: 0, found: 0 } });
 
 #[derive(Debug)]
 struct Beats {
     late: Vec<Late>,
     /// When the measuring thread should wake next.
     due_ns: u64,
+    counts: Counts,
+}
+
+/// How often it was counted who wants a processor, on the whole machine, and how many were found in all.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    times: u64,
+    found: u64,
 }
 
 /// One time that the measuring thread woke too late.
@@ -46,6 +60,8 @@ impl Late {
 #[derive(Debug)]
 pub struct Pulse {
     from_ns: AtomicU64,
+    /// As they were when this began.
+    counts: Counts,
 }
 
 impl Pulse {
@@ -53,7 +69,7 @@ impl Pulse {
     pub fn start() -> Self {
         static BEATING: Once = Once::new();
         BEATING.call_once(|| drop(thread::spawn(beat)));
-        Self { from_ns: AtomicU64::new(now_ns()) }
+        Self { from_ns: AtomicU64::new(now_ns()), counts: lock().counts }
     }
 
     /// The longest that a thread was kept waiting between these two moments.
@@ -86,7 +102,10 @@ impl Pulse {
         let now_ns = now_ns();
         let (total, worst) = self.between(0, now_ns);
         let of = now_ns.saturating_sub(self.from_ns.load(Ordering::Relaxed));
-        Withheld { total, worst, of: Duration::from_nanos(of) }
+        let counts = lock().counts;
+        let times = (counts.times - self.counts.times).max(1);
+        let running = (counts.found - self.counts.found) as f64 / times as f64;
+        Withheld { total, worst, of: Duration::from_nanos(of), running }
     }
 
     /// The sum of all that was withheld between these moments, and the longest of it at a time.
@@ -102,7 +121,7 @@ impl Pulse {
 }
 
 /// What the machine withheld while something ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Withheld {
     /// In all.
     pub total: Duration,
@@ -110,20 +129,33 @@ pub struct Withheld {
     pub worst: Duration,
     /// How long it ran.
     pub of: Duration,
+    /// How many threads of the whole machine ran or wanted to, in the mean.
+    pub running: f64,
 }
 
 fn beat() {
-    loop {
+    for nth in 0_u64.. {
         let due_ns = now_ns() + BEAT_NS;
         lock().due_ns = due_ns;
         thread::sleep(Duration::from_nanos(BEAT_NS));
         let to_ns = now_ns();
+        let running = if nth % COUNTED == 0 { running() } else { None };
         let mut beats = lock();
         beats.due_ns = u64::MAX;
+        if let Some(running) = running {
+            beats.counts.times += 1;
+            beats.counts.found += running;
+        }
         if to_ns >= due_ns + NOTABLE_NS {
             beats.late.push(Late { due_ns, to_ns });
         }
     }
+}
+
+/// How many threads run or want to, at this moment: `0.71 0.42 0.20 2/164 31505` says two.
+fn running() -> Option<u64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 /// How long each thread of a process has waited for a processor since it began, in nanoseconds.

@@ -21,9 +21,11 @@ use super::{Pulse, Withheld, netns};
 
 /// How often a check is tried alone.
 const ALONE: usize = 3;
-/// A machine is starved if it withholds a fifth of the time from a thread that wants to wake up, or more. With six tests
-/// side by side on two cores it withholds a twentieth, beside twenty processes that compute half.
-const STARVED: u32 = 5;
+/// A machine is starved if so many threads want each of its processors, in the mean: who has to compute gets a quarter of
+/// what it asks for. Twenty processes that do nothing else are ten for each of two processors.
+const CROWD: f64 = 4.0;
+/// Or if it withholds a fifth of the time even from a thread that only wants to wake up. Beside those twenty it withholds half.
+const SHARE: u32 = 5;
 /// What it withholds in all of a short check, before that is a share worth the name.
 const ENOUGH: Duration = Duration::from_millis(100);
 /// Or if it lets nobody run for so long at a time: half of what a heartbeat may take where leases are shortest.
@@ -127,8 +129,9 @@ fn turn(lock: &Path, is_alone: bool) -> File {
 
 impl Withheld {
     fn is_starvation(&self) -> bool {
-        let is_share = self.total >= ENOUGH && self.total >= self.of / STARVED;
-        is_share || self.worst >= STALL
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let is_share = self.total >= ENOUGH && self.total >= self.of / SHARE;
+        is_share || self.worst >= STALL || self.running >= CROWD * processors as f64
     }
 }
 
@@ -140,14 +143,14 @@ struct Starved {
 
 impl Starved {
     fn withheld(&self) -> String {
-        let Withheld { total, worst, of } = self.withheld;
-        format!("withheld {total:.1?} of {of:.1?}, {worst:.1?} at a time")
+        let Withheld { total, worst, of, running } = self.withheld;
+        format!("withheld {total:.1?} of {of:.1?}, {worst:.1?} at a time, {running:.1} threads")
     }
 
     /// Past what the test harness captures: a check that passes in the end says it too.
     fn tell(&self, name: &str) {
-        let (withheld, fault) = (self.withheld(), &self.fault);
-        let line = format!("starved: {name}: {withheld}; again, alone ({fault:?})\n");
+        let (withheld, fault) = (self.withheld(), self.fault.lines().next().unwrap_or_default());
+        let line = format!("starved: {name}: {withheld}; again, alone ({fault:.200})\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
         note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
     }
@@ -181,11 +184,11 @@ mod tests {
     }
 
     fn starved(_: &Pulse) -> Withheld {
-        Withheld { total: ms(2_500), worst: ms(40), of: ms(5_000) }
+        Withheld { total: ms(2_500), worst: ms(40), of: ms(5_000), running: 3.0 }
     }
 
     fn calm(_: &Pulse) -> Withheld {
-        Withheld { total: ms(250), worst: ms(12), of: ms(5_000) }
+        Withheld { total: ms(250), worst: ms(12), of: ms(5_000), running: 3.0 }
     }
 
     /// How often a check that fails `failures` times is run, and what comes of it.
@@ -230,12 +233,17 @@ mod tests {
 
     #[test]
     fn a_short_stall_is_no_starvation_and_a_long_one_is() {
-        let stalled =
-            |total, worst, of| Withheld { total: ms(total), worst: ms(worst), of: ms(of) };
+        let stalled = |total, worst, of| Withheld {
+            total: ms(total),
+            worst: ms(worst),
+            of: ms(of),
+            running: 1.0,
+        };
         assert!(!stalled(30, 30, 60).is_starvation());
         assert!(!stalled(900, 40, 5_000).is_starvation());
         assert!(stalled(1_000, 40, 5_000).is_starvation());
         assert!(stalled(160, 160, 60_000).is_starvation());
+        assert!(Withheld { running: 1_000_000.0, ..stalled(0, 0, 5_000) }.is_starvation());
     }
 
     #[test]
