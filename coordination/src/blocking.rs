@@ -1,11 +1,11 @@
-//! The same for programs without async code: each call blocks its thread until it is done.
+//! Blocking calls, for programs without async code: each call blocks its thread until it is done.
 //!
-//! What programs need most has types here. [`wait`] does the same for everything else: take the async
-//! recipe from [`Coordinator::as_async`] and wait for its calls.
+//! Coordinator, lock and semaphore have blocking types here. For every other recipe, take it from
+//! [`Coordinator::as_async`] and [`wait`] for its calls.
 //!
-//! The session runs on a thread of its own, so no runtime is needed. Within one, a blocking call holds
-//! up a worker thread like any other; with `memory://` on a single-threaded runtime it would wait for
-//! itself, as that store runs on the caller's runtime.
+//! The session runs on a thread of its own, so no runtime is needed. Within a runtime, a call blocks one of
+//! its worker threads. With `memory://` on a single-threaded runtime it would wait for itself, because that
+//! store runs on the caller's runtime.
 //!
 //! # Examples
 //!
@@ -29,10 +29,10 @@ use serde::Serialize;
 use crate::recipe::multi::{Shared, Take};
 use crate::{Config, Contender, LockGuard, Permit, Result};
 
-/// Waits on this thread for a call of an async recipe.
+/// Blocks this thread until a call of an async recipe is done.
 ///
-/// Only for futures of this library, or made of such: one that needs a runtime of its own panics or waits
-/// for ever. What is said above about calls within a runtime holds for it.
+/// Use it only for futures of this library, and for futures made only of those: one that needs a runtime
+/// panics or waits for ever. The [module's](self) remarks on calls within a runtime apply.
 ///
 /// # Examples
 ///

@@ -26,19 +26,19 @@ pub enum Durability {
     Yes,
     /// Does not survive.
     No,
-    /// There is nothing that could fail in this way.
+    /// The store has nothing that could fail in this way.
     NotApplicable,
-    /// Depends on a set-up that cannot be seen from here.
+    /// It depends on the store's configuration, which the client cannot see.
     Unknown,
 }
 
-/// How a holder learns that its lock is gone.
+/// What a holder's lock depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Liveness {
     /// A lease with a local deadline: a holder that is paused or cut off loses the lock in time.
     Lease,
-    /// The process itself: it holds until it releases or dies, and keeps the lock while paused.
+    /// The process itself: it holds the lock until it releases it or dies, also while it is paused.
     Process,
 }
 
@@ -46,7 +46,7 @@ pub enum Liveness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossDetection {
-    /// The store tells at once.
+    /// The store sends a notification at once.
     Watch,
     /// By the answer to the next heartbeat.
     Heartbeat,
@@ -72,7 +72,7 @@ pub enum LossDetection {
 pub struct Characteristics {
     /// How far exclusion reaches.
     pub scope: Scope,
-    /// What a holder's liveness hangs on.
+    /// What a holder's lock depends on: a lease, or its process.
     pub liveness: Liveness,
     /// How soon a holder is told that its lock was taken away.
     pub loss_detection: LossDetection,
@@ -82,11 +82,12 @@ pub struct Characteristics {
     pub survives_power_loss: Durability,
     /// Grants survive fail-over to another server.
     pub survives_failover: Durability,
-    /// Waiters are served in the order in which they came.
+    /// Waiters are served in the order in which they arrived at the store.
     pub fifo: bool,
-    /// Fencing tokens rise for ever; false: only while the store keeps its data.
+    /// True: fencing tokens rise even after the store has lost its data. False: only as long as it keeps its
+    /// data.
     pub fencing_survives_data_loss: bool,
-    /// Why the store might end a session before its lease is over, where that is known.
+    /// Why the store might end a session before its lease is over; `None` if no reason is known.
     pub early_expiry: Option<&'static str>,
     /// Names longer than this many bytes, once encoded, are stored as a hash beside the full name.
     pub max_plain_name: usize,

@@ -42,37 +42,38 @@ const MAX_MEMBER_BYTES: usize = 255;
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The store. Needed by [`connect`](Self::connect).
+    /// The URL of the store. Required by [`connect`](Self::connect).
     pub url: Option<String>,
-    /// This process' name among the members; unique among live ones, at most 255 bytes with the
-    /// prefix. Default: 128 random bits in hexadecimal.
+    /// The member id of this process: unique among live sessions, at most 255 bytes with the prefix. Default:
+    /// 128 random bits in hexadecimal.
     pub member_id: Option<String>,
     /// Put before the member id and before every lock name, as in Tooz and Manila. Default: empty.
     pub prefix: String,
     /// What the store's keys begin with: 1 to 200 of `[A-Za-z0-9_.-]`. Default: `coordination`.
     pub namespace: Option<String>,
-    /// The lease asked for, 100 ms to 24 h. Default: 10 s. Without heartbeats the locks of this
-    /// process are free for others after that time; stores that need none (memory, file) ignore it.
+    /// The lease asked for, 100 ms to 24 h. Default: 10 s. If heartbeats stop, the locks of this process are
+    /// free for others after the lease that the store granted, which may be longer. Stores without leases
+    /// (memory, file) ignore it.
     #[serde(with = "duration::option")]
     pub ttl: Option<Duration>,
-    /// Time between heartbeats, at least 1 ms; a third of the granted lease at most. Default: 1 s.
+    /// Time between heartbeats, at least 1 ms, and at most a third of the granted lease. Default: 1 s.
     #[serde(with = "duration::option")]
     pub heartbeat: Option<Duration>,
-    /// Shortest delay before a new session is tried, at least 1 ms. Default: 0.1 s.
+    /// Shortest delay before another attempt to reach the store, at least 1 ms. Default: 0.1 s.
     #[serde(with = "duration::option")]
     pub initial_reconnect_backoff: Option<Duration>,
-    /// Longest delay before a new session is tried. Default: 60 s; never more than twice the lease
-    /// is waited, so that work resumes soon after a fault has ended.
+    /// Longest delay before another attempt to reach the store. Default: 60 s; but never more than twice the
+    /// lease, so that work resumes soon after a fault has ended.
     #[serde(with = "duration::option")]
     pub max_reconnect_backoff: Option<Duration>,
-    /// What the store must be able to do, or connecting fails: see
-    /// [`Characteristics`](crate::Characteristics) for the names.
+    /// What the store must be able to do; if it cannot, connecting fails. The names are in the crate's
+    /// documentation, at the URL option `require`.
     pub require: Vec<String>,
     /// Longest lock name in bytes, with the prefix: 1 to 65,536. Default: 1,024.
     pub max_name_bytes: Option<usize>,
-    /// Run the heartbeat on the caller's tokio runtime instead of a thread of its own: a program
-    /// whose executor hangs then loses its locks. `memory://` always does so where there is a
-    /// runtime. Default: false.
+    /// Whether heartbeats run on the caller's tokio runtime instead of a thread of their own, so that a
+    /// program whose executor hangs loses its locks. With `memory://` they always do, if there is a runtime.
+    /// Default: false.
     pub heartbeat_on_current_runtime: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The coordinator: a process' connection to a store, and the way to everything else.
+//! The coordinator: a process' session on a store, from which everything else is made.
 
 use std::fmt;
 use std::sync::{Arc, RwLock};
@@ -15,7 +15,7 @@ use crate::session::{Session, State, StateWatch};
 
 static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
 
-/// One process' session on a store: connect it at boot, then take locks with it.
+/// One process' session on a store: connect at boot, then acquire locks and everything else with it.
 ///
 /// Cheap to clone; clones share the session. A task of its own, on a thread of its own, keeps the
 /// session alive and opens a new one when it is lost. When the last clone and the last
@@ -60,8 +60,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Within five seconds, whatever the store does. What an unanswered call may have left there ends
-    /// with its lease.
+    /// Failures are reported within five seconds, even if the store does not answer. What such a call may
+    /// have left at the store ends with its lease.
     ///
     /// * [`ErrorKind::Config`]: the URL or an option is wrong.
     /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, or `require` is not met.
@@ -72,12 +72,12 @@ impl Coordinator {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
+    /// Dropping the future gives up connecting; if a session is opened after that, it is closed again.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, Config::default()).await
     }
 
-    /// Settings beyond the URL's.
+    /// A builder for settings that are not in the URL.
     ///
     /// # Examples
     ///
@@ -108,7 +108,7 @@ impl Coordinator {
 
     /// Makes this the global coordinator, which `#[synchronized]` uses.
     ///
-    /// Once, at process boot; again only after the installed one was stopped.
+    /// Call it once, at process boot. Another coordinator can be installed only after this one was stopped.
     ///
     /// # Errors
     ///
@@ -191,12 +191,12 @@ impl Coordinator {
         stripped.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// This process' name among the members, with the prefix.
+    /// The member id of this process, with the coordinator's prefix: unique among live sessions.
     pub fn member_id(&self) -> &str {
         &self.0.session.settings.member
     }
 
-    /// Follows the state of the session, from the present one on.
+    /// A watch of the session's state, beginning with the current one.
     pub fn state(&self) -> StateWatch {
         self.0.session.states.subscribe()
     }
@@ -206,18 +206,19 @@ impl Coordinator {
         self.0.session.backend.characteristics()
     }
 
-    /// Ends the session: guards are lost at once, and the store is asked to free all that was held.
+    /// Ends the session. All guards are lost at once, and the store is asked to free what they held.
     ///
-    /// Returns within the shorter of the lease and five seconds, also when the store is down. Stopping
-    /// twice is harmless.
+    /// Returns within the shorter of the lease and five seconds, plus 100 ms, even when the store is down.
+    /// Stopping twice is harmless.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`]: the store did not confirm. What was held is free when the lease ends.
+    /// [`ErrorKind::Unavailable`]: the store did not confirm. What was held is free for others when the lease
+    /// ends.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the stop going on.
+    /// If the future is dropped, stopping goes on in the background.
     pub async fn stop(&self) -> Result<()> {
         self.0.session.check_process("stop")?;
         match &self.0.control {
@@ -247,7 +248,7 @@ impl Config {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up; a session that was opened meanwhile is closed again.
+    /// Dropping the future gives up connecting; if a session is opened after that, it is closed again.
     pub async fn connect(self) -> Result<Coordinator> {
         let url = self.named_url()?.to_owned();
         Coordinator::connect_with(&url, self).await

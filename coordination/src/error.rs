@@ -7,10 +7,10 @@ use std::time::Duration;
 /// What the library's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of thing went wrong; a caller decides by it what to do.
+/// What kind of failure an [`Error`] is; callers decide by it what to do.
 ///
-/// Kinds marked *retry* may go away by themselves; the others ask for a changed
-/// configuration, name or program.
+/// After the kinds marked *retry*, the same call may succeed later. The others require a change of the
+/// configuration, the name or the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -22,7 +22,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A host name in the URL does not resolve.
     Dns,
-    /// The host is there and nothing accepts connections at that address. *Retry.*
+    /// The host is reachable, but nothing accepts connections at that address. *Retry.*
     Refused,
     /// The TLS handshake failed: certificate, host name, or a plain server on a TLS port.
     Tls,
@@ -36,28 +36,29 @@ pub enum ErrorKind {
     Unavailable,
     /// The lock was not free within the time given. *Retry.*
     Timeout,
-    /// The session, and with it every lock it held, is lost. *Retry* acquires anew.
+    /// The lock, or the session with all its locks, is lost. *Retry*: acquire it again.
     Lost,
     /// The coordinator was stopped or dropped, or this is a forked child of its process.
     Closed,
     /// Another live session has this member id, in the namespace or in the group (Tooz:
     /// `MemberAlreadyExist`).
     MemberExists,
-    /// This session is in the group under this member id already (Tooz: `MemberAlreadyExist`).
+    /// This session has already joined the group under this member id (Tooz: `MemberAlreadyExist`).
     AlreadyJoined,
-    /// Nobody is in the group under this member id (Tooz: `MemberNotJoined`).
+    /// The group has no member of this id (Tooz: `MemberNotJoined`).
     NotJoined,
-    /// There is no such group: create it first (Tooz: `GroupNotCreated`).
+    /// The group does not exist: create it first (Tooz: `GroupNotCreated`).
     GroupMissing,
-    /// There is a group of that name already (Tooz: `GroupAlreadyExist`).
+    /// A group of that name already exists (Tooz: `GroupAlreadyExist`).
     GroupExists,
-    /// Somebody is in the group, so it cannot be deleted (Tooz: `GroupNotEmpty`).
+    /// The group has members, so it cannot be deleted (Tooz: `GroupNotEmpty`).
     GroupNotEmpty,
-    /// A value cannot be stored: it is no JSON, or too large.
+    /// A value cannot be stored: it cannot be written as JSON, or is too large.
     Value,
-    /// An argument is outside of what is allowed; the message says what is.
+    /// An argument is out of range; the message says what is allowed.
     Input,
-    /// The store has other limits under this name; the message has both.
+    /// Under this name the store has other settings than the caller's, such as the number of permits; the
+    /// message has both.
     Mismatch,
     /// Two different names were mapped to one key of the store; nothing was locked.
     Collision,
@@ -65,7 +66,7 @@ pub enum ErrorKind {
     Corrupt,
     /// Reading or writing a file failed.
     Storage,
-    /// There is no global coordinator, or there is one already.
+    /// There is no global coordinator, or another one is already installed.
     Global,
 }
 
@@ -74,9 +75,9 @@ pub enum ErrorKind {
 pub enum Effect {
     /// It certainly did not: nothing changed.
     None,
-    /// It may have: the answer was lost. The library goes on undoing or finishing it by itself.
+    /// It may have: the answer was lost. In the background the library goes on to undo or to finish it.
     Unknown,
-    /// It certainly did, and a later step failed.
+    /// It certainly did, but a later step failed.
     Applied,
 }
 
@@ -117,7 +118,7 @@ impl fmt::Display for LossReason {
 pub enum NameError {
     /// The name is empty, or a template rendered to nothing.
     Empty,
-    /// Several things are asked for by an empty list of names.
+    /// Several locks were asked for, but the list of names is empty.
     NoNames,
     /// The name has `len` bytes and may have `max`.
     TooLong {
@@ -283,12 +284,12 @@ impl Error {
         self.0.operation
     }
 
-    /// The scheme of the store, where one was involved.
+    /// The scheme of the store's URL, if a store was involved.
     pub fn backend(&self) -> Option<&'static str> {
         self.0.backend
     }
 
-    /// The name that the call was about, where there is one.
+    /// The name that the call was about, if there is one.
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
@@ -298,12 +299,13 @@ impl Error {
         self.0.reason
     }
 
-    /// How long the wait would have been, where a [`ErrorKind::Timeout`] knew that before it waited.
+    /// How long the wait would have been, if a call failed with [`ErrorKind::Timeout`] without waiting,
+    /// because it knew.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Whether the same call may succeed later with nothing changed but time.
+    /// Whether the same call may succeed later without any change: the kinds marked *retry*.
     pub fn is_transient(&self) -> bool {
         matches!(
             self.0.kind,

@@ -1,9 +1,9 @@
-//! Locks, semaphores, elections, groups and more that the processes of a distributed service agree on.
+//! Locks, semaphores, elections, groups and more, shared by the processes of a distributed service.
 //!
-//! A process opens a *session* on a store that a URL chooses: this process' memory, a directory of
-//! one host, or an etcd cluster. It takes locks by name. Whoever holds one has a *guard*: it knows
-//! whether the lock is still held, tells when it is lost, and carries a *fencing token* that rises
-//! with every grant. Permits, leadership and memberships are guards of the same kind.
+//! A process opens a *session* on a store that a URL chooses: its own memory, a directory of one host, etcd,
+//! ZooKeeper, Consul or Redis. It acquires locks by name. A holder has a *guard*, which knows whether the
+//! lock is still held, reports when it is lost, and carries a *fencing token* that rises with every grant.
+//! Permits, leaderships and memberships are guards of the same kind.
 //!
 //! # Quick start
 //!
@@ -64,8 +64,8 @@
 //! | `ttl` | `10s` | the lease asked for, 100 ms to 24 h; stores without leases ignore it |
 //! | `heartbeat` | `1s` | time between heartbeats; at most a third of the granted lease |
 //! | `initial_reconnect_backoff` | `0.1` | shortest delay before another try |
-//! | `max_reconnect_backoff` | `60` | longest delay before another try; twice the lease at most is waited |
-//! | `require` | none | what the store must be able to do, by commas |
+//! | `max_reconnect_backoff` | `60` | longest delay before another try; never more than twice the lease |
+//! | `require` | none | what the store must be able to do, separated by commas |
 //!
 //! `require` takes `processes`, `hosts`, `lease`, `restart_safe`, `power_loss_safe`, `failover_safe`,
 //! `fifo` and `no_early_expiry`; see [`Characteristics`]. Durations are numbers of seconds, or numbers
@@ -73,19 +73,19 @@
 //!
 //! | store | option | default | |
 //! | --- | --- | --- | --- |
-//! | `file` | `durable` | `false` | a grant waits until its token is on the disk |
-//! | `file` | `network_filesystem` | `refuse` | `allow` takes NFS and its like, at your own risk |
+//! | `file` | `durable` | `false` | `true`: a grant is returned only when its token is on the disk |
+//! | `file` | `network_filesystem` | `refuse` | `allow`: accept NFS and its like, at your own risk |
 //! | `etcds` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
 //! | `etcds` | `server_name` | the host | what the server's certificate says |
 //! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |
 //! | `zookeeper+tls` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
 //! | `zookeeper`, `zookeeper+tls` | `password_file` | none | a file with the password, instead of one in the URL |
-//! | `zookeeper`, `zookeeper+tls` | `acl` | `creator` with a user, else `open` | whom the nodes let in |
-//! | `zookeeper`, `zookeeper+tls` | `nodes` | `kazoo` | `curator`: whose locks the nodes look like |
+//! | `zookeeper`, `zookeeper+tls` | `acl` | `creator` with a user, else `open` | who may use the nodes |
+//! | `zookeeper`, `zookeeper+tls` | `nodes` | `kazoo` | or `curator`: whose naming of nodes is used |
 //! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //! | `consul`, `consul+https` | `token_file` | none | a file with the ACL token, instead of the URL's password |
 //! | `consul`, `consul+https` | `dc` | the agent's | the datacenter |
-//! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: how long what a session had is kept from others when it was ended by force |
+//! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: how long what a session held is kept from others after its lease ran out or an operator ended it |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //!
@@ -97,27 +97,28 @@
 //!
 //! # Where to look
 //!
-//! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] is the same as
-//!   data, for a service's configuration file.
-//! * [`Lock`]: acquire, share, try, list holders, break. [`MultiLock`]: several at once. [`Grant`]: what every
-//!   guard has.
-//! * [`Semaphore`], [`Limiter`]: so many at a time. [`RateLimiter`], [`OncePer`]: so often in a time.
-//! * [`Group`] and [`Partitioner`]: who is there, and whose is what. [`Election`]: who leads.
-//! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small values.
-//! * [`Coordinator::in_use`]: under which names somebody holds or waits, of which [`Recipe`].
-//! * [`synchronized`]: the attribute. [`Template`]: name templates that are known at run time only.
-//! * [`FencingToken`] and [`Fence`]: what a resource does to be safe from a holder that is late.
+//! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] has the same settings
+//!   as data, for a service's configuration file.
+//! * [`Lock`]: acquire exclusively or shared, wait or fail fast, list holders, break. [`MultiLock`]: several
+//!   at once. [`Grant`]: what all guards have in common.
+//! * [`Semaphore`], [`Limiter`]: at most N at a time. [`RateLimiter`], [`OncePer`]: at most N in a period.
+//! * [`Group`] and [`Partitioner`]: who is there, and who has which keys. [`Election`]: who leads.
+//! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small
+//!   values.
+//! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`].
+//! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
+//! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
-//! * [`State`] and [`StateWatch`]: how the session stands with the store, for health checks.
+//! * [`State`] and [`StateWatch`]: the state of the session, for health checks.
 //! * [`blocking`]: the same without async code.
 //!
 //! # What a lock cannot do
 //!
-//! A holder that stands still, or a request that hangs in the network, can write after its lock went to
-//! somebody else. [`Grant::is_held`] and [`Grant::protect`] make that rare. Only the resource
-//! can exclude it, by refusing tokens smaller than the largest it has seen. Locks are **not
-//! re-entrant**. They hold as long as the [`Coordinator`], a clone of it or a [`Lock`] made from it
-//! is alive; a guard alone does not keep the session open.
+//! A holder that is paused, or whose request is in flight, can write after its lock went to somebody else.
+//! [`Grant::is_held`] and [`Grant::protect`] make that rare. Only the resource can exclude it, by refusing
+//! tokens smaller than the largest it has seen. Locks are **not re-entrant**. They are held as long as the
+//! [`Coordinator`], a clone of it or a [`Lock`] made from it is alive; a guard alone does not keep the
+//! session open.
 //!
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
@@ -155,7 +156,7 @@ pub mod __private;
 pub mod blocking;
 
 #[cfg(feature = "macros")]
-/// Runs a function under a lock whose name is made from its arguments, or under several.
+/// Runs a function under a lock whose name is made from the function's arguments, or under several locks.
 ///
 /// # Examples
 ///
@@ -228,7 +229,7 @@ pub mod blocking;
 ///     }
 /// }
 ///
-/// // Taken in the order of their names, so that two transfers cannot wait for each other.
+/// // Acquired in the order of their names, so that two transfers cannot deadlock.
 /// #[synchronized("account-<from>", "account-<to>", guard = guards)]
 /// async fn transfer(from: u32, to: u32) -> Result<Vec<String>, BankError> {
 ///     if from == to {

@@ -102,7 +102,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Name`]; ask again with other values, or with another template. Its source is
+    /// [`ErrorKind::Name`]: use other values or another template. Its source is
     ///
     /// * [`NameError::MissingField`]: the values have nothing at that path;
     /// * [`NameError::NotScalar`]: a list, a map, nothing, or a float that is not finite is there;

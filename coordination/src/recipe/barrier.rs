@@ -1,4 +1,4 @@
-//! The barrier: closed by somebody, waited for by many, opened for all of them at once.
+//! The barrier: one process closes it, many wait at it, and opening it lets all of them go on at once.
 //!
 //! Closed means that the queue has a value. Nobody owns it, so a barrier stays closed when whoever closed
 //! it is gone.
@@ -24,10 +24,10 @@ impl Coordinator {
     }
 }
 
-/// Holds up all who wait at it, while it is closed. Made by [`Coordinator::barrier`], without I/O; cheap
-/// to clone.
+/// While it is closed, all callers of [`wait`](Self::wait) wait. Made by [`Coordinator::barrier`], without
+/// I/O; cheap to clone.
 ///
-/// It belongs to nobody: anybody opens and closes it, and it stays as it is when they are gone.
+/// It belongs to nobody: any process can open and close it, and it stays as it is when that process is gone.
 ///
 /// # Examples
 ///
@@ -56,7 +56,7 @@ impl Barrier {
         self.queue.name()
     }
 
-    /// Closes it; false: it was closed already.
+    /// Closes the barrier. False: it was closed already.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Barrier {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn close(&self) -> Result<bool> {
         let by = Arc::clone(&self.queue.session.settings.member);
         let step = move |listing: &Listing| match listing.value {
@@ -76,7 +76,7 @@ impl Barrier {
         self.queue.modify("close", step).await
     }
 
-    /// Opens it for all who wait; false: it was open already.
+    /// Opens the barrier for all who wait. False: it was open already.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Barrier {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn open(&self) -> Result<bool> {
         let step = |listing: &Listing| match listing.value {
             Some(_) => Ok(Change::Write(None, true)),
@@ -93,7 +93,7 @@ impl Barrier {
         self.queue.modify("open", step).await
     }
 
-    /// Whether it is open.
+    /// Whether the barrier is open.
     ///
     /// # Errors
     ///
@@ -101,27 +101,28 @@ impl Barrier {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn is_open(&self) -> Result<bool> {
         Ok(self.queue.read("is_open").await?.value.is_none())
     }
 
-    /// Waits until it is open.
+    /// Waits until the barrier is open.
     ///
-    /// On return it was open at a moment after the call. It may be closed again by then; and if it is open
-    /// for a moment only, who waits may miss that and goes on waiting.
+    /// On success it was open at some moment during the call; it may be closed again on return. If it is open
+    /// only for a moment, a waiter may miss that and go on waiting.
     ///
-    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// reads once.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): it was closed all the time.
+    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): it was still closed when `timeout` was over.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer.
     /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or this is a forked child.
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let is_open = |listing: &Listing| Ok(listing.value.is_none().then_some(()));
         self.queue.until("wait", timeout, is_open).await

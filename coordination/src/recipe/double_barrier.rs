@@ -1,4 +1,4 @@
-//! The double barrier: a number of processes begin together and end together.
+//! The double barrier: a number of parties begin together and end together.
 //!
 //! Each has an entry in the queue. The value names the last entry of each round that was let in. When
 //! enough entries stand behind the last round, whoever sees it first writes the next one; an entry is
@@ -23,14 +23,14 @@ use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Coordinator {
-    /// The double barrier of this name, for so many `parties`. No I/O.
+    /// The double barrier of this name, for this number of `parties`. No I/O.
     ///
-    /// The number of the first who comes is stored with it; see [`DoubleBarrier`].
+    /// The number is stored on first use; see [`DoubleBarrier`].
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Name`]: empty or too long.
-    /// * [`ErrorKind::Input`]: it is for nobody.
+    /// * [`ErrorKind::Input`]: `parties` is zero.
     pub fn double_barrier(&self, name: impl AsRef<str>, parties: u32) -> Result<DoubleBarrier> {
         let queue = self.queue("double-barrier", name.as_ref())?;
         if parties == 0 {
@@ -41,20 +41,22 @@ impl Coordinator {
     }
 }
 
-/// Lets parties in when enough have come, and out when all who were in have left or died. Made by
+/// Lets parties in when enough have come, and out when all parties of the round have left or died. Made by
 /// [`Coordinator::double_barrier`], without I/O; cheap to clone.
 ///
 /// # What it promises
 ///
-/// Nobody gets in before as many as there are `parties` stood before it at one moment. They make up a
-/// round; the next who come wait for the next one, which can begin while this one is still in.
-/// [`leave`](Inside::leave) returns when everybody of the round, and of rounds before it, has left or lost its session.
+/// No party is let in before the full number of `parties` waited at one moment. These make up a round;
+/// parties that come later wait for the next round, which may begin while this one is still in.
+/// [`leave`](Inside::leave) returns when all parties of the round, and of earlier rounds, have left or lost
+/// their session.
 ///
-/// Who comes and then dies or gives up counts as having come until its entry has gone: for the round trip that
-/// giving up takes, or for a dead process' lease. A round that is complete by it is let in, fewer by one. Who is
-/// in can tell by its guard, a [`Grant`], whether it still counts as in.
+/// A party that comes, and then dies or gives up, counts as present until its entry is gone from the store:
+/// for the round trip that giving up takes, or until the lease of a dead process has ended. A round that it
+/// completes is let in with one party fewer. A party that is in has a guard, a [`Grant`], which says whether
+/// it still counts as in.
 ///
-/// Users with another number of parties get [`ErrorKind::Mismatch`].
+/// A handle with another number of parties gets [`ErrorKind::Mismatch`].
 ///
 /// # Examples
 ///
@@ -63,7 +65,7 @@ impl Coordinator {
 /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
 /// let barrier = coordinator.double_barrier("phase", 2)?;
 /// let (one, other) = tokio::try_join!(barrier.enter(None), barrier.enter(None))?;
-/// // Both work.
+/// // Both parties work.
 /// tokio::try_join!(one.leave(None), other.leave(None))?;
 /// # Ok(()) }
 /// ```
@@ -79,25 +81,26 @@ impl DoubleBarrier {
         self.queue.name()
     }
 
-    /// Comes to the barrier, and waits until enough have come.
+    /// Comes to the barrier, and waits until enough parties have come.
     ///
-    /// `timeout` bounds the whole call; `None` waits for ever, also through an outage of the store; zero
-    /// gets in only if all others have come already. A caller whose session is lost while it waits comes anew
-    /// under the next session.
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; with zero
+    /// the caller is let in only if all others have come already. If the session is lost while the call
+    /// waits, it comes again under the next session.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`]: too few came.
-    /// * [`ErrorKind::Mismatch`]: the barrier is for another number.
+    /// * [`ErrorKind::Timeout`]: too few parties came in time.
+    /// * [`ErrorKind::Mismatch`]: the barrier is stored with another number of parties.
     /// * The other kinds of [`Lock::acquire`](crate::Lock::acquire), with the same meaning.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the caller away from the barrier. If it had been let in, it has left.
+    /// If the future is dropped, the caller no longer waits at the barrier; if it had been let in already, it
+    /// leaves.
     ///
     /// # Fairness
     ///
-    /// The first who come make up the round, by the order of arrival at the store.
+    /// The first parties that come make up the round, in the order of arrival at the store.
     pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
         let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
         let judge = Some(Arc::clone(&gate) as Arc<dyn Judge>);
@@ -116,7 +119,7 @@ impl DoubleBarrier {
         Ok(Inside { grant, queue: self.queue.clone(), through })
     }
 
-    /// How many have come and wait to be let in.
+    /// The number of parties that wait to be let in.
     ///
     /// # Errors
     ///
@@ -124,7 +127,7 @@ impl DoubleBarrier {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn waiting(&self) -> Result<usize> {
         let listing = self.queue.read("waiting").await?;
         let rounds = self.queue.named(Rounds::of(&listing, self.parties))?;
@@ -215,7 +218,7 @@ impl Judge for Gate {
     }
 }
 
-/// Somebody who was let in. Dropping it leaves, and waits for nobody.
+/// A party that was let in. Dropping it leaves without waiting for the others.
 #[must_use = "it leaves when the guard is dropped"]
 pub struct Inside {
     grant: Grant,
@@ -226,21 +229,21 @@ pub struct Inside {
 guard!(Inside, "the place inside");
 
 impl Inside {
-    /// Leaves, and waits until all others of the round have left or died.
+    /// Leaves, and waits until all other parties of the round have left or died.
     ///
-    /// `timeout` bounds the waiting; `None` waits for ever, also through an outage of the store.
+    /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store.
     ///
     /// # Errors
     ///
-    /// In any case this one has left, as far as this process is concerned.
+    /// Whatever it returns, this party has left as far as this process is concerned.
     ///
-    /// * [`ErrorKind::Timeout`]: somebody is still in.
-    /// * Those of [`release`](Self::release): its session, and with it its place, may have been lost before.
+    /// * [`ErrorKind::Timeout`]: another party is still in.
+    /// * Those of [`release`](Self::release): the session, and with it the place, may have been lost before.
     /// * [`ErrorKind::Unavailable`]: the store did not answer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves, and waits for nobody.
+    /// If the future is dropped, the party leaves without waiting for the others.
     pub async fn leave(self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.grant.release().await?;

@@ -1,4 +1,4 @@
-//! The election: candidates stand in a queue, and the first of them leads until it leaves.
+//! The election: candidates wait in a queue, and the first of them leads until it leaves.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -64,36 +64,36 @@ impl Election {
         self.queue.name()
     }
 
-    /// Stands for election, waits to be elected, and returns the leadership.
+    /// Becomes a candidate, waits to be elected, and returns the leadership.
     ///
-    /// `value` is what observers are told of the leader, such as its address: at most 4 KiB as JSON. It is
-    /// [listed](Self::candidates) while the candidate waits, and [`Leadership::proclaim`] replaces it.
+    /// `value` is what observers see of the leader, such as its address: at most 4 KiB as JSON. It is also
+    /// [listed](Self::candidates) while the candidate waits. [`Leadership::proclaim`] replaces it.
     ///
-    /// `timeout` bounds the whole call; `None` waits for ever, also through an outage of the store; zero asks
-    /// once, like [`try_campaign`](Self::try_campaign). On return the caller leads until it resigns, drops the
-    /// leadership, or it is [lost](Grant::lost).
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// fails fast, like [`try_campaign`](Self::try_campaign), but with an error. On success the caller leads
+    /// until it resigns, drops the leadership or [loses](Grant::lost) it.
     ///
-    /// A candidate whose session is lost while it waits stands again, at the end, under the next session. A
-    /// leader whose session is lost is out until it campaigns anew.
+    /// If the session is lost while the call waits, it becomes a candidate again, at the end, under the next
+    /// session. A leader whose session is lost leads again only by a new campaign.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): others led all the time.
+    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): others led until `timeout` was over.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer within `timeout`.
     /// * [`ErrorKind::Value`](crate::ErrorKind::Value): the value cannot be written as JSON, or is too large.
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): elected, and the session was lost before the leadership
-    ///   could be made.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): the caller was elected, but the session was lost before
+    ///   the leadership could be returned.
     /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or this is a forked child.
-    /// * The kinds of a store that refuses: the caller does not stand.
+    /// * The kinds of a store that refuses: the caller is not a candidate.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point withdraws the candidacy; nothing is left behind at the store, and a
-    /// leadership won meanwhile is resigned at once.
+    /// Dropping the future at any point withdraws the candidacy and leaves nothing behind at the store: if
+    /// the caller is elected after that, it resigns at once.
     ///
     /// # Fairness
     ///
-    /// First come, first served, by the order of arrival at the store. Nobody overtakes.
+    /// First come, first served, in the order of arrival at the store. Nobody overtakes.
     pub async fn campaign(
         &self,
         value: &(impl Serialize + ?Sized),
@@ -103,7 +103,8 @@ impl Election {
         Ok(Leadership { grant: self.queue.acquire_within(&request, timeout).await? })
     }
 
-    /// Leads if nobody else does or waits to; `None` otherwise, and the caller does not stand.
+    /// Becomes the leader if nobody else leads or waits to; returns `None` otherwise, and the caller is not a
+    /// candidate.
     ///
     /// # Errors
     ///
@@ -121,10 +122,11 @@ impl Election {
         Ok(grant.map(|grant| Leadership { grant }))
     }
 
-    /// Who leads; `None`: nobody does.
+    /// The current leader; `None` if there is none.
     ///
-    /// As of one moment of the call: by the time of the answer somebody else may lead. And it is who leads
-    /// at the store: a leader that was cut off knows by its own deadline that it is out before the store does.
+    /// It is read at some moment during the call: on return somebody else may lead. And it is the leader
+    /// according to the store: a leader that was cut off stops leading at its own deadline, before the store
+    /// knows it.
     ///
     /// # Errors
     ///
@@ -133,12 +135,12 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn leader(&self) -> Result<Option<Term>> {
         Ok(self.queue.read("leader").await?.entries.first().and_then(Term::of))
     }
 
-    /// Who stands: the leader first, then those who wait, in the order in which they are to lead.
+    /// All candidates: the leader first, then those who wait, in the order in which they will lead.
     ///
     /// # Errors
     ///
@@ -146,7 +148,7 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn candidates(&self) -> Result<Vec<Candidate>> {
         let listing = self.queue.read("candidates").await?;
         let candidate = |(place, entry): (usize, &Entry)| {
@@ -156,9 +158,10 @@ impl Election {
         Ok(listing.entries.iter().enumerate().filter_map(candidate).collect())
     }
 
-    /// Follows the terms without standing; the first [`next`](Terms::next) tells who leads.
+    /// Follows the terms without being a candidate; the first [`next`](Terms::next) returns the current
+    /// leader.
     ///
-    /// All observers in this process of one election share what is read of it.
+    /// All observers of one election in this process share one read for each change.
     ///
     /// # Examples
     ///
@@ -194,13 +197,13 @@ impl fmt::Debug for Election {
     }
 }
 
-/// Leads; resigns when dropped.
+/// Holds the leadership of an election; resigns when dropped.
 ///
-/// It can be lost: see [`Grant::lost`]. Then the caller is out, and leads again only by a new campaign: no
-/// leadership is carried over to the next session.
+/// It can be lost: see [`Grant::lost`]. Then the caller leads again only by a new campaign: no leadership is
+/// carried over to the next session.
 ///
-/// Dropping it never blocks: the resignation goes on in the background, and if it cannot be sent, the
-/// leadership ends with the session. In a forked child a leadership is dead and dropping it does nothing.
+/// Dropping it never blocks. The resignation goes on in the background; if it cannot be sent, the leadership
+/// ends with the session. In a forked child a leadership is dead: dropping it does nothing.
 #[must_use = "the leadership is resigned when it is dropped"]
 pub struct Leadership {
     grant: Grant,
@@ -209,19 +212,19 @@ pub struct Leadership {
 guard!(Leadership, "the leadership");
 
 impl Leadership {
-    /// The number of this term: the fencing token, larger than that of every term before.
+    /// The number of this term, larger than that of every earlier term: the fencing token.
     pub fn term(&self) -> FencingToken {
         self.grant.token()
     }
 
-    /// Whether the caller leads at this very moment: [`Grant::is_held`].
+    /// Whether the caller leads at this moment: see [`Grant::is_held`].
     pub fn is_leader(&self) -> bool {
         self.grant.is_held()
     }
 
-    /// Lets others lead: [`release`](Self::release) by the name that it has in an election.
+    /// Ends this term, so that the next candidate leads: the same as [`release`](Self::release).
     ///
-    /// Ends this term and no other, however late it comes.
+    /// It ends no other term, however late it arrives at the store.
     ///
     /// # Errors
     ///
@@ -234,20 +237,20 @@ impl Leadership {
         self.release().await
     }
 
-    /// Makes this the value that observers are told of the leader. The term stays the same.
+    /// Replaces the value that observers see of the leader. The term stays the same.
     ///
-    /// Of several calls the last one counts.
+    /// Of several calls the last one wins.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Value`](crate::ErrorKind::Value): it cannot be written as JSON, or has more than 4 KiB.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
     ///   leadership was lost; the next leader's value was not touched.
-    /// * Those of a store that refuses; the value is the one before.
+    /// * Those of a store that refuses; the value is unchanged.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it open whether the value is proclaimed; a later call still counts.
+    /// If the future is dropped, the value may or may not be proclaimed; a later call still wins.
     ///
     /// # Examples
     ///
@@ -278,7 +281,7 @@ impl fmt::Debug for Leadership {
     }
 }
 
-/// Somebody's leadership, as others see it.
+/// A term of a leader, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Term {
@@ -299,19 +302,19 @@ impl Term {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it is of another type.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the value is of another type.
     pub fn value<T: DeserializeOwned>(&self) -> Result<T> {
         from_data("value", &self.data)
     }
 }
 
-/// Somebody who leads or waits to, as [`Election::candidates`] lists them.
+/// A leader, or somebody who waits to lead, as listed by [`Election::candidates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
-    /// When it stood, by its own wall clock: for people to read, not to compare.
+    /// When its campaign began, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,
     /// The term that it has, or will have.
     pub term: FencingToken,
@@ -321,19 +324,19 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The value that it stands with.
+    /// The value given to its campaign, or proclaimed since.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it is of another type.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the value is of another type.
     pub fn value<T: DeserializeOwned>(&self) -> Result<T> {
         from_data("value", &self.data)
     }
 }
 
-/// Follows the terms of an election, as [`Election::observe`] gives it.
+/// Follows the terms of an election; returned by [`Election::observe`].
 ///
-/// While it lives, the coordinator's session stays open, unless it is stopped.
+/// As long as it lives, it keeps the coordinator's session open, unless that is stopped.
 pub struct Terms {
     queue: Queue,
     views: Views,
@@ -341,17 +344,18 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Who leads: at first as this process knows it, then after every change. `None`: nobody does, for now.
+    /// Returns the leader: the first call as this process knows it, later calls after a change. `None`:
+    /// nobody leads for now.
     ///
-    /// What is told may be older than the answer to [`Election::leader`] by the time that word of a change takes.
-    /// Terms rise. A leader that proclaims another value is told again, under the same term. Terms, values and
-    /// times without a leader may be left out when they follow each other quickly, or when the store was out
-    /// of reach; the last is always told. While the store is out of reach nothing is told at all:
-    /// [`Coordinator::state`] tells of that.
+    /// What it returns may lag behind [`Election::leader`] by the time that a notification takes. Terms rise.
+    /// When a leader proclaims another value, it is returned again, with the same term. When changes follow
+    /// each other quickly, or the store could not be reached, terms, values and times without a leader may be
+    /// skipped; the last one is always returned. While the store cannot be reached nothing is returned:
+    /// [`Coordinator::state`] reports that.
     ///
-    /// Where the store lost its data, and its tokens do not survive that (see
-    /// [`Characteristics`](crate::Characteristics)), terms start anew, and are told once they are higher than
-    /// those before.
+    /// If the store lost its data, and its tokens do not survive that (see
+    /// [`Characteristics`](crate::Characteristics)), terms start again, and are returned only when they are
+    /// higher than those before.
     ///
     /// # Errors
     ///
@@ -359,7 +363,7 @@ impl Terms {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is left out for a future that was dropped.
+    /// Dropping the future skips nothing.
     pub async fn next(&mut self) -> Result<Option<Term>> {
         loop {
             let view = self.queue.named(self.views.next().await)?;

@@ -14,15 +14,15 @@ use crate::key::QueueKey;
 use crate::time::BootInstant;
 use crate::token::FencingToken;
 
-/// Something that was granted: what all guards have in common, which dereference to it.
+/// A grant: what all guards have in common. They dereference to it.
 ///
-/// The questions it answers are local and instant, and right even while the network, the store or
-/// the program's executor hangs.
+/// Its methods only read local state. They are right even while the network, the store or the program's
+/// executor hangs.
 pub struct Grant {
     place: Box<Place>,
     key: QueueKey,
     token: FencingToken,
-    /// When it was granted, as seen here.
+    /// When it was granted, as seen by this process.
     since: Instant,
 }
 
@@ -39,55 +39,56 @@ impl Grant {
         self.key.name()
     }
 
-    /// The fencing token of this grant: larger than that of every grant before that excludes it.
+    /// The fencing token of this grant: larger than that of every earlier grant that excludes this one.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// Whether it is held at this very moment, by this machine's clock.
+    /// Whether it is held at this moment, by this machine's clock.
     ///
-    /// While it says true, nobody has been granted what this excludes (contract S1), under the
-    /// assumptions of `docs/guarantees.md`: clocks that run at nearly the same rate, a store that
-    /// keeps its word.
+    /// While it returns true, nothing that this grant excludes has been granted to anybody else (S1 of
+    /// `docs/guarantees.md`). That holds under the assumptions stated there: clocks that run at nearly the
+    /// same rate, and a store that does not end a session too early.
     pub fn is_held(&self) -> bool {
         self.place.lost().is_none() && !self.place.is_given_up()
     }
 
-    /// Until when it is held if nothing more is heard from the store.
+    /// The time until which it can be relied on if nothing more is heard from the store.
     ///
-    /// Heartbeats move it. `None`: there is no lease, it lives as long as the process.
+    /// Each confirmed heartbeat moves it on. `None`: the store has no leases, and it is held as long as the
+    /// process lives.
     pub fn deadline(&self) -> Option<BootInstant> {
         Some(self.place.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
     }
 
-    /// The time until [`deadline`](Self::deadline); zero when it has passed.
+    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, `None` if there is
+    /// none.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline().map(BootInstant::remaining)
     }
 
-    /// Waits until it is lost, and tells why.
+    /// Waits until it is lost, and returns the reason.
     ///
-    /// Fires within 50 ms of the deadline, or of the store's word that the session or this entry
-    /// is gone. A loss is final.
+    /// It completes within 50 ms of the deadline, or of the moment when the store said that the session has
+    /// ended or that this entry is gone. A loss is final.
     ///
     /// # Cancel safety
     ///
-    /// Only listens.
+    /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
         self.place.wait_lost().await
     }
 
-    /// Runs `future` as long as it is held.
+    /// Runs `future` until it is done, or until this grant is lost.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) or [`ErrorKind::Closed`](crate::ErrorKind::Closed):
-    /// it was lost. The future was dropped at the await where it stood; what it had done until then is
-    /// done.
+    ///   it was lost. `future` was dropped at its current await; what it had done before is done.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops `future`. What is held stays held.
+    /// Dropping it drops `future`. What is held is still held.
     ///
     /// # Examples
     ///
@@ -119,13 +120,13 @@ impl Grant {
         self.since
     }
 
-    /// Lets go of it this long after it was granted, whatever happens to the answer.
+    /// Releases it this long after it was granted, even if the returned value is dropped.
     pub(crate) fn release_after(self, held_for: Duration) -> TimedRelease {
         let end = self.since.checked_add(held_for);
         self.release_at(end)
     }
 
-    /// Lets go of it at that moment; `None` is later than the clock will ever show.
+    /// Releases it at that moment; `None` is later than the clock will ever show.
     pub(crate) fn release_at(self, end: Option<Instant>) -> TimedRelease {
         let grant = Arc::new(self);
         let kept = Arc::clone(&grant);
@@ -174,13 +175,13 @@ impl fmt::Debug for Grant {
     }
 }
 
-/// What is left of a guard that lets go by itself, as `release_after` gives it.
+/// A grant that will be released at a set time; returned by `release_after`.
 ///
-/// Dropping it changes nothing: the release comes when it was ordered, and until then the coordinator
-/// must live. It dereferences to [`Grant`], to ask whether it is still held.
+/// Dropping it changes nothing: the release happens at its time, provided that the coordinator is alive until
+/// then. It dereferences to [`Grant`], so that one can ask whether it is still held.
 ///
-/// [`lost`](Grant::lost) and [`protect`](Grant::protect) tell of a loss, and not of the release that was
-/// ordered: what they guard may go on after it.
+/// [`lost`](Grant::lost) and [`protect`](Grant::protect) report a loss, but not the planned release: what
+/// runs under `protect` may go on after it.
 #[derive(Clone, Debug)]
 pub struct TimedRelease(Arc<Grant>);
 
@@ -198,28 +199,28 @@ macro_rules! guard {
         impl $guard {
             #[doc = concat!("Releases ", $what, " and waits for the store to confirm.")]
             ///
-            /// In no case is it held afterwards as far as this process is concerned.
+            /// Whatever it returns, this process no longer holds it afterwards.
             ///
             /// # Errors
             ///
             /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
             ///   it had been lost before, for the [reason](crate::Error::loss_reason) given. What was done
             ///   under it may have overlapped with another holder.
-            /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed; the
-            ///   library goes on trying until the session ends.
+            /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed. The
+            ///   library goes on releasing it in the background until the session ends.
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future leaves the release going on in the background.
+            /// If the future is dropped, the release goes on in the background.
             pub async fn release(self) -> crate::Result<()> {
                 self.grant.release().await
             }
 
             #[doc = concat!("Lets go of ", $what, " by itself, `held_for` after it was granted.")]
             ///
-            /// Never earlier while the coordinator lives, not even when the answer is dropped; later by as
-            /// much as the release takes. Counted from the grant as this process saw it. If that time
-            /// has passed already it is released at once.
+            /// As long as the coordinator lives it is never released earlier, even if the returned value is
+            /// dropped. The release itself takes a moment more. The time counts from the grant as seen by
+            /// this process; if it has passed already, the release begins at once.
             pub fn release_after(self, held_for: std::time::Duration) -> crate::TimedRelease {
                 self.grant.release_after(held_for)
             }

@@ -1,4 +1,4 @@
-//! Groups: who is there, and with what capabilities.
+//! Groups: which processes are there, and with what capabilities.
 //!
 //! A group is a queue of kind `group`; it exists while the queue has a value. A member is an entry: its
 //! member id, its capabilities as JSON, and its number, which is the *incarnation*. A group's value is removed
@@ -49,7 +49,7 @@ impl Coordinator {
         Ok(Group { queue: self.queue(KIND, name.as_ref())? })
     }
 
-    /// The names of the groups that exist, in order; those with the coordinator's prefix, without it.
+    /// The names of all existing groups that begin with the coordinator's prefix, without it, in order.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn groups(&self) -> Result<Vec<String>> {
         self.names("groups", KIND).await
     }
@@ -65,8 +65,8 @@ impl Coordinator {
 
 /// A named group. Made by [`Coordinator::group`], without I/O; cheap to clone.
 ///
-/// A group is created once, by whoever comes first, and stays until it is deleted. Its members come and
-/// go, each with the session that it joined in.
+/// A group is created once, by whoever comes first, and stays until it is deleted. Each member stays until it
+/// leaves, or until the session in which it joined has ended.
 ///
 /// # Examples
 ///
@@ -100,13 +100,13 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::GroupExists`]: it is there already. With [`Effect::Unknown`] it may be this call
-    ///   that created it.
+    /// * [`ErrorKind::GroupExists`]: the group already exists. With [`Effect::Unknown`], this call may have
+    ///   created it.
     /// * Those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn create(&self) -> Result<()> {
         let write = Write::new(&self.queue.key, None, Some(CREATED.into()));
         let exists = || self.queue.error(ErrorKind::GroupExists, "create", "the group exists");
@@ -117,11 +117,11 @@ impl Group {
         }
     }
 
-    /// Deletes the group, which must be empty. Those who watch it are told.
+    /// Deletes the group, which must be empty. Watchers are told.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::GroupMissing`]: there is none.
+    /// * [`ErrorKind::GroupMissing`]: the group does not exist.
     /// * [`ErrorKind::GroupNotEmpty`]: it has members, or somebody is just joining.
     /// * Those of a store that refuses or does not answer.
     ///
@@ -147,7 +147,7 @@ impl Group {
         }
     }
 
-    /// Whether the group has been created, and not deleted since.
+    /// Whether the group exists.
     ///
     /// # Errors
     ///
@@ -155,37 +155,38 @@ impl Group {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn exists(&self) -> Result<bool> {
         Ok(self.queue.read("exists").await?.value.is_some())
     }
 
     /// Joins the group as this process, under [`Coordinator::member_id`].
     ///
-    /// On return everybody who asks sees the member, until it leaves, or its session ends and the store
-    /// notices (see `docs/guarantees.md`, L1). `capabilities` is anything that becomes JSON, at most 4 KiB
-    /// of it; `&()` for nothing.
+    /// From its return on, every process that asks sees the member, until it leaves, or until its session has
+    /// ended and the store has noticed (within the bound of L1 in `docs/guarantees.md`). `capabilities` is
+    /// anything that serialises to at most 4 KiB of JSON; `&()` stands for none.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::GroupMissing`]: create the group first.
-    /// * [`ErrorKind::AlreadyJoined`]: this session is in the group under this member id.
-    /// * [`ErrorKind::MemberExists`]: another live session is.
-    /// * [`ErrorKind::Value`]: the capabilities are no JSON, or too large.
-    /// * [`ErrorKind::Unavailable`]: the store did not answer within the lease or five seconds.
+    /// * [`ErrorKind::AlreadyJoined`]: this session is already in the group under this member id.
+    /// * [`ErrorKind::MemberExists`]: another live session is in the group under this member id.
+    /// * [`ErrorKind::Value`]: the capabilities cannot be written as JSON, or are too large.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer within the shorter of the lease and five
+    ///   seconds.
     /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`], and those of a store that refuses.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind; watchers may see a member come and go.
+    /// Dropping the future leaves nothing behind; watchers may see a join and a leave.
     pub async fn join(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<Membership> {
         let member = Arc::clone(&self.queue.session.settings.member);
         let data = to_data("join", capabilities, MAX_ENTRY_BYTES)?;
         self.enter(member, data).await
     }
 
-    /// [`join`](Self::join) under another member id, 1 to 255 bytes, which gets no prefix: a process may
-    /// have several members, for example one for each disk.
+    /// Like [`join`](Self::join), but under another member id of 1 to 255 bytes, to which no prefix is added.
+    /// A process may have several members, for example one for each disk.
     ///
     /// # Errors
     ///
@@ -204,7 +205,7 @@ impl Group {
         self.enter(member, data).await
     }
 
-    /// [`join`](Self::join), and creates the group if it is not there.
+    /// Like [`join`](Self::join), but creates the group if it does not exist.
     ///
     /// # Errors
     ///
@@ -251,16 +252,16 @@ impl Group {
         }
     }
 
-    /// The members, in the order of joining, with their capabilities: one read.
+    /// The members with their capabilities, in the order of joining. One read of the store.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::GroupMissing`]: there is no such group.
+    /// * [`ErrorKind::GroupMissing`]: the group does not exist.
     /// * Those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn members(&self) -> Result<Members> {
         Ok(Members::of(&self.existing("members").await?))
     }
@@ -273,20 +274,21 @@ impl Group {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn member(&self, id: &str) -> Result<Member> {
         let members = self.members().await?;
         members.get(id).cloned().ok_or_else(|| self.not_joined("member"))
     }
 
-    /// Takes a member out of the group, whoever it is, and tells who it was.
+    /// Removes the member of this id from the group, and returns it.
     ///
-    /// For operators. The member learns of it like a holder whose lock was broken; a
-    /// [rejoining](Membership::rejoining) one comes back.
+    /// For operators. The member learns of it like a holder whose lock was broken. A
+    /// [rejoining](Membership::rejoining) member comes back.
     ///
     /// # Errors
     ///
-    /// Those of [`member`](Self::member); [`effect`](Error::effect) tells whether it may be out.
+    /// Those of [`member`](Self::member); [`effect`](Error::effect) says whether the member may have been
+    /// removed.
     ///
     /// # Cancel safety
     ///

@@ -11,11 +11,11 @@ use crate::error::Result;
 pub enum Recipe {
     /// [`Coordinator::lock`]: held, shared or waited for.
     Lock,
-    /// [`Coordinator::semaphore`]: somebody has permits or waits for some.
+    /// [`Coordinator::semaphore`]: somebody holds permits or waits for them.
     Semaphore,
-    /// [`Coordinator::limiter`]: somebody works or stands by.
+    /// [`Coordinator::limiter`]: somebody works or is on standby.
     Limiter,
-    /// [`Coordinator::election`]: somebody leads or stands.
+    /// [`Coordinator::election`]: somebody leads or waits to.
     Election,
     /// [`Coordinator::group`]: it has a member. [`Coordinator::groups`] lists the empty ones too.
     Group,
@@ -41,15 +41,16 @@ impl fmt::Display for Recipe {
 }
 
 impl Coordinator {
-    /// The names under which somebody holds something of this recipe or waits for it, without the prefix, in
-    /// order.
+    /// The names under which somebody holds something of this recipe or waits for it, without the
+    /// coordinator's prefix, in order.
     ///
-    /// For operators who do not know the names: `Lock::holders` and its like tell who it is. Names that do
-    /// not begin with the coordinator's prefix are left out. What is taken or given back meanwhile may be listed
-    /// or not, so that an answer is good for looking at and not for deciding.
+    /// For operators who do not know the names; [`Lock::holders`](crate::Lock::holders) and the like say who
+    /// it is. Names that do not begin with the coordinator's prefix are left out. What is acquired or
+    /// released during the call may be listed or not, so the result is for people to look at, not for
+    /// programs to decide by.
     ///
-    /// Who has crashed counts until the store ends its session. A name that is stored as a hash is left out where
-    /// only contenders of other libraries have it: they do not say it.
+    /// A crashed process counts until the store ends its session. A name that is stored as a hash is left out
+    /// if only contenders of other libraries have it, because they do not store the full name.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! The latch: counts down to zero, once, and lets go all who wait for that.
+//! The latch: counts down to zero, once, and then lets all who wait go on.
 //!
 //! The count is the queue's value, which nobody owns: who has counted may be gone.
 
@@ -14,9 +14,9 @@ use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Coordinator {
-    /// The latch of this name, which is to be counted down `count` times. No I/O.
+    /// The latch of this name, which has to be counted down `count` times. No I/O.
     ///
-    /// The first count is stored with it; see [`Latch`].
+    /// The count is stored on first use; see [`Latch`].
     ///
     /// # Errors
     ///
@@ -32,14 +32,14 @@ impl Coordinator {
     }
 }
 
-/// Lets go all who wait when it has been counted down to zero. Made by [`Coordinator::latch`], without
+/// Lets all who wait go on when it has been counted down to zero. Made by [`Coordinator::latch`], without
 /// I/O; cheap to clone.
 ///
-/// Counts belong to nobody: they stay when who has counted is gone, and whoever is gone before it has
-/// counted is missed for ever. A process that counts twice counts twice. At zero it stays, until it is
-/// [`reset`](Self::reset).
+/// Counts belong to nobody: they stay when the process that counted is gone. If a process is gone before it
+/// has counted, its count is missing for ever; if it counts twice, it is counted twice. The latch stays at
+/// zero until it is [`reset`](Self::reset).
 ///
-/// Users with another count get [`ErrorKind::Mismatch`].
+/// A handle with another count gets [`ErrorKind::Mismatch`].
 ///
 /// # Examples
 ///
@@ -90,17 +90,17 @@ impl Latch {
         self.queue.name()
     }
 
-    /// Counts down by one, and answers what remains. At zero nothing happens.
+    /// Counts down by one, and returns what remains. At zero it stays zero.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Mismatch`]: it counts from another number.
+    /// * [`ErrorKind::Mismatch`]: the latch is stored with another count.
     /// * Those of a store that refuses or does not answer. With
     ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been counted; never twice.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn count_down(&self) -> Result<u32> {
         let count = self.count;
         let step = move |listing: &Listing| {
@@ -114,7 +114,7 @@ impl Latch {
         self.queue.modify("count_down", step).await
     }
 
-    /// How many counts are missing.
+    /// The number of counts that are still missing.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Latch {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn remaining(&self) -> Result<u32> {
         let listing = self.queue.read("remaining").await?;
         let stored = self.queue.named(Stored::of(&listing, self.count, "remaining"))?;
@@ -131,18 +131,19 @@ impl Latch {
 
     /// Waits until it has been counted down to zero.
     ///
-    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// reads once.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`]: it was not within the time given.
-    /// * [`ErrorKind::Mismatch`]: it counts from another number.
+    /// * [`ErrorKind::Timeout`]: it was not at zero when `timeout` was over.
+    /// * [`ErrorKind::Mismatch`]: the latch is stored with another count.
     /// * [`ErrorKind::Unavailable`]: the store did not answer.
     /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let is_zero = |listing: &Listing| {
             let stored = Stored::of(listing, self.count, "wait")?;
@@ -151,9 +152,9 @@ impl Latch {
         self.queue.until("wait", timeout, is_zero).await
     }
 
-    /// Starts anew, with this latch's count, whatever is stored.
+    /// Sets it back to this handle's count, whatever is stored.
     ///
-    /// Who waits goes on waiting; who is to be let go has to have seen the zero before.
+    /// Those who wait go on waiting. A waiter that has not seen the zero yet misses it.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl Latch {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn reset(&self) -> Result<()> {
         let fresh = Stored { count: self.count, remaining: self.count };
         let step = move |_: &Listing| Ok(Change::Write(Some(fresh.data("reset")?), ()));

@@ -1,4 +1,4 @@
-//! The limiter with standby: so many work, so many more wait close by, all others are refused at once.
+//! The limiter with standby: at most N work, at most M more stand by, and all others are refused at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::turn::{self, Request};
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
 
-/// How long somebody who would rather not wait waits for those before him to make up their minds.
+/// How long a contender without patience waits until the entries before it have decided.
 const ARRIVING: Duration = Duration::from_secs(5);
 
-/// Lets so many work at a time, and so many more wait for that; made by [`Coordinator::limiter`].
+/// Lets at most N contenders work at a time and M more stand by; made by [`Coordinator::limiter`].
 ///
-/// For jobs that are started again and again, by cron on many hosts: one runs, one may stand by to take over
-/// the moment it ends or dies, and the rest go home at once.
+/// For jobs that are started again and again, by cron on many hosts: one runs, another may stand by to take
+/// over the moment the first ends or dies, and the rest are refused at once.
 ///
 /// # Examples
 ///
@@ -45,64 +45,64 @@ pub struct Limiter {
     patience: Patience,
 }
 
-/// How long somebody on standby waits for a slot.
+/// How long a contender on standby waits for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Patience {
-    /// Not at all: refused if all slots are taken.
+    /// Not at all: it is refused if all slots are taken.
     Never,
-    /// At most this long in all.
+    /// At most this long in total.
     Timeout(Duration),
-    /// Until there is one.
+    /// Until it gets one.
     Forever,
 }
 
 impl Patience {
-    /// As long as so many tries at this interval take. Slots are waited for, not polled: nothing is tried
-    /// again, and a slot is taken as soon as it is free.
+    /// As long as `count` attempts at this interval would take. There are no attempts: the contender waits,
+    /// and takes a slot as soon as one is free.
     pub fn retries(count: u32, interval: Duration) -> Self {
         Self::Timeout(interval.saturating_mul(count))
     }
 }
 
 impl Default for Patience {
-    /// Ten tries at one second.
+    /// Ten attempts at one second.
     fn default() -> Self {
         Self::retries(10, Duration::from_secs(1))
     }
 }
 
-/// What became of [`Limiter::enter`].
+/// The outcome of [`Limiter::enter`].
 #[derive(Debug)]
 #[must_use = "the slot is given back when it is dropped"]
 pub enum Admission {
-    /// A slot is ours.
+    /// The caller has a slot.
     Working(WorkSlot),
-    /// There is none for us; nothing is left at the store.
+    /// The caller has none; nothing of it is left at the store.
     Refused(Refusal),
 }
 
-/// Why there was no slot.
+/// Why the caller got no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// All slots are taken, and nobody may wait, or this one did not want to.
+    /// All slots are taken, and the limiter has no standby or the caller no patience.
     AllBusy,
-    /// All slots are taken, and so many wait already as may.
+    /// All slots are taken, and so are all places on standby.
     StandbyFull,
-    /// Patience ran out.
+    /// The caller's patience was over.
     GaveUp {
         /// How long it waited.
         waited: Duration,
     },
-    /// Somebody came later, and the latest wins.
+    /// A newcomer has replaced the caller, as the latest wins.
     Replaced,
 }
 
-/// Where somebody who enters stands, as told to the callback of [`Limiter::enter_telling`].
+/// How far an entering contender is, as reported to the callback of [`Limiter::enter_telling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// On its way in.
+    /// It has entered, and waits for the contenders before it to decide.
     Arriving,
     /// Waits for a slot.
     Standby,
@@ -122,7 +122,7 @@ impl Coordinator {
         Ok(Limiter { queue, limits, patience: Patience::default() })
     }
 
-    /// A limiter with one slot: there can be only one. Who comes second goes home at once.
+    /// A limiter with one slot and no standby: whoever comes second is refused at once. No I/O.
     ///
     /// # Errors
     ///
@@ -133,25 +133,26 @@ impl Coordinator {
 }
 
 impl Limiter {
-    /// How many work at a time: 1 to 10,000.
+    /// Sets how many may work at a time: 1 to 10,000.
     pub fn slots(mut self, slots: u32) -> Self {
         self.limits.slots = slots;
         self
     }
 
-    /// How many wait for a slot at a time: 0 to 10,000.
+    /// Sets how many may be on standby at a time: 0 to 10,000.
     pub fn standby(mut self, standby: u32) -> Self {
         self.limits.standby = standby;
         self
     }
 
-    /// How long to wait on standby.
+    /// Sets how long this caller waits on standby.
     pub fn patience(mut self, patience: Patience) -> Self {
         self.patience = patience;
         self
     }
 
-    /// One slot, and one who waits for it: whoever came last. He replaces the one who waited before.
+    /// Sets one slot and one place on standby, which belongs to whoever came last: a newcomer replaces the
+    /// one who stands by.
     pub fn latest_wins(mut self) -> Self {
         self.limits = Limits { slots: 1, standby: 1, latest_wins: true };
         self
@@ -166,8 +167,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Input`](crate::ErrorKind::Input): no slots, too many, or with the latest winning other numbers than one.
-    /// * [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the limiter was made with other numbers.
+    /// * [`ErrorKind::Input`](crate::ErrorKind::Input): a number is out of range, or is not one with
+    ///   [`latest_wins`](Self::latest_wins).
+    /// * [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the limiter is stored with other numbers.
     /// * Those of [`Lock::acquire`](crate::Lock::acquire) but `Timeout`.
     ///
     /// # Cancel safety
@@ -176,14 +178,15 @@ impl Limiter {
     ///
     /// # Fairness
     ///
-    /// Who has waited longest gets the next slot; newcomers do not overtake. With
-    /// [`latest_wins`](Self::latest_wins) it is who came last.
+    /// The contender that has waited longest gets the next slot; newcomers do not overtake. With
+    /// [`latest_wins`](Self::latest_wins) it is the one that came last.
     pub async fn enter(&self) -> Result<Admission> {
         self.enter_with(|_| {}, None).await
     }
 
-    /// [`enter`](Self::enter), asking `keep_waiting` at every `interval` on standby with the number of the
-    /// try, from 1, and the time waited so far; false gives up.
+    /// Like [`enter`](Self::enter), but patience is decided by `keep_waiting`. On standby it is called at
+    /// every `interval`, with the number of the call, from 1, and the time waited so far; if it returns
+    /// false, the caller gives up.
     ///
     /// # Errors
     ///
@@ -200,7 +203,8 @@ impl Limiter {
         self.enter_with(|_| {}, Some((interval, &mut keep_waiting))).await
     }
 
-    /// [`enter`](Self::enter), telling `on_standing` of every step. If that panics nothing is left behind.
+    /// Like [`enter`](Self::enter), but calls `on_standing` at every step. If that panics, nothing is left
+    /// behind.
     ///
     /// # Errors
     ///
@@ -292,12 +296,14 @@ impl Limiter {
         }
     }
 
-    /// Makes it have another number of slots, for all: this handle, those on standby, and whoever asks for
-    /// that number from now on. With fewer, nobody has to go; new ones come in when fewer work.
+    /// Changes the number of slots for all: for this handle, for those on standby, and for whoever asks for
+    /// the new number from now on. When it shrinks nobody loses a slot: newcomers are admitted only when
+    /// fewer work than the new number.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input), and those of a store that refuses or does not answer.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): the number is out of range. And those of a store that
+    /// refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -310,7 +316,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// Who works and who is on standby, in the order of coming.
+    /// Those who work and those on standby, in order of arrival.
     ///
     /// # Errors
     ///
@@ -318,7 +324,7 @@ impl Limiter {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn inspect(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 1).await
     }
@@ -327,9 +333,9 @@ impl Limiter {
 /// At which interval to ask whether to go on waiting, and whom.
 type KeepWaiting<'a> = (Duration, &'a mut (dyn FnMut(u32, Duration) -> bool + Send));
 
-/// Holds a slot of a limiter; gives it back when dropped.
+/// Holds a slot of a limiter; releases it when dropped.
 ///
-/// The token is larger than every one before **of the same slot**.
+/// The token is larger than every earlier token **of the same slot**.
 #[derive(Debug)]
 #[must_use = "the slot is given back when the guard is dropped"]
 pub struct WorkSlot {
@@ -340,7 +346,7 @@ pub struct WorkSlot {
 guard!(WorkSlot, "the slot");
 
 impl WorkSlot {
-    /// The slot's number, from 1 to the number of slots; nobody else has it meanwhile.
+    /// The slot's number, from 1 to the number of slots, which nobody else has at the same time.
     pub fn slot(&self) -> u32 {
         self.slot
     }

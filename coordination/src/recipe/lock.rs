@@ -1,4 +1,4 @@
-//! The lock: one holder at a time, or several who share it, in the order of asking.
+//! The lock: one exclusive holder at a time, or several shared holders, in order of arrival.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::token::FencingToken;
 
 /// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
-/// Not re-entrant: a task that asks twice waits for itself, like any two strangers.
+/// Not re-entrant: a task that acquires it twice waits for itself, as it would for anybody else.
 ///
 /// # Examples
 ///
@@ -83,36 +83,40 @@ impl Lock {
 
     /// Waits for the lock and returns the guard that holds it.
     ///
-    /// `timeout` bounds the whole call; `None` waits for ever, also through an outage of the store;
-    /// zero asks once, like [`try_acquire`](Self::try_acquire). On return the lock is held until
-    /// the guard is released, dropped or [lost](crate::Grant::lost).
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// fails fast, like [`try_acquire`](Self::try_acquire), but with an error. On success the lock is held
+    /// until the guard is released, dropped or [lost](crate::Grant::lost).
     ///
-    /// A caller whose session is lost while it waits queues again, at the end, under the next session.
+    /// If the session is lost while the call waits, it queues again, at the end, under the next session.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): somebody else held it all the time.
-    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer within `timeout`.
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): granted, and the session was lost before the guard could be made.
+    /// * [`ErrorKind::Timeout`](crate::ErrorKind::Timeout): the lock was not free within `timeout`. The call
+    ///   may be repeated.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer within
+    ///   `timeout`, so that nobody knows whether the lock was free.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lock was granted, but lost before the guard could
+    ///   be returned.
     /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or this is a forked child.
     /// * [`ErrorKind::Permission`](crate::ErrorKind::Permission), [`ErrorKind::Quota`](crate::ErrorKind::Quota), [`ErrorKind::Storage`](crate::ErrorKind::Storage),
     ///   [`ErrorKind::Auth`](crate::ErrorKind::Auth): the store refused; nothing is held.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point gives up the place in the queue; nothing is left behind at
-    /// the store, and a lock granted meanwhile is released at once.
+    /// Dropping the future at any point gives up the place in the queue and leaves nothing behind at the
+    /// store: if the lock is granted after that, it is released at once.
     ///
     /// # Fairness
     ///
-    /// First come, first served, by the order of arrival at the store. Nobody overtakes.
+    /// First come, first served, in the order of arrival at the store. Nobody overtakes.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.take(Mode::Exclusive, timeout).await
     }
 
-    /// Takes the lock if nobody holds it or waits for it; `None` otherwise.
+    /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise.
     ///
-    /// One round trip to the store, bounded by the heartbeat interval and a sixth of the lease.
+    /// It asks the store once, and takes at most the shorter of the heartbeat interval and a sixth of the
+    /// lease.
     ///
     /// # Errors
     ///
@@ -125,13 +129,14 @@ impl Lock {
         self.try_take(Mode::Exclusive).await
     }
 
-    /// Waits for a share of the lock: others may have one too, and nobody has the lock for himself.
+    /// Waits for the lock as a shared holder: others may hold it shared at the same time, and nobody holds it
+    /// exclusively.
     ///
     /// `timeout` and what is true on return are as for [`acquire`](Self::acquire). The token is larger than
-    /// that of every exclusive grant before, and smaller than that of every one after.
+    /// that of every exclusive grant before it, and smaller than that of every exclusive grant after it.
     ///
-    /// A share cannot become the lock for oneself: two who hold one and wait for that would wait for each
-    /// other. Release it and acquire anew. The other way is [`LockGuard::downgrade`].
+    /// A shared hold cannot be upgraded, as two shared holders that both wait for that would deadlock:
+    /// release it, then acquire the lock exclusively. The opposite direction is [`LockGuard::downgrade`].
     ///
     /// # Errors
     ///
@@ -143,7 +148,7 @@ impl Lock {
     ///
     /// # Fairness
     ///
-    /// First come, first served: who waits for the lock for himself blocks those who ask for a share later,
+    /// First come, first served: a waiting exclusive contender blocks shared contenders that arrive after it,
     /// so that readers do not starve writers.
     ///
     /// # Examples
@@ -161,7 +166,8 @@ impl Lock {
         self.take(Mode::Shared, timeout).await
     }
 
-    /// Takes a share of the lock if nobody has it for himself or waits for that; `None` otherwise.
+    /// Acquires the lock as a shared holder if nobody holds it exclusively or waits for that; returns `None`
+    /// otherwise.
     ///
     /// # Errors
     ///
@@ -189,7 +195,7 @@ impl Lock {
         Request { contents, judge: None }
     }
 
-    /// Who holds the lock and who waits for it, in order; empty when it is free.
+    /// The holders of the lock and those who wait for it, in order; empty when it is free.
     ///
     /// # Errors
     ///
@@ -197,20 +203,21 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn holders(&self) -> Result<Vec<Contender>> {
         Ok(self.contenders().await?.into_iter().map(|(_, contender)| contender).collect())
     }
 
-    /// Takes the lock from whoever holds it, and tells who that was; `None` when it was free.
+    /// Takes the lock away from its holder, and returns who that was; `None` if the lock was free.
     ///
-    /// For operators, when a holder hangs. It learns of the loss through its guard, at once or within a
-    /// heartbeat, and may go on writing until then: only fencing stops it. The next waiter is served.
-    /// Of several who share the lock, it is the first; the others keep their shares.
+    /// For operators, when a holder hangs. The next waiter is granted the lock at once. The former holder
+    /// learns of the loss through its guard, at once or within a heartbeat, and may go on writing until then:
+    /// only fencing stops it. Of several shared holders only the first loses the lock.
     ///
     /// # Errors
     ///
-    /// As for [`holders`](Self::holders); [`effect`](crate::Error::effect) tells whether it may be broken.
+    /// As for [`holders`](Self::holders); [`effect`](crate::Error::effect) says whether the lock may have
+    /// been broken.
     ///
     /// # Cancel safety
     ///
@@ -256,28 +263,28 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// Somebody who holds a lock or waits for it, as [`Lock::holders`] lists them.
+/// A holder of a lock, or somebody who waits for it, as listed by [`Lock::holders`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
-    /// When it asked, by its own wall clock: for people to read, not to compare.
+    /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,
-    /// The token it has, or will have.
+    /// The token that it has, or will have.
     pub token: FencingToken,
-    /// Whether it holds the lock, or a share of it; it waits otherwise.
+    /// Whether it holds the lock, exclusively or shared; otherwise it waits.
     pub holding: bool,
-    /// Whether it asked for a share only.
+    /// Whether it holds or wants the lock shared.
     pub shared: bool,
 }
 
-/// Holds a lock, or a share of it; releases it when dropped.
+/// Holds a lock, exclusively or shared; releases it when dropped.
 ///
 /// It can be lost: see [`Grant::lost`].
 ///
-/// Dropping it never blocks: the release goes on in the background, and if it cannot be sent, the lock
-/// ends with the session. In a forked child a guard is dead and dropping it does nothing.
+/// Dropping it never blocks. The release goes on in the background; if it cannot be sent, the lock is free
+/// when the session ends. In a forked child a guard is dead: dropping it does nothing.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     grant: Grant,
@@ -291,20 +298,20 @@ impl LockGuard {
         self.grant
     }
 
-    /// Whether others may hold a share of the lock at the same time.
+    /// Whether the lock is held shared, so that others may hold it at the same time.
     pub fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Lets others share the lock, without letting go of it in between. The token stays.
+    /// Makes an exclusive hold a shared one, without releasing the lock in between. The token stays the same.
     ///
-    /// Those who wait for a share are served, up to the first who waits for the lock for himself.
+    /// Waiting shared contenders are granted the lock, up to the first exclusive one.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
     ///   the lock was lost before.
-    /// * Those of a store that refuses; the lock is released then.
+    /// * Those of a store that refuses; then the lock is released.
     ///
     /// # Cancel safety
     ///

@@ -15,9 +15,9 @@ use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, LossReason, NameError, Result};
 
 impl Coordinator {
-    /// The locks of these names, to be taken together. No I/O.
+    /// The locks of these names, to be acquired together. No I/O.
     ///
-    /// They are sorted by name, byte by byte, and a name that is given twice counts once.
+    /// They are sorted by the bytes of their names, and a name that is given twice counts once.
     ///
     /// # Errors
     ///
@@ -41,14 +41,14 @@ impl Coordinator {
     }
 }
 
-/// Several locks that are taken together. Made by [`Coordinator::locks`], without I/O; cheap to clone.
+/// Several locks that are acquired together. Made by [`Coordinator::locks`], without I/O; cheap to clone.
 ///
-/// They are taken one after the other in the order of their names, the same in every process, so that
-/// callers who name the same locks in different orders do not wait for each other in a circle. Each is a
-/// [`Lock`] like any other, and may be taken alone.
+/// They are acquired one after the other in the order of their names, which is the same in every process, so
+/// that callers whose sets of locks overlap do not deadlock. Each is a [`Lock`] like any other, and may also
+/// be acquired alone.
 ///
-/// This does not extend to a caller who holds one of them already, or a guard that was taken before: locks
-/// are not re-entrant, and who holds one thing while waiting for another can wait in a circle.
+/// That does not help a caller that already holds one of them or another lock: locks are not re-entrant, and
+/// whoever holds one lock while waiting for another can deadlock.
 ///
 /// # Examples
 ///
@@ -71,41 +71,43 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// The names in the order in which they are taken, with the coordinator's prefix.
+    /// The names in the order in which they are acquired, with the coordinator's prefix.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().map(Lock::name)
     }
 
     /// Waits for all the locks and returns the guard that holds them.
     ///
-    /// `timeout` bounds the whole call; `None` waits for ever; zero asks for each once, like
-    /// [`try_acquire`](Self::try_acquire). On return all are held, each until it is released, dropped or
-    /// lost. On an error nothing is held: what was taken is being released in the background.
+    /// `timeout` bounds the whole call. `None` waits for ever; zero asks for each lock once, like
+    /// [`try_acquire`](Self::try_acquire). On success all locks are held, each until it is released, dropped
+    /// or lost. On an error none is held: those that had been acquired are being released in the background.
     ///
-    /// While it waits for one it holds those whose names come before.
+    /// While the call waits for one lock, it holds those before it in the order of names.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`]: not all of them were free in time. The error names the one it waited for.
-    /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`]: one that had been taken was lost before all were. With
-    ///   [`Effect::None`](crate::Effect::None): nothing ran under it.
+    /// * [`ErrorKind::Timeout`]: not all of them were free in time. The error names the one that the call
+    ///   waited for.
+    /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`]: one was lost before all were acquired. The error has
+    ///   [`Effect::None`](crate::Effect::None), as nothing ran under it.
     /// * The others of [`Lock::acquire`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases what was taken, in the background, and gives up the place where it waits.
+    /// Dropping the future gives up the place in the queue in which it waits, and releases in the background
+    /// what it had acquired.
     ///
     /// # Fairness
     ///
-    /// Each lock is first come, first served. Who asks for several queues for the second one only once the
-    /// first is taken, so others may get that one before.
+    /// Each lock is first come, first served. The call queues for the second lock only when it has the first,
+    /// so others may get the second one before it.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<MultiGuard> {
         take_all(&self.locks, timeout).await.map(MultiGuard::new)
     }
 
-    /// Takes all the locks if nobody holds one of them or waits for it; `None` otherwise.
+    /// Acquires all the locks if nobody holds any of them or waits for it; returns `None` otherwise.
     ///
-    /// One round trip to the store for each lock, one after the other.
+    /// It asks the store once for each lock, one after the other.
     ///
     /// # Errors
     ///
@@ -118,7 +120,7 @@ impl MultiLock {
         or_none(self.acquire(Some(Duration::ZERO)).await)
     }
 
-    /// Waits for a share of each lock: others may have one too, and nobody has one of them for himself.
+    /// Waits for all the locks as a shared holder; see [`Lock::acquire_shared`].
     ///
     /// # Errors
     ///
@@ -136,7 +138,8 @@ impl MultiLock {
         take_all(&shares, timeout).await.map(MultiGuard::new)
     }
 
-    /// Takes a share of each lock if nobody has one of them for himself or waits for that; `None` otherwise.
+    /// Acquires all the locks as a shared holder if nobody holds one exclusively or waits for that; returns
+    /// `None` otherwise.
     ///
     /// # Errors
     ///
@@ -156,10 +159,10 @@ impl fmt::Debug for MultiLock {
     }
 }
 
-/// Holds several locks, or a share of each; releases them when dropped.
+/// Holds several locks, exclusively or shared; releases them when dropped.
 ///
-/// Each is a [`LockGuard`] with a token of its own, see [`guards`](Self::guards). As all of one coordinator
-/// live in one session they are mostly lost together, but an operator can break one alone.
+/// Each is a [`LockGuard`] with a token of its own, see [`guards`](Self::guards). They belong to one session
+/// and are mostly lost together, but an operator can break a single one.
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
@@ -176,55 +179,55 @@ impl MultiGuard {
         &self.guards
     }
 
-    /// Whether all of them are held at this very moment; see [`Grant::is_held`].
+    /// Whether all of them are held at this moment; see [`Grant::is_held`].
     pub fn is_held(&self) -> bool {
         self.guards.iter().all(|guard| guard.is_held())
     }
 
-    /// Waits until one of them is lost, and tells why; see [`Grant::lost`].
+    /// Waits until one of them is lost, and returns the reason; see [`Grant::lost`].
     ///
-    /// The others are still held then, unless the session was lost.
+    /// Unless the whole session was lost, the others are still held then.
     ///
     /// # Cancel safety
     ///
-    /// Only listens.
+    /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
         first_lost(&self.guards).await.1
     }
 
-    /// Runs `future` as long as all of them are held; see [`Grant::protect`].
+    /// Runs `future` until it is done, or until one of the locks is lost; see [`Grant::protect`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] or [`ErrorKind::Closed`]: one was lost, and the error names it. The future was
-    /// dropped at the await where it stood; what it had done until then is done.
+    /// [`ErrorKind::Lost`] or [`ErrorKind::Closed`]: one was lost, and the error names it. `future` was
+    /// dropped at its current await; what it had done before is done.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops `future`. What is held stays held.
+    /// Dropping it drops `future`. What is held is still held.
     pub async fn protect<F: Future>(&self, future: F) -> Result<F::Output> {
         protect_all(&self.guards, future).await
     }
 
-    /// Releases all of them, beginning with the last, and waits for the store to confirm.
+    /// Releases all of them, in reverse order, and waits for the store to confirm.
     ///
-    /// In no case is one of them held afterwards as far as this process is concerned.
+    /// Whatever it returns, this process no longer holds any of them afterwards.
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::release`]: of one that had been lost, if there is such a one; else the first
-    /// that was not confirmed.
+    /// Those of [`LockGuard::release`]. If several fail: the error of one that had been lost before, else the
+    /// first error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the release going on in the background.
+    /// If the future is dropped, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         release_all(self.guards).await
     }
 
-    /// Lets go of all of them, `held_for` after the last one was granted; see [`LockGuard::release_after`].
+    /// Releases all of them `held_for` after the last one was granted; see [`LockGuard::release_after`].
     ///
-    /// The answer has one for each lock, in order of their names.
+    /// It returns one value for each lock, in the order of their names.
     pub fn release_after(self, held_for: Duration) -> Vec<TimedRelease> {
         let granted = self.guards.iter().map(|guard| guard.since()).max();
         let end = granted.and_then(|granted| granted.checked_add(held_for));

@@ -20,12 +20,12 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Coordinator {
-    /// The job of this name, which one process at most is to do in every `period`. No I/O.
+    /// The job of this name, which at most one process may claim in every `period`, 1 ms to 366 days. No I/O.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Name`]: empty or too long.
-    /// * [`ErrorKind::Input`]: the period is not of 1 ms to 366 days.
+    /// * [`ErrorKind::Input`]: the period is not 1 ms to 366 days long.
     pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer> {
         let queue = self.queue("once", name.as_ref())?;
         if !(SHORTEST..=LONGEST).contains(&period) {
@@ -43,18 +43,18 @@ impl Coordinator {
 ///
 /// # What it promises
 ///
-/// After a claim nobody gets another one until its period is over, by the clock of whoever asks. A crash
-/// changes nothing: the period is spent, unless the claim was [given back](Claim::give_back). It is no
-/// lock: a job that takes longer than the period may run beside its successor. Where that would harm, take
-/// a lock as well, or check the claim's [token](Claim::token).
+/// After a claim nobody gets another one until its period is over by the wall clock of the process that asks.
+/// A crash does not change that: the period is used up, unless the claim was [given back](Claim::give_back).
+/// It is not a lock: a job that takes longer than the period may run at the same time as the next one. Where
+/// that does harm, take a lock as well, or check the claim's [token](Claim::token).
 ///
 /// # Clocks
 ///
-/// Periods are counted by the **wall clocks of the clients**, as a period may be longer than a host
-/// is up. So they have to be synchronised to a small part of the period: two claims may be closer to each
-/// other than a period by as much as two clocks differ. A clock that is behind claims late; one that is
-/// set back claims nothing until it has caught up. One that is far ahead makes everybody wait until then,
-/// unless its claim is given back. For those who cannot rely on wall clocks there is the
+/// Periods are counted by the **wall clocks of the clients**, because a period may be longer than the uptime
+/// of a host. The clocks have to be synchronised to within a small part of the period: two claims may be
+/// closer than a period by as much as two clocks differ. A host whose clock is behind claims late; one whose
+/// clock was set back claims nothing until the clock has caught up. A host whose clock is far ahead makes all
+/// others wait, unless it gives its claim back. If you cannot rely on wall clocks, use the
 /// [`RateLimiter`](crate::RateLimiter).
 ///
 /// # Examples
@@ -88,8 +88,8 @@ struct Last {
 }
 
 impl OncePer {
-    /// Makes periods begin at multiples of their length since 1970 UTC, like the hours of a cron table,
-    /// rather than with each claim.
+    /// Makes periods begin at multiples of their length since 1970 UTC, like the hours of a crontab, rather
+    /// than with each claim.
     #[must_use]
     pub fn aligned(mut self) -> Self {
         self.is_aligned = true;
@@ -101,21 +101,21 @@ impl OncePer {
         self.queue.name()
     }
 
-    /// Claims the job for this period; `None`: somebody has done so.
+    /// Claims the job for this period; `None` if it is claimed already.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: do not run
-    ///   the job. With [`Effect::Unknown`](crate::Effect::Unknown) the period may be spent.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: do not
+    ///   run the job. With [`Effect::Unknown`](crate::Effect::Unknown) the period may be used up.
     /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may spend the period.
+    /// If the future is dropped, the period may be used up.
     ///
     /// # Fairness
     ///
-    /// None: whoever asks first after the end of a period.
+    /// None: whoever asks first after the end of a period gets the next one.
     pub async fn try_claim(&self) -> Result<Option<Claim>> {
         let (period, is_aligned) = (self.period, self.is_aligned);
         let step = move |listing: &Listing| {
@@ -131,7 +131,7 @@ impl OncePer {
         Ok(claimed.map(|stored| Claim { queue: self.queue.clone(), stored }))
     }
 
-    /// How long it is until somebody can claim the job, by this machine's clock; zero: now.
+    /// How long it is until the job can be claimed, by this machine's clock; zero: now.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl OncePer {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn due(&self) -> Result<Duration> {
         let last = self.queue.named(Last::of(&self.queue.read("due").await?, "due"))?;
         let next = last.map_or(0, |last| last.next);
@@ -185,7 +185,7 @@ impl fmt::Debug for OncePer {
     }
 }
 
-/// The job is this process' for this period. Dropping it changes nothing.
+/// A claim: the job is this process' for this period. Dropping it does not give it back.
 #[must_use = "whoever claims a job has to do it, or to give it back"]
 pub struct Claim {
     queue: Queue,
@@ -193,12 +193,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The number of the claim, which rises with each: a fencing token.
+    /// The number of the claim, larger than that of every earlier claim: a fencing token.
     pub fn token(&self) -> FencingToken {
         self.stored.number
     }
 
-    /// When it was claimed; not before any claim before it.
+    /// When it was claimed; never earlier than the claims before it.
     pub fn at(&self) -> SystemTime {
         to_time(self.stored.at)
     }
@@ -208,9 +208,9 @@ impl Claim {
         to_time(self.stored.next)
     }
 
-    /// Gives it back, as the job was not done: from now on somebody can claim it.
+    /// Gives the claim back, because the job was not done: it can be claimed again from now on.
     ///
-    /// False: the period was over and somebody has claimed the next; that claim stands.
+    /// False: the period was over and somebody else has made the next claim, which stays valid.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Claim {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn give_back(self) -> Result<bool> {
         let mine = self.stored;
         let step = move |listing: &Listing| {

@@ -1,4 +1,4 @@
-//! Keys shared out among the members of a group, by a hash ring that follows the group.
+//! Keys distributed over the members of a group, by a hash ring that follows the group.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,11 +19,11 @@ struct Weighted {
 }
 
 impl Group {
-    /// Shares out keys among the members; `partitions` as in
-    /// [`HashRing::with_partitions`], the same in all processes: usually [`HashRing::PARTITIONS`].
+    /// A partitioner that distributes keys over the members of this group. `partitions` is that of
+    /// [`HashRing::with_partitions`]: usually [`HashRing::PARTITIONS`], and the same in all processes.
     ///
-    /// It follows the group from here on. A member's weight is the number `weight` of its capabilities, 0
-    /// to 1,000; 1 if it says nothing else.
+    /// It follows the group from now on. A member's weight is the number `weight` in its capabilities, 0 to
+    /// 1,000; 1 if there is none.
     ///
     /// # Errors
     ///
@@ -40,9 +40,9 @@ impl Group {
         Ok(Partitioner { member, followed: Mutex::new(Followed { watch, ring }) })
     }
 
-    /// Joins the group with this weight, creates it if need be, and shares out keys among the members.
+    /// Joins the group with this weight, creating the group if it does not exist, and makes a partitioner.
     ///
-    /// On return the ring has this member.
+    /// On return this member is on the ring.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Group {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the group again.
+    /// If the future is dropped, the member leaves the group again.
     ///
     /// # Examples
     ///
@@ -59,7 +59,7 @@ impl Group {
     /// let coordinator = coordination::Coordinator::connect("memory://").await?;
     /// let group = coordinator.group("pollers")?;
     /// let (membership, partitioner) = group.join_partitioned(1).await?;
-    /// // Nobody else is there.
+    /// // There is no other member.
     /// assert!(partitioner.is_mine("vol-7")?);
     /// # drop(membership); Ok(()) }
     /// ```
@@ -79,12 +79,12 @@ impl Group {
 
 /// Says which member of a group a key belongs to. Made by [`Group::partitioner`].
 ///
-/// Processes that see the same members place every key alike, and as Tooz does. Each question is answered by
-/// what this process knows at that moment, without I/O. Between a join or leave and word of it two
-/// processes may both think that a key is theirs, or neither: where that must not be, take a
-/// [lock](crate::Coordinator::lock) besides.
+/// Processes that see the same members place every key on the same ones, and as Tooz does. Each call goes by
+/// what this process knows at that moment, without I/O. Until all processes have heard of a join or leave,
+/// two of them may both think that a key is theirs, or neither may. Where that must not happen, take a
+/// [lock](crate::Coordinator::lock) as well.
 ///
-/// While the store is out of reach it goes by what was last known. It keeps the session open, as a
+/// While the store cannot be reached it goes by the last known members. It keeps the session open, as a
 /// [`Group`] does.
 pub struct Partitioner {
     /// Who asks.
@@ -98,8 +98,8 @@ struct Followed {
 }
 
 impl Partitioner {
-    /// The members that the key belongs to, the first one first: `replicas` of them, or all there are, but
-    /// none that is to be ignored.
+    /// The first `replicas` members that the key belongs to, in the order of the ring, without those in
+    /// `ignore`; fewer, if there are not as many.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Partitioner {
         Ok(members.into_iter().map(str::to_owned).collect())
     }
 
-    /// Whether the key belongs to this member. Nothing belongs to somebody who is not there.
+    /// Whether the key belongs to this member. No key belongs to somebody who is not a member.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Partitioner {
         Ok(self.current()?.ring.clone())
     }
 
-    /// Waits until the members are others, or weigh otherwise, than the last answer went by.
+    /// Waits until the members or their weights differ from those that the last call went by.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Partitioner {
     ///
     /// # Cancel safety
     ///
-    /// No change is lost when the future is dropped.
+    /// Dropping the future loses no change.
     pub async fn changed(&mut self) -> Result<()> {
         let followed = self.followed.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {

@@ -133,7 +133,7 @@ impl Place {
 
     /// Gives it up and tells whether the store confirmed; of several calls the first one counts.
     ///
-    /// Dropping the future leaves the release going on in the background.
+    /// If the future is dropped, the release goes on in the background.
     pub(crate) async fn give_up(&self) -> Result<()> {
         if let Some(reason) = self.lost() {
             return Err(Error::lost("release", reason));

@@ -93,7 +93,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub(crate) async fn modify<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -142,7 +142,8 @@ impl Queue {
 
     /// Waits until `find` finds something in the queue, and answers it: it was so during the call.
     ///
-    /// `None` waits for ever, also through an outage of the store; zero looks once.
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// reads once.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub(crate) async fn until<T>(
         &self,
         operation: &'static str,

@@ -1,4 +1,4 @@
-//! The rate limiter: so many permits in every window of time, whoever asks.
+//! The rate limiter: at most N permits in every window of time, for all processes together.
 //!
 //! What was given is the queue's value: the slots of the last permits. Whoever wants permits reads it,
 //! finds the first slot that keeps the rules, and writes it back with that slot in it, unless somebody
@@ -34,12 +34,12 @@ const LONGEST_TRY: Duration = Duration::from_secs(5);
 impl Coordinator {
     /// The rate limiter of this name: at most `permits` in every window of the length `per`. No I/O.
     ///
-    /// Its first user stores these settings with it; see [`RateLimiter`].
+    /// These settings are stored on first use; see [`RateLimiter`].
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Name`]: empty or too long.
-    /// * [`ErrorKind::Input`]: `permits` is zero, or `per` is not of 1 ms to 24 h.
+    /// * [`ErrorKind::Input`]: `permits` is zero, or `per` is not 1 ms to 24 h.
     pub fn rate_limiter(
         &self,
         name: impl AsRef<str>,
@@ -52,37 +52,38 @@ impl Coordinator {
     }
 }
 
-/// Gives permits, at most so many in every window of time, to all processes together. Made by
+/// Gives at most `permits` permits in every window of time, to all processes together. Made by
 /// [`Coordinator::rate_limiter`], without I/O; cheap to clone.
 ///
 /// # What it promises
 ///
-/// Each permit has a [slot](RatePermit::slot), a time on the limiter's clock, and is not returned before it.
-/// For every permit, the one that comes `permits` after it has a slot that is later by `per` at least. So
-/// **no interval `[t, t + per)` contains more than `permits` of them**, wherever it begins, whoever asked,
-/// through crashes and restarts. It is no token bucket, which lets through twice as many at an edge.
+/// Each permit has a [slot](RatePermit::slot), a time on the limiter's clock, and is not returned before its
+/// slot. The permit that comes `permits` after another one has a slot later by at least `per`. So **no
+/// interval `[t, t + per)` contains more than `permits` of them**, wherever it begins, whoever asked, across
+/// crashes and restarts. It is not a token bucket, which may let twice as many through within a window.
 ///
-/// When permits are *used* is up to their holders: one that dawdles may use its permit together with
-/// later ones. With a [`margin`](Self::margin), and holders that discard a permit that is no longer
-/// [`usable`](RatePermit::usable), the promise holds for the resource too.
+/// When a permit is *used* is up to its holder: a slow holder may use its permit together with later ones. If
+/// the limiter has a [`margin`](Self::margin), and holders discard permits that are no longer
+/// [`usable`](RatePermit::usable), the promise also holds for the resource.
 ///
 /// # Settings
 ///
-/// The first call stores the settings under the limiter's name. A limiter with others then gets
-/// [`ErrorKind::Mismatch`], until [`reconfigure`](Self::reconfigure) replaces them.
+/// The first call stores the settings under the limiter's name. From then on, a limiter with other settings
+/// gets [`ErrorKind::Mismatch`], until [`reconfigure`](Self::reconfigure) replaces the stored ones.
 ///
 /// # Clocks
 ///
-/// No synchronised clocks are needed, and wall clocks are not looked at. Where the store has a clock of its
-/// own that all its clients can read, within a process or a host, slots are times of it. After a reboot of the host that
-/// clock starts anew; then the limiter behaves as if all permits had been taken when that was first seen.
+/// No synchronised clocks are needed, and wall clocks are not used. If the store has a clock that all its
+/// clients can read, as within a process or a host, slots are times on that clock. After a reboot of the host
+/// that clock starts again; then the limiter behaves as if all permits had been taken at the moment when that
+/// was first seen.
 ///
-/// Elsewhere each process counts how much time has passed, by its own clock, since it has seen that a
-/// permit was given. So permits come later, by the time that word of them takes from process to process and
-/// by half a percent for clocks that run at different rates; never earlier. And a process that has just
-/// started may have to wait for up to a window when all permits were taken before, however long ago that was.
-/// From its first call on a limiter follows the store's changes, as long as it or a clone of it lives: keep
-/// it rather than making one for each call.
+/// Otherwise each process measures by its own clock how much time has passed since it saw that a permit was
+/// given. So permits may come later, by the time that this news takes from process to process and by half a
+/// percent for clocks that run at different rates, but never earlier. And a process that has just started may
+/// have to wait for up to a window if all permits had been taken, however long ago that was. From its first
+/// call on, a limiter follows the changes at the store as long as it or a clone of it lives: keep it, rather
+/// than making one for each call.
 ///
 /// # Examples
 ///
@@ -136,7 +137,7 @@ impl Look {
 }
 
 impl RateLimiter {
-    /// Adds a limit: at most `permits` in every window of the length `per`, too.
+    /// Adds another limit: also at most `permits` in every window of the length `per`.
     ///
     /// A permit is given only if all limits allow it, and it counts for all of them, in one step.
     ///
@@ -148,7 +149,7 @@ impl RateLimiter {
         Ok(self)
     }
 
-    /// Leaves each permit this long to be used: every window is longer by it.
+    /// Gives holders this long to use a permit: every window becomes longer by it. At most 24 h.
     ///
     /// # Errors
     ///
@@ -158,10 +159,10 @@ impl RateLimiter {
         Ok(self)
     }
 
-    /// Gives one permit at a time, at even distances: `per / permits` at least between two of them.
+    /// Gives one permit at a time, at even distances: at least `per / permits` between two of them.
     ///
-    /// What is stored then is one slot; without this it is one for each permit of a window, and a limit has
-    /// 10,000 permits at most.
+    /// Then only one slot is stored. Without this, a slot is stored for each permit of a window, and a limit
+    /// has at most 10,000 permits.
     #[must_use]
     pub fn paced(mut self) -> Self {
         self.rules.pace();
@@ -173,22 +174,22 @@ impl RateLimiter {
         self.queue.name()
     }
 
-    /// Takes so many permits now, or says when to ask again.
+    /// Takes this many permits now, all or none, or says when to ask again.
     ///
-    /// All of them or none. What others have reserved for later by [`acquire`](Self::acquire) is theirs: it
-    /// is not overtaken. It waits for the store's answer for the shorter of the lease and 5 s.
+    /// It does not overtake permits that others have reserved for later by [`acquire`](Self::acquire). It
+    /// waits for the store's answer for at most the shorter of the lease and 5 s.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Input`]: never so many at once; the message says how many.
-    /// * [`ErrorKind::Mismatch`]: the limiter is in use with other settings.
-    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: no permit.
-    ///   With [`Effect::Unknown`] the permits may be spent.
+    /// * [`ErrorKind::Input`]: the limits never allow this many at once; the message says how many they do.
+    /// * [`ErrorKind::Mismatch`]: the limiter is stored with other settings.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer: no
+    ///   permit. With [`Effect::Unknown`] the permits may be used up.
     /// * [`ErrorKind::Closed`]: the coordinator was stopped, or this is a forked child.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may spend the permits.
+    /// If the future is dropped, the permits may be used up.
     pub async fn try_acquire(&self, permits: u32) -> Result<Attempt> {
         let look = self.look(permits, Some(Duration::ZERO)).await?;
         Ok(match look.slot {
@@ -197,27 +198,29 @@ impl RateLimiter {
         })
     }
 
-    /// Reserves the first slot at which so many permits can be had, and waits for it.
+    /// Reserves the first slot at which this many permits are available, and waits for it.
     ///
     /// `timeout` bounds the whole call; zero means now or not at all, `None` waits as long as it takes. If
-    /// the wait would be longer, the call fails at once and takes nothing. Permits that are returned
-    /// count from their slot on, whether they are used or not: there is no giving back.
+    /// the wait would be longer, the call fails at once and takes nothing. Permits count from their slot on,
+    /// whether they are used or not: they cannot be returned.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Timeout`]: the wait would be longer; [`retry_after`](Error::retry_after) tells how long.
-    /// * Those of [`try_acquire`](Self::try_acquire). When the store does not answer within `timeout` (100 ms,
-    ///   if that is longer) it is [`ErrorKind::Unavailable`]. It does not wait for the end of an outage.
+    /// * [`ErrorKind::Timeout`]: the wait would be longer; [`retry_after`](Error::retry_after) says how long.
+    /// * Those of [`try_acquire`](Self::try_acquire). If the store does not answer within `timeout`, or
+    ///   within 100 ms if that is longer, it is [`ErrorKind::Unavailable`]. It does not wait for the end of
+    ///   an outage.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future spends the permits. They cannot be given back, as what had been forgotten
-    /// for them would be needed again.
+    /// If the future is dropped, the permits are used up. They cannot be returned, because older slots, which
+    /// were forgotten when they were reserved, would be needed again.
     ///
     /// # Fairness
     ///
-    /// First come, first served, by the order in which calls have their slots stored: nobody overtakes who has one.
-    /// Calls that ask at the same moment get theirs in any order; those by one limiter and its clones in turn.
+    /// First come, first served, in the order in which slots are stored: a call that has its slot is not
+    /// overtaken. Calls at the same moment get their slots in any order; those of one limiter and its clones
+    /// get them in turn.
     pub async fn acquire(&self, permits: u32, timeout: Option<Duration>) -> Result<RatePermit> {
         let look = self.look(permits, timeout).await?;
         match look.slot {
@@ -235,11 +238,11 @@ impl RateLimiter {
         }
     }
 
-    /// Stores these settings in the place of those that are stored.
+    /// Replaces the stored settings by those of this limiter.
     ///
-    /// The permits that were given count on. Where the new settings ask for more of them than are remembered,
-    /// the forgotten ones count as if they were as young as the oldest that is remembered: fewer permits
-    /// for a window, never more.
+    /// Permits that were given before still count. If the new limits need more past permits than are
+    /// remembered, the forgotten ones count as if they were as recent as the oldest remembered one: for a
+    /// window that gives fewer permits, never more.
     ///
     /// # Errors
     ///
@@ -247,7 +250,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on.
+    /// If the future is dropped, the call goes on in the background.
     pub async fn reconfigure(&self) -> Result<()> {
         self.input("reconfigure", self.rules.check())?;
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
@@ -263,7 +266,7 @@ impl RateLimiter {
         self.queue.modify("reconfigure", step).await
     }
 
-    /// Looks for the first slot and takes it, unless the wait is too long.
+    /// Finds the first slot and takes it, unless the wait is too long.
     async fn look(&self, permits: u32, timeout: Option<Duration>) -> Result<Look> {
         self.input("acquire", self.rules.check_permits(permits))?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

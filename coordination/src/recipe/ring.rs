@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use md5::{Digest, Md5};
 
-/// A consistent-hash ring: places keys on nodes, such that few keys move when a node comes or goes.
+/// A consistent-hash ring: it places keys on nodes so that few keys move when a node is added or removed.
 ///
-/// It gives exactly the placement of Tooz's `HashRing`, so that services written with either agree. A
-/// node stands on the ring `partitions × weight` times; a key belongs to the node that follows
-/// it, and its replicas to the different nodes after that. Which nodes there are decides the
-/// placement, not the order in which they came.
+/// It places keys exactly as Tooz's `HashRing` does, so that services written with either agree. A node has
+/// `partitions × weight` points on the ring. A key belongs to the node at the next point, and its replicas to
+/// the next different nodes after that. The placement depends on the nodes, not on the order in which they
+/// were added.
 ///
-/// Keys that somebody else chooses can be made to meet on one node: MD5 is Tooz's choice, and no defence.
+/// It uses MD5, like Tooz, and so does not resist somebody who chooses keys that all fall on one node.
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ pub struct HashRing {
 }
 
 impl HashRing {
-    /// How often a node of weight 1 stands on the ring, unless told otherwise.
+    /// The number of points of a node of weight 1, unless given.
     pub const PARTITIONS: u32 = 32;
 
     /// A ring of these nodes, each of weight 1.
@@ -47,12 +47,12 @@ impl HashRing {
         ring
     }
 
-    /// An empty ring on which a node stands `partitions` times for each unit of its weight.
+    /// An empty ring on which a node has `partitions` points for each unit of its weight.
     pub fn with_partitions(partitions: u32) -> Self {
         Self { partitions, weights: BTreeMap::new(), points: Vec::new() }
     }
 
-    /// Adds the node, or gives it another weight. One of weight 0 gets no keys.
+    /// Adds the node, or changes its weight. A node of weight 0 gets no keys.
     pub fn add(&mut self, node: impl Into<Arc<str>>, weight: u32) {
         self.place(node.into(), weight);
         self.points.sort_unstable();
@@ -86,8 +86,8 @@ impl HashRing {
         self.from(key.as_ref()).next().map(|node| &**node)
     }
 
-    /// The first `replicas` different nodes from the key on that are not to be ignored; all, if there are
-    /// fewer. The first is [`node`](Self::node), unless that is ignored.
+    /// The first `replicas` different nodes from the key on, without those in `ignore`; fewer, if there are
+    /// not as many. The first is [`node`](Self::node), unless that is ignored.
     pub fn nodes(&self, key: impl AsRef<[u8]>, replicas: usize, ignore: &[&str]) -> Vec<&str> {
         let candidates = self
             .weights
@@ -111,12 +111,12 @@ impl HashRing {
         self.weights.contains_key(node)
     }
 
-    /// The node's weight; `None`: it is not on the ring.
+    /// The node's weight; `None` if it is not on the ring.
     pub fn weight(&self, node: &str) -> Option<u32> {
         self.weights.get(node).copied()
     }
 
-    /// How often a node of weight 1 stands on the ring.
+    /// The number of points of a node of weight 1.
     pub fn partitions(&self) -> u32 {
         self.partitions
     }
@@ -126,12 +126,12 @@ impl HashRing {
         self.weights.iter().map(|(node, weight)| (&**node, *weight))
     }
 
-    /// How many points the ring has.
+    /// The number of points on the ring.
     pub fn len(&self) -> usize {
         self.points.len()
     }
 
-    /// Whether it has none.
+    /// Whether the ring has no points.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
@@ -172,7 +172,7 @@ fn number(hash: Md5) -> u128 {
     u128::from_be_bytes(hash.finalize().into())
 }
 
-/// There is no such node on the ring.
+/// The node of this name is not on the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownNode(pub String);
 

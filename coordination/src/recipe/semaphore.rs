@@ -1,4 +1,4 @@
-//! The semaphore: so many permits, each with a slot of its own, in the order of asking.
+//! The semaphore: a number of permits, each with a slot of its own, in order of arrival.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,11 +19,12 @@ use crate::backend::{Entry, Listing, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
 
-/// A number of permits that the processes share. Made by [`Coordinator::semaphore`]; cheap to clone.
+/// A number of permits that all processes share. Made by [`Coordinator::semaphore`], without I/O; cheap to
+/// clone.
 ///
-/// Never more permits are held than there are (contract P1). How many there are is stored with the first
-/// use; who asks for another number gets an error, so that two versions of a program cannot disagree in
-/// silence.
+/// Never more permits are held than there are (P1 of `docs/guarantees.md`). Their number is stored on first
+/// use. Asking for a different number is an error, so that two versions of a program cannot disagree
+/// unnoticed.
 ///
 /// # Examples
 ///
@@ -57,12 +58,12 @@ impl fmt::Display for Limit {
 }
 
 impl Coordinator {
-    /// The semaphore of this name, with so many permits: 1 to 10,000. No I/O.
+    /// The semaphore of this name with this number of permits, 1 to 10,000. No I/O.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
-    /// * [`ErrorKind::Input`](crate::ErrorKind::Input): no permits, or too many.
+    /// * [`ErrorKind::Input`](crate::ErrorKind::Input): `permits` is not 1 to 10,000.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore> {
         let queue = self.queue("semaphore", name.as_ref())?;
         let permits = queue.named(slots::check("the number of permits", permits, MAX_SLOTS))?;
@@ -76,7 +77,7 @@ impl Semaphore {
         self.queue.name()
     }
 
-    /// How many permits this handle takes the semaphore to have.
+    /// The number of permits that this handle expects the semaphore to have.
     pub fn permits(&self) -> u32 {
         self.limit.permits
     }
@@ -84,7 +85,7 @@ impl Semaphore {
     /// Waits for one permit.
     ///
     /// `timeout` is as for [`Lock::acquire`](crate::Lock::acquire): it bounds the whole call, `None` waits
-    /// for ever, zero asks once.
+    /// for ever, zero fails fast.
     ///
     /// # Errors
     ///
@@ -93,11 +94,12 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind; a permit granted meanwhile is given back.
+    /// Dropping the future at any point leaves nothing behind: if a permit is granted after that, it is
+    /// released at once.
     ///
     /// # Fairness
     ///
-    /// First come, first served. Who waits for many permits is not overtaken by those who want few.
+    /// First come, first served. A contender for many permits is not overtaken by contenders for few.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Permit> {
         self.acquire_many(1, timeout).await
     }
@@ -116,7 +118,7 @@ impl Semaphore {
         self.permit(self.queue.acquire_within(&request, timeout).await?)
     }
 
-    /// Takes one permit if there is one and nobody waits for it; `None` otherwise.
+    /// Acquires one permit if one is free and nobody waits; returns `None` otherwise.
     ///
     /// # Errors
     ///
@@ -129,7 +131,7 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Takes `count` permits if there are as many and nobody waits for one; `None` otherwise.
+    /// Acquires `count` permits if as many are free and nobody waits; returns `None` otherwise.
     ///
     /// # Errors
     ///
@@ -143,15 +145,17 @@ impl Semaphore {
         grant.map(|grant| self.permit(grant)).transpose()
     }
 
-    /// Makes it have another number of permits, for all: this handle, those who wait, and whoever asks for
-    /// that number from now on. Others get [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
+    /// Changes the number of permits for all: for this handle, for those who wait, and for whoever asks for
+    /// the new number from now on. Whoever asks for another number gets
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
     ///
-    /// More permits serve those who wait at once. With fewer, nobody loses one: new ones are granted when
-    /// fewer than that are held.
+    /// When the number grows, waiters are served at once. When it shrinks nobody loses a permit: new ones are
+    /// granted only when fewer are held than the new number.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input), and those of a store that refuses or does not answer.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): the number is out of range. And those of a store that
+    /// refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -164,7 +168,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Who holds permits and who waits, in order.
+    /// The holders of permits and those who wait, in order.
     ///
     /// # Errors
     ///
@@ -172,7 +176,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn holders(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 0).await
     }
@@ -226,10 +230,10 @@ impl Judge for Fifo {
     }
 }
 
-/// Holds permits of a semaphore; gives them back when dropped.
+/// Holds permits of a semaphore; releases them when dropped.
 ///
-/// The token is larger than every one before **of the same slot**. A resource that checks tokens
-/// has to do it per slot: those of different slots are held at the same time, in any order.
+/// The token is larger than every earlier token **of the same slot**. A resource that checks tokens must do
+/// so per slot: the tokens of different slots are valid at the same time, in any order.
 #[must_use = "the permits are given back when the guard is dropped"]
 #[derive(Debug)]
 pub struct Permit {
@@ -240,12 +244,12 @@ pub struct Permit {
 guard!(Permit, "the permits");
 
 impl Permit {
-    /// The slots held, as many as permits: numbers from 0, which nobody else has meanwhile.
+    /// The slots held, one for each permit: numbers from 0, which nobody else has at the same time.
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
 
-    /// The first slot, for who asked for one permit.
+    /// The first slot: the only one, if one permit was asked for.
     pub fn slot(&self) -> u32 {
         self.slots.first().copied().unwrap_or_default()
     }

@@ -98,21 +98,22 @@ pub(super) async fn set_limits(
     queue.modify("resize", move |_| Ok(Change::Write(Some(Arc::clone(&data)), ()))).await
 }
 
-/// Somebody who has slots or waits for them.
+/// A holder of slots, or somebody who waits for them, as listed by
+/// [`Semaphore::holders`](crate::Semaphore::holders) and [`Limiter::inspect`](crate::Limiter::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occupant {
     /// Its member id.
     pub member: String,
-    /// When it asked, by its own wall clock: for people to read, not to compare.
+    /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,
-    /// The token it has, or will have.
+    /// The token that it has, or will have.
     pub token: FencingToken,
     /// How many slots it asked for.
     pub wants: u32,
     /// The slots it has; empty while it waits.
     pub slots: Vec<u32>,
-    /// Whether it stands by, where that is limited.
+    /// Whether it is on standby at a limiter.
     pub standby: bool,
 }
 

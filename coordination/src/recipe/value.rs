@@ -1,4 +1,4 @@
-//! Shared values: compare-and-set by version, counters, and word of every change.
+//! Shared values: compare-and-set by version, counters, and watches.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,8 +17,8 @@ use crate::session::{Views, Written};
 impl Coordinator {
     /// The shared value of this name, with the coordinator's prefix before it. No I/O.
     ///
-    /// Names are as for [`lock`](Self::lock). All who use a name use the same type, or types that read each
-    /// other's JSON.
+    /// Names are as for [`lock`](Self::lock). All users of a name must use the same type, or types that can
+    /// read each other's JSON.
     ///
     /// # Errors
     ///
@@ -32,8 +32,7 @@ impl Coordinator {
 
     /// The counter of this name, with the coordinator's prefix before it. No I/O.
     ///
-    /// It is zero before anybody has added to it. A counter and a value of one name have nothing to do with
-    /// each other.
+    /// It is zero until somebody adds to it. A counter and a value of the same name are different things.
     ///
     /// # Errors
     ///
@@ -43,7 +42,7 @@ impl Coordinator {
     }
 }
 
-/// What a value's writes are ordered by: each has a larger one than all before it, deleted values included.
+/// The order of a value's writes: each write has a larger version than all before it, also across deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(u64);
@@ -58,9 +57,9 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versioned<T> {
-    /// Of the write.
+    /// The version of the write.
     pub version: Version,
-    /// What was written.
+    /// The value that was written.
     pub value: T,
 }
 
@@ -71,15 +70,15 @@ impl<T: DeserializeOwned> Versioned<T> {
     }
 }
 
-/// A value that all members share. Made by [`Coordinator::value`], without I/O; cheap to clone.
+/// A value that all processes share. Made by [`Coordinator::value`], without I/O; cheap to clone.
 ///
-/// It belongs to nobody: it stays when the session that wrote it ends, until it is deleted.
+/// It belongs to nobody: it stays until it is deleted, also when the session that wrote it ends.
 ///
 /// # A call whose answer was lost
 ///
-/// The library asks again, and mostly learns what became of it. Where it cannot, the call fails with
-/// [`Effect::Unknown`](crate::Effect::Unknown): it was carried out once or not at all. [`read`](Self::read)
-/// before it is repeated.
+/// The library repeats the request under the same id, and mostly learns what became of it. If it cannot, the
+/// call fails with [`Effect::Unknown`](crate::Effect::Unknown): the write was carried out once, or not at
+/// all, or is still in flight. [`read`](Self::read) the value before you repeat the call.
 ///
 /// # Examples
 ///
@@ -89,7 +88,7 @@ impl<T: DeserializeOwned> Versioned<T> {
 /// let limit = coordinator.value::<u32>("upload-limit")?;
 /// let first = limit.set(&100).await?;
 ///
-/// // Of several writers who know one version, one is faster.
+/// // Of several writers that replace the same version, one succeeds.
 /// assert!(limit.compare_and_set(Some(first), &200).await?.is_some());
 /// assert!(limit.compare_and_set(Some(first), &300).await?.is_none());
 /// assert_eq!(limit.read().await?.expect("it was set").value, 200);
@@ -106,9 +105,9 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         self.queue.name()
     }
 
-    /// The value as it is; `None`: there is none.
+    /// Reads the value; `None` if there is none.
     ///
-    /// At least as new as every write that was confirmed before the call, whoever wrote.
+    /// It is at least as new as every write that was confirmed before the call, whoever wrote it.
     ///
     /// # Errors
     ///
@@ -117,31 +116,31 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn read(&self) -> Result<Option<Versioned<T>>> {
         self.read_for("read").await
     }
 
-    /// Makes this the value, whatever it was, and answers its version.
+    /// Writes the value, whatever it was before, and returns its version.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Value`]: it cannot be written as JSON, or has more than 256 KiB.
     /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer; with
-    ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been written, or may be yet.
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been written, or may still be.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on, and may take effect after a later one.
+    /// If the future is dropped, the call goes on in the background, and may take effect after a later call.
     pub async fn set(&self, value: &T) -> Result<Version> {
         let data = self.data("set", value)?;
         let step = move |_: &_| Ok(Change::Write(Some(Data::clone(&data)), ()));
         Ok(Version(self.queue.modify_versioned("set", step).await?.1.unwrap_or_default()))
     }
 
-    /// Makes this the value if its version is `expected`; `None` there: if there is no value.
+    /// Writes the value if its present version is `expected`; with `None`, if there is no value.
     ///
-    /// Answers the new version; `None`: somebody was faster, and nothing was done.
+    /// Returns the new version; `None` if the version was another one: then nothing was written.
     ///
     /// # Errors
     ///
@@ -149,7 +148,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on; it is carried out once or not at all.
+    /// If the future is dropped, the call goes on in the background: it is carried out once or not at all.
     pub async fn compare_and_set(
         &self,
         expected: Option<Version>,
@@ -159,7 +158,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         self.write("compare and set", expected, Some(data)).await
     }
 
-    /// Deletes the value; whether there was one.
+    /// Deletes the value. Returns whether there was one.
     ///
     /// # Errors
     ///
@@ -176,7 +175,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         self.queue.modify("delete", step).await
     }
 
-    /// Deletes the value if it has this version; whether it had.
+    /// Deletes the value if it has this version. Returns whether it had.
     ///
     /// # Errors
     ///
@@ -189,10 +188,10 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         Ok(self.write("compare and delete", Some(expected), None).await?.is_some())
     }
 
-    /// Makes of the value what `change` says, and answers what it made.
+    /// Replaces the value by what `change` makes of it, and returns the new value.
     ///
-    /// Reads, and writes if nobody did so in between; else it begins anew. `change` is called once each time,
-    /// and only the outcome of its last call is written.
+    /// It reads the value and writes the result. If somebody else wrote in between, it begins again. `change`
+    /// is called once in each round, and only the result of its last call is written.
     ///
     /// # Errors
     ///
@@ -200,11 +199,11 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     ///
     /// # Cancel safety
     ///
-    /// The outcome of a call of `change` is written or not.
+    /// If the future is dropped, the result of the last call of `change` is written or not.
     ///
     /// # Fairness
     ///
-    /// None: one of those who contend is served each time, whoever is first.
+    /// None: of several callers that contend, any may succeed first.
     ///
     /// # Examples
     ///
@@ -238,9 +237,9 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         }
     }
 
-    /// Follows the value; the first [`next`](ValueWatch::next) tells what it is.
+    /// Follows the value; the first [`next`](ValueWatch::next) returns the present one.
     ///
-    /// All in this process who follow one value share what is read of it.
+    /// All watches of one value in this process share one read for each change.
     ///
     /// # Examples
     ///
@@ -298,9 +297,9 @@ impl<T> fmt::Debug for SharedValue<T> {
     }
 }
 
-/// Follows a value, as [`SharedValue::watch`] gives it.
+/// Follows a value; returned by [`SharedValue::watch`].
 ///
-/// While it lives, the coordinator's session stays open, unless it is stopped.
+/// As long as it lives, it keeps the coordinator's session open, unless that is stopped.
 pub struct ValueWatch<T> {
     queue: Queue,
     views: Views,
@@ -309,21 +308,22 @@ pub struct ValueWatch<T> {
 }
 
 impl<T: DeserializeOwned> ValueWatch<T> {
-    /// The value: at first as this process knows it, then after every change. `None`: there is none.
+    /// Returns the value: the first call as this process knows it, later calls after a change. `None`: there
+    /// is no value.
     ///
-    /// What is told may be older than the answer to [`SharedValue::read`] by the time that word of a change takes.
-    /// Versions rise. Values may be left out when they follow each other quickly, or when the store was
-    /// out of reach; the last is always told. While the store is out of reach nothing is told at all:
-    /// [`Coordinator::state`] tells of that.
+    /// What it returns may lag behind [`SharedValue::read`] by the time that a notification takes. Versions
+    /// rise. When values follow each other quickly, or the store could not be reached, some may be skipped;
+    /// the last one is always returned. While the store cannot be reached nothing is returned:
+    /// [`Coordinator::state`] reports that.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Corrupt`]: what was written last is of another type. The next call waits for the next value.
+    /// * [`ErrorKind::Corrupt`]: the last value is of another type. The next call waits for the next value.
     /// * [`ErrorKind::Closed`]: the coordinator was stopped. Final.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is left out for a future that was dropped.
+    /// Dropping the future skips nothing.
     pub async fn next(&mut self) -> Result<Option<Versioned<T>>> {
         loop {
             let view = self.queue.named(self.views.next().await)?;
@@ -366,7 +366,7 @@ impl Told {
     }
 }
 
-/// A number that members add to. Made by [`Coordinator::counter`], without I/O; cheap to clone.
+/// A number that processes add to. Made by [`Coordinator::counter`], without I/O; cheap to clone.
 ///
 /// It belongs to nobody, and stays when all sessions have ended.
 ///
@@ -392,25 +392,26 @@ impl Counter {
         self.queue.name()
     }
 
-    /// Adds to it, and answers what it is then: of several who add something, each gets another answer.
+    /// Adds `amount`, which may be negative, and returns the sum that includes it. So all who count upwards
+    /// get different numbers.
     ///
-    /// An addition that was confirmed is neither lost nor doubled.
+    /// No confirmed addition is lost or counted twice.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Value`]: the sum is no 64-bit number; nothing was added.
-    /// * [`ErrorKind::Corrupt`]: what the store has there is no number.
+    /// * [`ErrorKind::Value`]: the sum does not fit into an `i64`; nothing was added.
+    /// * [`ErrorKind::Corrupt`]: what is stored under this name is not a number.
     /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. With
-    ///   [`Effect::Unknown`](crate::Effect::Unknown) it was added once or not at all, or will be yet: whoever adds
-    ///   again then may count twice.
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) it was added once, or not at all, or may still be: a
+    ///   caller that adds again may count twice.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on: it is added once or not at all.
+    /// If the future is dropped, the call goes on in the background: `amount` is added once or not at all.
     ///
     /// # Fairness
     ///
-    /// None: one of those who contend is served each time, whoever is first.
+    /// None: of several callers that contend, any may succeed first.
     pub async fn add(&self, amount: i64) -> Result<i64> {
         let step = move |listing: &Listing| {
             let present = number("add", listing.value.as_ref())?;
@@ -423,7 +424,7 @@ impl Counter {
         self.queue.modify("add", step).await
     }
 
-    /// What it is: at least as new as every addition that was confirmed before the call.
+    /// Reads the number. It includes every addition that was confirmed before the call.
     ///
     /// # Errors
     ///
@@ -431,7 +432,7 @@ impl Counter {
     ///
     /// # Cancel safety
     ///
-    /// Only reads.
+    /// Dropping the future has no effect: it only reads.
     pub async fn read(&self) -> Result<i64> {
         self.queue.named(number("read", self.queue.read("read").await?.value.as_ref()))
     }

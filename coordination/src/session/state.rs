@@ -1,4 +1,4 @@
-//! The states of a coordinator, told to every subscriber in order.
+//! The states of a coordinator, reported to every subscriber in order.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,21 +6,22 @@ use tokio::sync::mpsc;
 
 use crate::error::LossReason;
 
-/// How the coordinator stands with its store.
+/// The state of a coordinator's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
     /// The session is alive and its last heartbeat was confirmed.
     Connected,
-    /// A heartbeat failed or is overdue. Guards stay valid until their deadline.
+    /// A heartbeat failed or is overdue. Guards stay valid until the deadline.
     Suspended,
-    /// The session is over, and every lock with it. A new one is being opened.
+    /// The session was lost, and every lock with it. A new session is being opened.
     Lost(LossReason),
     /// The coordinator was stopped or dropped; this is the last state.
     Closed,
 }
 
-/// Follows the [`State`] of a coordinator: every change, in order, none left out.
+/// Follows the [`State`] of a coordinator: reports every change, in order. Made by
+/// [`Coordinator::state`](crate::Coordinator::state).
 ///
 /// # Examples
 ///
@@ -43,13 +44,13 @@ pub struct StateWatch {
 }
 
 impl StateWatch {
-    /// The state after the last change that [`changed`](Self::changed) told; at first, the state at
-    /// the time of subscribing.
+    /// The state after the last change that [`changed`](Self::changed) returned; at first, the state at the
+    /// time of subscribing.
     pub fn current(&self) -> State {
         self.current
     }
 
-    /// Waits for the next change; `None` after [`State::Closed`].
+    /// Waits for the next change and returns the new state; `None` after [`State::Closed`].
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Members, and what they say of themselves.
+//! Members and their capabilities.
 
 use std::collections::{BTreeMap, HashSet, btree_map};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::token::FencingToken;
 pub struct Member {
     /// Its member id: unique in the group.
     pub id: Arc<str>,
-    /// Rises with every join: a member that left and came back has a larger one.
+    /// Larger than that of every earlier join: a member that left and came back has a larger one.
     pub incarnation: FencingToken,
-    /// When it joined, by its own wall clock: for people to read, not to compare.
+    /// When it joined, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,
-    /// What it said of itself.
+    /// What it says about itself.
     pub capabilities: Capabilities,
 }
 
@@ -36,12 +36,12 @@ impl Member {
     }
 }
 
-/// What a member says of itself: JSON, read whole or not at all.
+/// What a member says about itself: JSON, always read as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities(Data);
 
 impl Capabilities {
-    /// The text as it was stored. Another program may have stored it: it need not be JSON.
+    /// The text as stored. If another program stored it, it need not be JSON.
     pub fn as_json(&self) -> &str {
         &self.0
     }
@@ -50,7 +50,7 @@ impl Capabilities {
     ///
     /// # Errors
     ///
-    /// [`Corrupt`](crate::ErrorKind::Corrupt): it is no `T`.
+    /// [`Corrupt`](crate::ErrorKind::Corrupt): the value is not a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         from_data("parse", &self.0)
     }
@@ -94,7 +94,7 @@ impl Members {
         self.0.values()
     }
 
-    /// How many they are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -104,7 +104,7 @@ impl Members {
         self.0.is_empty()
     }
 
-    /// What they are after this event.
+    /// Applies an event, so that these are the members after it.
     pub fn apply(&mut self, event: &GroupEvent) {
         match event {
             GroupEvent::Joined(member) | GroupEvent::Updated(member) => {

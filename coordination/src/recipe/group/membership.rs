@@ -12,14 +12,14 @@ use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
 use crate::recipe::grant::Grant;
 use crate::token::FencingToken;
 
-/// A place in a group; leaves it when dropped.
+/// Membership in a group; leaves the group when dropped.
 ///
-/// It dereferences to [`Grant`]: [`is_held`](Grant::is_held), [`lost`](Grant::lost) and the rest tell whether
-/// the member is still in. When it is lost it stays lost: join again, or let
+/// It dereferences to [`Grant`]: [`is_held`](Grant::is_held), [`lost`](Grant::lost) and the other methods say
+/// whether the member is still in the group. When it is lost it stays lost: join again, or let
 /// [`rejoining`](Self::rejoining) do that. It keeps the session open, as a [`Group`] does.
 ///
-/// Dropping it never blocks: leaving goes on in the background, and if it cannot be sent, the member goes
-/// with the session.
+/// Dropping it never blocks. Leaving goes on in the background; if it cannot be sent, the member is gone when
+/// the session ends.
 #[must_use = "dropping it leaves the group"]
 pub struct Membership {
     // Before the group, which may be what keeps the session open.
@@ -44,17 +44,20 @@ impl Membership {
         &self.member
     }
 
-    /// The number of this incarnation: larger than that of every join of this group before.
+    /// The number of this incarnation: larger than that of every earlier join to this group.
     pub fn incarnation(&self) -> FencingToken {
         self.grant.token()
     }
 
-    /// Says something else of oneself. Readers see the old or the new, whole; the incarnation stays.
+    /// Replaces the member's capabilities. Readers see either the old or the new ones, whole. The incarnation
+    /// stays the same.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Value`](crate::ErrorKind::Value): the capabilities are no JSON, or too large.
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the member is not in the group any more.
+    /// * [`ErrorKind::Value`](crate::ErrorKind::Value): the capabilities cannot be written as JSON, or are
+    ///   too large.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
+    ///   member is no longer in the group.
     /// * Those of a store that refuses.
     ///
     /// # Fairness
@@ -63,7 +66,8 @@ impl Membership {
     ///
     /// # Cancel safety
     ///
-    /// A dropped update goes on, or is not made if another one was under way.
+    /// If the future is dropped, the update goes on in the background; but if another update was still in
+    /// flight, it may not be made.
     pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
         self.put(to_data("update", capabilities, MAX_ENTRY_BYTES)?).await
     }
@@ -79,13 +83,14 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): it was out of the group before.
-    /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed; the library goes on trying until
-    ///   the session ends.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): it was
+    ///   no longer in the group.
+    /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed. The library
+    ///   goes on trying in the background until the session ends.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it going on in the background.
+    /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
         self.grant.release().await
     }

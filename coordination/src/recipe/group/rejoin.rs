@@ -13,26 +13,26 @@ use crate::error::{ErrorKind, LossReason, Result};
 use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
 use crate::token::FencingToken;
 
-/// How a [`RejoiningMembership`] stands.
+/// The state of a [`RejoiningMembership`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Presence {
     /// In the group, as this incarnation.
     Member(FencingToken),
-    /// Out of the group, for this reason, and about to come back.
+    /// Out of the group, for this reason; it will join again.
     Away(LossReason),
     /// Out of the group for good: it was deleted, or the coordinator was stopped.
     Ended(ErrorKind),
 }
 
-/// A place in a group that is taken again whenever it is lost; leaves it when dropped.
+/// A membership that joins again after every loss; leaves the group when dropped.
 ///
-/// Made by [`Membership::rejoining`]. Each time it comes back it is a new incarnation, and watchers see the
-/// old one leave first. It does so as soon as there is a session again and the store has let go
-/// of the old one; while somebody else has the member id, it goes on trying.
+/// Made by [`Membership::rejoining`]. Each time it joins it is a new incarnation, and watchers see the old
+/// one leave first. It joins again as soon as there is a session and the store has removed the old entry.
+/// While another session has the member id, it retries.
 ///
-/// There is no [`is_held`](crate::Grant::is_held): what needs one incarnation asks for a
-/// [`Membership`] and joins again by itself.
+/// It has no [`is_held`](crate::Grant::is_held): code that depends on one incarnation uses a [`Membership`],
+/// and joins again itself.
 ///
 /// # Examples
 ///
@@ -74,7 +74,7 @@ struct State {
 }
 
 impl Membership {
-    /// Comes back after every loss, as a new incarnation.
+    /// Makes a membership that joins again after every loss, as a new incarnation.
     pub fn rejoining(self) -> RejoiningMembership {
         let (group, member) = (self.group.clone(), Arc::clone(&self.member));
         let capabilities = self.capabilities().clone();
@@ -109,7 +109,7 @@ impl RejoiningMembership {
         &self.member
     }
 
-    /// How it stands, as far as is known here.
+    /// The current state, as far as this process knows.
     pub fn presence(&self) -> Presence {
         match *self.presence.borrow() {
             ended @ Presence::Ended(_) => ended,
@@ -119,12 +119,12 @@ impl RejoiningMembership {
         }
     }
 
-    /// Waits until it stands otherwise than was last told; changes in between may be left out. `None`
-    /// after [`Presence::Ended`].
+    /// Waits until the state differs from the one returned last, and returns it; changes in between may be
+    /// skipped. `None` after [`Presence::Ended`].
     ///
     /// # Cancel safety
     ///
-    /// The newest change is never lost when the future is dropped.
+    /// Dropping the future never loses the latest change.
     pub async fn changed(&mut self) -> Option<Presence> {
         if self.is_over {
             return None;
@@ -138,17 +138,17 @@ impl RejoiningMembership {
         Some(now)
     }
 
-    /// Says something else of oneself; while out of the group, from the next incarnation on.
+    /// Replaces the member's capabilities; while it is out of the group, those of the next incarnation.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Value`]: the capabilities are no JSON, or too large.
+    /// * [`ErrorKind::Value`]: the capabilities cannot be written as JSON, or are too large.
     /// * [`ErrorKind::Closed`], [`ErrorKind::GroupMissing`]: it has [ended](Presence::Ended).
     /// * Those of a store that refuses.
     ///
     /// # Cancel safety
     ///
-    /// A dropped update may or may not take effect.
+    /// If the future is dropped, the update may or may not take effect.
     pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
         let data = to_data("update", capabilities, MAX_ENTRY_BYTES)?;
         if let Presence::Ended(kind) = self.presence() {
@@ -173,11 +173,11 @@ impl RejoiningMembership {
     ///
     /// # Errors
     ///
-    /// Those of [`Membership::leave`] but for a loss: who is out of the group need not leave it.
+    /// Those of [`Membership::leave`], except a loss: a member that is out of the group need not leave it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it going on in the background.
+    /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
         let current = self.state.lock().await.current.take();
         // Ends the task, and a join that may be under way.

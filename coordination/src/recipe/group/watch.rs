@@ -12,12 +12,12 @@ use crate::session::{View, Views};
 
 /// Follows the members of a group. Made by [`Group::watch`].
 ///
-/// The events of all watchers are in the same order, and replaying them over the first snapshot gives the
-/// last. Who comes and goes between two looks at the store may not be seen at all. Dropping it ends the
-/// watch.
+/// All watchers see the events in the same order, and replaying them over the first snapshot gives the last
+/// one. A member that joins and leaves between two reads of the store may not be seen at all. Dropping the
+/// watch ends it.
 ///
-/// It follows one life of the group: when that is deleted, all members are told as left, then
-/// [`Deleted`](GroupEvent::Deleted), also if a group of that name has been created since.
+/// When the group is deleted, all members are reported as left, then [`Deleted`](GroupEvent::Deleted), even
+/// if a group of the same name has been created since.
 ///
 /// # Examples
 ///
@@ -47,14 +47,14 @@ pub struct GroupWatch {
 impl Group {
     /// Follows the members: a snapshot, then who joins, leaves and updates, in order.
     ///
-    /// The snapshot, [`GroupWatch::members`], is what this process knows; what has changed since comes as
-    /// events. All who watch one group in a process share what is read of it.
+    /// The snapshot, [`GroupWatch::members`], is what this process knows at that time; later changes come as
+    /// events. All watchers of one group in a process share one read for each change.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::GroupMissing`](crate::ErrorKind::GroupMissing): there is no such group.
-    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer, asked twice for as long as [`join`](Self::join)
-    ///   waits.
+    /// * [`ErrorKind::GroupMissing`](crate::ErrorKind::GroupMissing): the group does not exist.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer two requests,
+    ///   each of which waits as long as [`join`](Self::join).
     /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed), and those of a store that refuses.
     ///
     /// # Cancel safety
@@ -85,7 +85,7 @@ impl Group {
 }
 
 impl GroupWatch {
-    /// The members after the last event that was told; at first, the snapshot.
+    /// The members after the last event that was returned; at first, the snapshot.
     pub fn members(&self) -> Members {
         self.changes.members()
     }
@@ -97,11 +97,11 @@ impl GroupWatch {
     /// * [`GroupMissing`](crate::ErrorKind::GroupMissing): after [`GroupEvent::Deleted`].
     /// * [`Closed`](crate::ErrorKind::Closed): the coordinator was stopped.
     ///
-    /// It waits through an outage of the store, and says [`GroupEvent::Resync`] afterwards.
+    /// It waits through an outage of the store, and returns [`GroupEvent::Resync`] afterwards.
     ///
     /// # Cancel safety
     ///
-    /// No event is lost when the future is dropped.
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Result<GroupEvent> {
         loop {
             if let Some(event) = self.changes.next() {

@@ -1,27 +1,27 @@
-//! What a caller gets.
+//! What a caller of a rate limiter gets.
 
 use std::time::Duration;
 
 use crate::time::BootInstant;
 
-/// What [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire) answers.
+/// What [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire) returns.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a denial has to be obeyed"]
 pub enum Attempt {
-    /// Here they are.
+    /// The permits.
     Granted(RatePermit),
-    /// Not now.
+    /// The permits are not available now.
     Denied {
-        /// How long to wait before they can be had, if nobody else takes them meanwhile.
+        /// How long to wait until they are available, if nobody else takes them meanwhile.
         ///
-        /// Never too short: who waits for this long is not denied for being early. It is exact where the store
-        /// has a clock.
+        /// It is never too short: a caller that waits this long is not denied for being early. It is exact if
+        /// the store has a clock.
         retry_after: Duration,
     },
 }
 
 impl Attempt {
-    /// The permit, if there is one.
+    /// The permits, if they were granted.
     pub fn granted(self) -> Option<RatePermit> {
         match self {
             Self::Granted(permit) => Some(permit),
@@ -30,7 +30,7 @@ impl Attempt {
     }
 }
 
-/// The permits that one call has got. There is nothing to give back.
+/// The permits that one call got. They need not, and cannot, be returned.
 #[derive(Clone, Copy, Debug)]
 pub struct RatePermit {
     pub(super) slot: Duration,
@@ -39,16 +39,16 @@ pub struct RatePermit {
 }
 
 impl RatePermit {
-    /// From when on they count, by the limiter's clock, to a microsecond.
+    /// The time from which they count, on the limiter's clock, in microseconds.
     ///
-    /// Only the distance of two slots of one limiter means something, and that not over a reboot of the host.
+    /// Only the difference of two slots of one limiter has a meaning, and not across a reboot of the host.
     pub fn slot(&self) -> Duration {
         self.slot
     }
 
-    /// Whether the [margin](crate::RateLimiter::margin) has not passed yet; always, if there is none.
+    /// Whether the [margin](crate::RateLimiter::margin) has not passed yet; always true if there is none.
     ///
-    /// Who finds it false does without, and asks for another permit.
+    /// A holder that gets false discards the permit and asks for another.
     pub fn usable(&self) -> bool {
         self.usable.is_none_or(|end| !end.remaining().is_zero())
     }
