@@ -248,7 +248,7 @@ fn checked_namespace(namespace: String) -> Result<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let is_good = (1..=200).contains(&namespace.len())
         && !matches!(namespace.as_str(), "." | "..")
-        // No slash: a namespace within another's keys would meet its locks (contract S8).
+        // No slash: a namespace within another's keys would meet its locks (S8).
         && namespace.bytes().all(allowed);
     if is_good {
         return Ok(namespace);

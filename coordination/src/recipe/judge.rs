@@ -50,7 +50,7 @@ pub(super) async fn await_verdict(
     let seq = place.seq().unwrap_or_default();
     let mut views = None;
     loop {
-        // Read anew for every decision: it is also the own-entry check (contract S6).
+        // Read anew for every decision: it is also the own-entry check (S6).
         let listing = session.persist(lease, "acquire", || session.backend.read(queue)).await?;
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::PlaceLost) };
         let verdict = judge.judge(&listing, listed)?;

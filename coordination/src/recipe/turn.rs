@@ -166,7 +166,7 @@ async fn await_turn(
         if !await_gone(session, place, &blocker, entry.mode).await {
             return Ok(Turn::PlaceLost);
         }
-        // Own-entry check (contract S6): the turn counts only if our entry still stands.
+        // Own-entry check (S6): the turn counts only if our entry still stands.
         let look =
             session.persist(lease, "acquire", || session.backend.position(entry, position.seq));
         match look.await? {

@@ -94,7 +94,7 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         Err(error) => {
             if error.is_transient() {
                 // Perhaps only the answer was lost, and the session would have the member id for as long as
-                // its lease: the caller's next try would be told that it is taken (contract S9).
+                // its lease: the caller's next try would be told that it is taken (S9).
                 let _ = tokio::time::timeout(DROP_TIMEOUT, backend.close(id)).await;
             }
             Err(error.on_backend(backend.scheme()))
@@ -131,7 +131,7 @@ impl Keeper {
                 End::Lost(reason) => self.lose(&lease, reason),
             }
             // Chosen once: a try whose answer was lost may have opened it, and the next one finds it
-            // instead of being told that the member id is taken (contract S9).
+            // instead of being told that the member id is taken (S9).
             let next = SessionId::random();
             if let Some(stop) = self.reopen(lease.id, next).await {
                 return self.close(&lease, Some(next), stop).await;
@@ -203,7 +203,7 @@ impl Keeper {
     async fn reopen(&mut self, old: SessionId, new: SessionId) -> Option<Option<Stop>> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
-        // A store that is back is to be used again within two leases and five seconds (contract L5); and what a backend
+        // A store that is back is to be used again within two leases and five seconds (L5); and what a backend
         // waits between its connections comes on top.
         let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);

@@ -210,7 +210,7 @@ impl Lease {
     }
 }
 
-/// The deadline rule (contract 2.3): from the moment of *sending*, a clock rate off by 0.5 %, and a
+/// The deadline rule (T1): from the moment of *sending*, a clock rate off by 0.5 %, and a
 /// margin for the time between asking `is_held` and acting on it.
 fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
     let Some(ttl) = ttl else { return BootInstant::NEVER };

@@ -212,7 +212,7 @@ impl Session {
     /// Repeats a call until its outcome is known or the session is over.
     ///
     /// An answer that was lost leaves it open whether the call took effect, and nothing else may be
-    /// done under this session until that is known (contract S9). The call must be idempotent.
+    /// done under this session until that is known (S9). The call must be idempotent.
     pub(crate) async fn persist<T, C>(
         &self,
         lease: &Lease,

@@ -19,7 +19,7 @@ use crate::{Config, Coordinator, Result};
 pub struct Clocks {
     /// What the clock since boot showed when the run began, in nanoseconds.
     pub boot: u64,
-    /// How much faster it runs, in millionths; the contract allows 5,000 either way (A1).
+    /// How much faster it runs, in millionths; A1 allows 5,000 either way.
     pub faster_ppm: i64,
     /// How far the wall clock is ahead, in microseconds.
     pub wall_ahead: i64,

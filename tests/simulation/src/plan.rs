@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// A client's clocks: within what the contract allows (A1).
+    /// A client's clocks: within what A1 allows.
     pub(crate) fn clocks(&self, random: &mut StdRng) -> Clocks {
         // Who counts by the wall clock is promised nothing that clocks do not keep.
         let ahead = match self.recipes.contains(&Recipe::Once) {

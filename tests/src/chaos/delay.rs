@@ -1,6 +1,6 @@
 //! How long the machine keeps threads waiting for a processor, as Linux counts it.
 //!
-//! The contract's bounds assume that threads get to run. What was withheld is added to them. Time in which a
+//! The bounds of the clauses assume that threads get to run. What was withheld is added to them. Time in which a
 //! process was stopped does not count: it was not waiting.
 
 use std::{

@@ -123,7 +123,7 @@ impl Store {
         Duration::from_millis(if self.has_server() { 300 } else { 100 })
     }
 
-    /// How long one attempt at a call may take (contract L4: a try asks once).
+    /// How long one attempt at a call may take (L4: a try asks once).
     fn attempt(self) -> Duration {
         let heartbeat = self.heartbeat();
         self.ttl().map_or(heartbeat, |ttl| heartbeat.min(ttl / 6))

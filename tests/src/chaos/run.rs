@@ -61,7 +61,7 @@ const ROUND: Duration = Duration::from_secs(60);
 const ENOUGH: usize = 50;
 /// Work without faults at the end of a round.
 const LIVENESS: Duration = Duration::from_secs(3);
-/// What tests add to a bound (contract 2.11).
+/// What tests add to a store's bound, for scheduling and round trips.
 pub(super) const SLACK: Duration = Duration::from_millis(200);
 
 impl Chaos {

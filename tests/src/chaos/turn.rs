@@ -150,7 +150,7 @@ impl Recipe {
         }
     }
 
-    /// How long the contract lets the acquire take, in nanoseconds.
+    /// How long the acquire may take (L4), in nanoseconds.
     fn limit(&self, patience: Patience, attempt: Duration) -> u64 {
         match (self, patience) {
             (_, Patience::Forever) => NEVER,

@@ -23,7 +23,7 @@ pub use observers::*;
 
 /// The election that the checks are about.
 const NAME: &str = "scheduler";
-/// What the contract allows between a loss and word of it.
+/// How soon a loss is told (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
 /// What it allows, beyond the bound of L1, for a new leader (E4).
 const ELECTING: Duration = Duration::from_secs(2);

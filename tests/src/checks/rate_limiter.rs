@@ -55,7 +55,7 @@ pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize
     slots.len()
 }
 
-/// RL1, T5: many clients who take what they can.
+/// RL1: many clients who take what they can.
 pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
     let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
     for _ in 0..3 {
@@ -90,7 +90,7 @@ pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL1, T7: a killed process' permits count on, also when nobody is left and when all start again.
+/// RL1: a killed process' permits count on, also when nobody is left and when all start again.
 pub async fn rl1_crashes_and_restarts(stage: &Stage) -> Result<()> {
     let mut slots = Vec::new();
     for round in 0..2 {
@@ -131,7 +131,7 @@ pub async fn rl1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL1, T10: settings are stored, others are refused by name, and replaced on demand.
+/// RL1: settings are stored, others are refused by name, and replaced on demand.
 pub async fn rl1_other_settings_are_an_error(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let five = limiter(&coordinator);
@@ -165,7 +165,7 @@ pub async fn rl1_other_settings_are_an_error(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL1, T12: names are apart.
+/// RL1: names are apart.
 pub async fn rl1_names_are_apart(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     for name in ["api", "api/", "API", "🔒"] {
@@ -195,7 +195,7 @@ pub async fn rl1_several_limits(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL1, T13: the smallest there is.
+/// RL1: the smallest there is.
 pub async fn rl1_one_in_a_millisecond(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let per = Duration::from_millis(1);
@@ -214,7 +214,7 @@ pub async fn rl1_one_in_a_millisecond(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL2, T3: who waits for what he was told to wait is not too early, again and again.
+/// RL2: who waits for what he was told to wait is not too early, again and again.
 pub async fn rl2_never_told_to_come_too_early(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
     let limiters = [limiter(&one), limiter(&other)];
@@ -261,7 +261,7 @@ pub async fn rl2_first_come_first_served(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// RL2, T9: a wait that is given up spends its slots, and lets nobody in too early.
+/// RL2: a wait that is given up spends its slots, and lets nobody in too early.
 pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let limiter = limiter(&coordinator);
@@ -303,7 +303,7 @@ pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// RL2, T8: a wait that would be too long fails at once and takes nothing; so does what can never be.
+/// RL2: a wait that would be too long fails at once and takes nothing; so does what can never be.
 pub async fn rl2_too_long_fails_at_once(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("one").await?;
     let minute = Duration::from_secs(60);
@@ -356,7 +356,7 @@ pub async fn rl2_without_a_runtime(stage: &Stage) -> Result<()> {
     .await
 }
 
-/// RL2, T11: no permit without the store's word, in time; afterwards it goes on, and nothing was let through.
+/// RL2: no permit without the store's word, in time; afterwards it goes on, and nothing was let through.
 pub async fn rl2_cut_off(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect_by_proxy("one").await?;
     let limiter = limiter(&coordinator);

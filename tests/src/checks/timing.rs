@@ -15,7 +15,7 @@ use super::tools::{MOMENT, NAME, PATIENCE, Probe, acquire, lock, take_turn, unti
 use crate::harness::log::now_ns;
 use crate::harness::{Mode, eventually};
 
-/// What the contract allows between a loss and word of it.
+/// How soon a loss is told (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
 /// Long enough for answers that were under way to arrive, and for a monitor to stand.
 const SETTLED: Duration = Duration::from_millis(100);

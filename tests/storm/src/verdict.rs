@@ -14,12 +14,12 @@ use crate::plan::Target;
 use crate::remains;
 use crate::tally::Tally;
 
-/// Waiters are served within this time, whatever came before (contract L2); holds are short here.
+/// Waiters are served within this time, whatever came before (L2); holds are short here.
 ///
 /// The library asks the store itself every 5 s, which would hide that a waiter was not woken: that would
 /// be longer than this.
 const SERVED: Duration = Duration::from_secs(2);
-/// What a call may be late (contract L4), and what a busy machine adds.
+/// What a call may be late (L4), and what a busy machine adds.
 const LATE: Duration = Duration::from_millis(900);
 
 /// What came of a storm.

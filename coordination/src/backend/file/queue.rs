@@ -349,7 +349,7 @@ impl Locked<'_> {
         Ok(stat.map_err(|errno| self.failed("stat", errno))?.stx_size)
     }
 
-    /// Two names with one hash must not share a lock (contract S8).
+    /// Two names with one hash must not share a lock (S8).
     fn check_name(&self) -> Result<()> {
         let expected = &self.queue.name_line;
         let mut stored = vec![0; expected.len()];

@@ -110,7 +110,7 @@ pub(crate) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
     (!name.is_empty() && key::encode(&name) == segment).then_some(name)
 }
 
-/// Two names with one hash must not share a lock (contract S8).
+/// Two names with one hash must not share a lock (S8).
 pub(crate) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
     if queue.is_hashed() && name_in(text).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));

@@ -271,7 +271,7 @@ mod tests {
         serde_json::from_str(&text).expect("what was written")
     }
 
-    /// T2: what is granted at the end of one second is not granted again at the start of the next.
+    /// What is granted at the end of one second is not granted again at the start of the next.
     #[test]
     fn t2_there_is_no_edge_between_windows() {
         let mut history = history(&[(5, 800)]);
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(history.reserve(1_550 * MS, 1, Some(0)), Err(MS));
     }
 
-    /// T3: a microsecond before it is too early, at it is not.
+    /// A microsecond before it is too early, at it is not.
     #[test]
     fn t3_the_wait_is_exact() {
         let mut history = history(&[(2, 10)]);
@@ -370,7 +370,6 @@ mod tests {
         assert_eq!(history.reserve(0, 3, Some(0)), Ok(0));
     }
 
-    /// T8, T13.
     #[test]
     fn what_cannot_be_is_refused() {
         let mut rules = rules(&[(1, 1)]);
@@ -451,7 +450,7 @@ mod tests {
     }
 
     proptest! {
-        /// T4: whatever is asked for when, the permit that comes `permits` after another is a window later.
+        /// Whatever is asked for when, the permit that comes `permits` after another is a window later.
         #[test]
         fn t4_every_window_has_at_most_so_many(
             first in (1_u32..8, 1_u64..50),

@@ -19,7 +19,7 @@ async fn is_granted(limiter: &RateLimiter) -> bool {
     limiter.try_acquire(1).await.expect("memory").granted().is_some()
 }
 
-/// T1: 5 in 0.8 s, asked for each 0.1 s.
+/// 5 in 0.8 s, asked for each 0.1 s.
 #[tokio::test(start_paused = true)]
 async fn t1_sixty_four_of_a_hundred() {
     let limiter = limiter("t1").await;
@@ -34,7 +34,7 @@ async fn t1_sixty_four_of_a_hundred() {
     assert_eq!(granted.len(), 64);
 }
 
-/// T2: five at the end of what others count as one window.
+/// Five at the end of what others count as one window.
 #[tokio::test(start_paused = true)]
 async fn t2_no_edge() {
     let limiter = limiter("t2").await;
@@ -52,7 +52,7 @@ async fn t2_no_edge() {
     assert!(!is_granted(&limiter).await);
 }
 
-/// T3: to the microsecond.
+/// To the microsecond.
 #[tokio::test(start_paused = true)]
 async fn t3_retry_after_is_exact() {
     let limiter = limiter("t3").await;
@@ -68,7 +68,7 @@ async fn t3_retry_after_is_exact() {
     assert!(is_granted(&limiter).await);
 }
 
-/// T6: it does not look at the wall clock, so nobody who sets it has an effect.
+/// It does not look at the wall clock, so nobody who sets it has an effect.
 #[test]
 fn t6_no_wall_clock() {
     let sources = [
@@ -86,7 +86,7 @@ fn t6_no_wall_clock() {
     }
 }
 
-/// T8: a wait that is too long takes nothing, and zero is a try.
+/// A wait that is too long takes nothing, and zero is a try.
 #[tokio::test(start_paused = true)]
 async fn t8_fails_at_once_and_takes_nothing() {
     let limiter = limiter("t8").await;
@@ -105,7 +105,7 @@ async fn t8_fails_at_once_and_takes_nothing() {
     assert!(permit.usable());
 }
 
-/// T9: a wait that is given up spends its slot; nobody gets it, and nobody comes too early.
+/// A wait that is given up spends its slot; nobody gets it, and nobody comes too early.
 #[tokio::test(start_paused = true)]
 async fn t9_dropped_waits() {
     let limiter = limiter("t9").await;
@@ -136,7 +136,6 @@ async fn t9_dropped_waits() {
     assert!(!is_granted(&limiter).await);
 }
 
-/// T12.
 #[tokio::test(start_paused = true)]
 async fn t12_two_names_are_apart() {
     let coordinator = Coordinator::connect("memory://rate-t12").await.expect("memory");

@@ -76,7 +76,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The contract's bounds, and none for waiting and for left entries, which depend on the run.
+    /// The bounds of the clauses, and none for waiting and for left entries, which depend on the run.
     pub fn new(objects: Vec<Object>) -> Self {
         Self {
             objects,

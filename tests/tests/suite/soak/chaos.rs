@@ -51,7 +51,7 @@ fn file() {
     assert!(summary.faults() >= 12 && summary.faults.len() >= 8, "too little was broken");
 }
 
-/// Contract 4.4.
+/// The least that has to happen: 2,000 grants and 30 faults of 12 kinds.
 fn survives_ninety_seconds(store: Store) {
     let summary = survives(store, 90);
     assert!(summary.grants >= 2_000, "too little happened");

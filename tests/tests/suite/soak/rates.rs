@@ -1,4 +1,4 @@
-//! T5 of the rate limiter's list: eight processes that take what they can for twenty seconds.
+//! RL1: eight processes that take what they can for twenty seconds.
 //!
 //! In a binary of its own, so that both stores are under way at the same time and nothing else is.
 
@@ -66,7 +66,7 @@ fn t5_saturated(backend: Backend) {
     let allowed = f64::from(PERMITS) * real.as_secs_f64() / WINDOW.as_secs_f64();
     let share = (permits.len() as f64 - f64::from(PERMITS)) / allowed;
     eprintln!(
-        "T5 {name}: {} permits in {real:?} (whole run {took:?}), {:.1} % of what is allowed; \
+        "RL1 {name}: {} permits in {real:?} (whole run {took:?}), {:.1} % of what is allowed; \
          shortest distance of six returns {shortest:?}, {missing:?} less than a window; \
          the machine kept a process waiting for {late:?} at most, and for {withheld:?} in all",
         permits.len(),

@@ -15,7 +15,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the key"),
     (37, "there is no directory; a role without the permission is in F-48"),
     (38, "there is no file system"),
-    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
 ];
 
 #[test]

@@ -22,12 +22,12 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (11, "there is no network"),
     (12, "there is no network"),
     (13, "there is no network"),
-    (14, "there is no network; `crash_points` kill at every step of the conversation instead"),
+    (14, "there is no network; the storm kills a process each second, at any step, instead"),
     (22, "there is no lease to revoke; F-35 removes the session's directory instead"),
     (23, "`f35_lock_file_unlinked` is the operator who deletes a lock"),
     (38, "no such file system can be mounted here: unit test of `backend/file/directory.rs`"),
-    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
-    (41, "the checks of contract C1 and C2, which run on every backend"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
+    (41, "the checks of C1 and C2, which run on every backend"),
     (48, "there is no server to authenticate, nor a secret in the URL"),
 ];
 

@@ -21,7 +21,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (36, "a server without space for its log stops to lead: F-8 is what clients see"),
     (37, "there is no directory; a token without the rights is in F-48"),
     (38, "there is no file system"),
-    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
 ];
 
 #[test]

@@ -29,7 +29,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (36, "its memory is its space: F-26"),
     (37, "there is no directory; a user without the permission is in F-48"),
     (38, "there is no file system"),
-    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
 ];
 
 #[test]

@@ -45,7 +45,7 @@ fn f19_follower_cut_off() {
         let lost = holder.lost(LONG);
         let next = waiter.granted(waiting, LONG);
         assert!(next.token > first.token);
-        // Contract S3: here first, then there.
+        // S3: here first, then there.
         assert!(lost.t_ns < next.t_ns, "lost {} ns too late", lost.t_ns - next.t_ns);
         let ahead = Duration::from_nanos(next.t_ns - lost.t_ns);
         println!("F-19 {}: lost {ahead:?} before the next grant: {}", site.name(), lost.reason);
@@ -94,7 +94,7 @@ fn f20_majority_lost() {
     thread::sleep(3 * site.lease());
     rest.iter().for_each(|index| zookeeper.node(*index).restart());
     zookeeper.wait_ready();
-    // Contract L5.
+    // L5.
     let next = waiter.granted(waiting, 2 * site.lease() + Duration::from_secs(5) + SCHEDULING);
     assert!(next.token > first.token && next.t_ns > lost.t_ns);
     waiter.release(LOCK);

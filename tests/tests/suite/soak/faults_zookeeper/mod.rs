@@ -21,7 +21,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (36, "a server that cannot write its log ends: F-7 and F-8"),
     (37, "there is no directory; a user whom the nodes do not let in is in F-48"),
     (38, "there is no file system"),
-    (40, "needs `fork`: the check of contract C9, which runs on every backend"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
 ];
 
 #[test]
