@@ -35,7 +35,7 @@ const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 /// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.
 pub(super) async fn greet(config: &Config) -> Result<Duration> {
     let mut servers = config.servers.clone();
-    // Contract R4: a thousand clients must not all come to the same server.
+    // R4: a thousand clients must not all come to the same server.
     servers.shuffle(&mut world::rng());
     let tls = config.tls.as_ref().map(client_config).transpose()?;
     let patience = PATIENCE / u32::try_from(servers.len()).unwrap_or(u32::MAX);
