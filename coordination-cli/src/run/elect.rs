@@ -16,7 +16,7 @@ use crate::settings;
 pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     let command = Prepared::new(&elect.command, &elect.child, store.quiet)?;
     let mut config = settings::read(store)?;
-    shorten_heartbeat(&mut config);
+    shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let coordinator = until_signal(&mut signals, settings::connect(config.clone())).await?;
     let elected = until_signal(&mut signals, campaign(elect, &config, &coordinator)).await;
