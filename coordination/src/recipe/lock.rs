@@ -53,7 +53,7 @@ impl Coordinator {
 
     /// The lock whose name the template gives for these values.
     ///
-    /// A template that is used often is better parsed once: see [`Template`].
+    /// If a template is used often, parse it once: see [`Template`].
     ///
     /// # Errors
     ///

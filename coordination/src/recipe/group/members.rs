@@ -121,15 +121,16 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupEvent {
-    /// A member came in. One that was lost and came back has left before, as another incarnation.
+    /// A member joined. If it was lost and came back, its old incarnation has left before.
     Joined(Member),
-    /// A member went, or its session ended; this is what was last known of it.
+    /// A member left, or its session ended; this is what was last known of it.
     Left(Member),
-    /// A member says something else of itself.
+    /// A member has replaced its capabilities.
     Updated(Member),
-    /// The store was out of reach, and what happened meanwhile is not known: these are the members now.
+    /// The store could not be read for a while, and what happened meanwhile is unknown: these are the members
+    /// now.
     Resync(Members),
-    /// The group was deleted; all members have left before. Nothing comes after it.
+    /// The group was deleted; all its members were reported as left before. This is the last event.
     Deleted,
 }
 
