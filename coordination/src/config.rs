@@ -141,6 +141,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// How long one call to the store may take under a lease of this length: three fit into it, with room to spare.
+    pub(crate) fn call_timeout(&self, lease: Duration) -> Duration {
+        self.heartbeat.min(lease / 6)
+    }
+
     /// Takes the common options out of `url`; `path_namespace` is what the URL's path says.
     pub(crate) fn resolve(
         config: Config,

@@ -1,6 +1,7 @@
-//! The caller's side of a turn: the protocol runs in the session's task, and he only listens.
+//! The caller's side of a turn. The protocol runs in a task of the session, and the caller's future only listens for
+//! its answer.
 //!
-//! So his future may be dropped at any await, and what it would have got is given up again.
+//! So that future may be dropped at any await: the task then gives up what it would have handed over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +9,18 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::place::Place;
-use super::turn::{Patience, Request, Started, take};
+use super::own_entry::OwnEntry;
+use super::turn::{Acquire, Request, Started};
+use super::waiting::Waiting;
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
 
-/// How long a caller whose time is over is kept for clearing up; he may be late by twice that.
+/// How long a caller whose time is over is kept until its entry is removed. With that it may be late by twice as much.
 const CLEARING: Duration = Duration::from_millis(50);
 
-/// Takes the turn in `queue`; `None` only for [`Patience::Never`].
+/// Takes the turn in `queue`; `None` only for [`Waiting::Never`].
 ///
 /// # Cancel safety
 ///
@@ -27,31 +29,37 @@ pub(crate) async fn acquire(
     session: &Arc<Session>,
     queue: &QueueKey,
     request: &Request,
-    patience: Patience,
-) -> Result<Option<Box<Place>>> {
+    waiting: Waiting,
+) -> Result<Option<Box<OwnEntry>>> {
     session.check_process("acquire")?;
     let started = match start_now(session, queue, request) {
-        Some(Ok(Started { mut place, position })) if position.blocker.is_none() => {
-            place.grant()?;
-            return Ok(Some(place));
+        Some(Ok(Started { mut own, position })) if position.blocker.is_none() => {
+            own.grant()?;
+            return Ok(Some(own));
         }
-        Some(Ok(_)) if patience == Patience::Never => return Ok(None),
+        Some(Ok(_)) if waiting == Waiting::Never => return Ok(None),
         Some(Ok(started)) => Some(started),
         Some(Err(error)) => return Err(error),
         None => None,
     };
     let (answer, answered) = oneshot::channel();
-    let task = wait(Arc::clone(session), queue.clone(), request.clone(), patience, started, answer);
-    drop(session.spawn(task));
+    let acquire = Acquire {
+        session: Arc::clone(session),
+        queue: queue.clone(),
+        request: request.clone(),
+        waiting,
+        is_blocked: AtomicBool::new(false),
+    };
+    drop(session.spawn(wait(acquire, started, answer)));
     let outcome =
         answered.await.unwrap_or_else(|_| Err(Error::lost("acquire", LossReason::Closed)));
-    if let Ok(Some(place)) = &outcome {
-        place.deliver();
+    if let Ok(Some(own)) = &outcome {
+        own.deliver();
     }
     outcome
 }
 
-/// Enters at once, on stores that need no waiting for it; not where a judge has to be asked.
+/// Enters at once, on stores that can do so without waiting; `None` on all others, and where a judge decides.
 fn start_now(
     session: &Arc<Session>,
     queue: &QueueKey,
@@ -60,68 +68,51 @@ fn start_now(
     if request.judge.is_some() {
         return None;
     }
-    let place = Box::new(Place::new(session, session.lease_now()?, queue, &request.contents));
-    match session.backend.enter_now(place.entry()) {
-        Some(Ok(position)) => Some(Ok(Started::new(place, position))),
+    let own = Box::new(OwnEntry::new(session, session.lease_now()?, queue, &request.contents));
+    match session.backend.enter_now(own.entry()) {
+        Some(Ok(position)) => Some(Ok(Started::new(own, position))),
         Some(Err(error)) => match error.loss_reason() {
             // Nothing was granted, so all that is lost is the session: wait for the next one.
             Some(reason) => {
-                place.lease().lose(reason);
+                own.lease().lose(reason);
                 None
             }
             None => Some(Err(error.on_backend(session.backend.scheme()))),
         },
         None => {
-            place.forget();
+            own.forget();
             None
         }
     }
 }
 
-/// Waits for the turn on the caller's behalf, answers, and clears up if the caller has gone.
+/// Waits for the turn on the caller's behalf, answers, and removes the entry if the caller has gone away.
 async fn wait(
-    session: Arc<Session>,
-    queue: QueueKey,
-    request: Request,
-    patience: Patience,
+    acquire: Acquire,
     started: Option<Started>,
-    mut answer: oneshot::Sender<Result<Option<Box<Place>>>>,
+    mut answer: oneshot::Sender<Result<Option<Box<OwnEntry>>>>,
 ) {
     let (cancel, cancelled) = watch::channel(());
-    let is_behind = AtomicBool::new(false);
-    let turn = take(&session, &queue, &request, patience, started, &is_behind, cancelled);
+    let turn = acquire.take(started, cancelled);
     tokio::pin!(turn);
-    let out_of_time = async {
-        match patience {
-            Patience::Forever => std::future::pending().await,
-            Patience::For(limit) if sings(Canary::TimeoutRestarts) => {
-                let mut views = session.observe(&queue);
-                while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
-            }
-            Patience::For(limit) => tokio::time::sleep(limit).await,
-            Patience::Never => {
-                tokio::time::sleep(session.attempt_timeout(Some(session.settings.ttl))).await
-            }
-        }
-    };
     let is_late = tokio::select! {
         biased;
         outcome = &mut turn => return drop(answer.send(outcome)),
         () = answer.closed() => false,
-        () = out_of_time => true,
+        () = out_of_time(&acquire) => true,
     };
-    let is_behind = is_behind.load(Ordering::SeqCst) && session.is_connected();
+    let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
     // An entry may be on its way to the store: its fate has to be known before it can be removed.
     drop(cancel);
     if is_late {
-        // Most often that is done at once, and the caller's next try does not meet this one's remains.
+        // Most often that is done at once, so that the caller's next try does not meet what this one left.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
             // The turn came at the last moment.
-            Ok(Ok(Some(place))) => Ok(Some(place)),
+            Ok(Ok(Some(own))) => Ok(Some(own)),
             Ok(Err(error)) => Err(error),
-            Ok(Ok(None)) | Err(_) => Err(too_late(is_behind)),
+            Ok(Ok(None)) | Err(_) => Err(too_late(is_blocked)),
         };
         drop(answer.send(outcome));
         if is_cleared {
@@ -131,9 +122,22 @@ async fn wait(
     drop(turn.await);
 }
 
-/// A caller who was not behind anybody, as far as he knows, was kept waiting by the store.
-fn too_late(is_behind: bool) -> Error {
-    if is_behind {
+/// Resolves when the caller's time is over; never, if it waits for ever.
+async fn out_of_time(acquire: &Acquire) {
+    let session = &acquire.session;
+    match acquire.waiting.limit(session.call_timeout()) {
+        None => std::future::pending().await,
+        Some(limit) if sings(Canary::TimeoutRestarts) && acquire.waiting != Waiting::Never => {
+            let mut views = session.observe(&acquire.queue);
+            while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
+        }
+        Some(limit) => tokio::time::sleep(limit).await,
+    }
+}
+
+/// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting.
+fn too_late(is_blocked: bool) -> Error {
+    if is_blocked {
         Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
     } else {
         Error::new(

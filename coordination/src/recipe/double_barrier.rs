@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
 use super::grant::{Grant, guard};
 use super::judge::{Judge, Verdict};
-use super::place::Contents;
+use super::own_entry::Contents;
 use super::queue::Queue;
 use super::turn::Request;
 use crate::backend::{Entry, Listing};

@@ -8,9 +8,10 @@ use serde::de::DeserializeOwned;
 
 use super::data::{MAX_ENTRY_BYTES, from_data, to_data};
 use super::grant::{Grant, guard};
-use super::place::Contents;
+use super::own_entry::Contents;
 use super::queue::Queue;
-use super::turn::{Patience, Request};
+use super::turn::Request;
+use super::waiting::Waiting;
 use crate::Coordinator;
 use crate::backend::{Data, Entry, Mode};
 use crate::error::Result;
@@ -118,7 +119,7 @@ impl Election {
         value: &(impl Serialize + ?Sized),
     ) -> Result<Option<Leadership>> {
         let request = self.request("campaign", value)?;
-        let grant = self.queue.acquire(&request, Patience::Never).await?;
+        let grant = self.queue.acquire(&request, Waiting::Never).await?;
         Ok(grant.map(|grant| Leadership { grant }))
     }
 
@@ -266,7 +267,7 @@ impl Leadership {
     /// ```
     pub async fn proclaim(&self, value: &(impl Serialize + ?Sized)) -> Result<()> {
         let data = self.grant.named(to_data("proclaim", value, MAX_ENTRY_BYTES))?;
-        let update = self.grant.place().update("proclaim", Mode::Exclusive, data).await;
+        let update = self.grant.own_entry().update("proclaim", Mode::Exclusive, data).await;
         self.grant.named(update)
     }
 }

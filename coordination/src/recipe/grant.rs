@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::place::Place;
+use super::own_entry::OwnEntry;
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::QueueKey;
@@ -19,7 +19,7 @@ use crate::token::FencingToken;
 /// Its methods only read local state. They are right even while the network, the store or the program's
 /// executor hangs.
 pub struct Grant {
-    place: Box<Place>,
+    own: Box<OwnEntry>,
     key: QueueKey,
     token: FencingToken,
     /// When it was granted, as seen by this process.
@@ -27,11 +27,11 @@ pub struct Grant {
 }
 
 impl Grant {
-    pub(crate) fn new(place: Box<Place>, key: QueueKey) -> Self {
-        // Invariant: a granted place has been entered, and stores number their entries from 1 on.
-        let seq = if sings(Canary::TokenIsQueueLength) { Some(1) } else { place.seq() };
-        let token = seq.and_then(FencingToken::new).expect("a granted place has a number");
-        Self { place, key, token, since: Instant::now() }
+    pub(crate) fn new(own: Box<OwnEntry>, key: QueueKey) -> Self {
+        // Invariant: a granted entry has been entered, and stores number their entries from 1 on.
+        let seq = if sings(Canary::TokenIsQueueLength) { Some(1) } else { own.seq() };
+        let token = seq.and_then(FencingToken::new).expect("a granted entry has a number");
+        Self { own, key, token, since: Instant::now() }
     }
 
     /// The name, with the coordinator's prefix.
@@ -50,7 +50,7 @@ impl Grant {
     /// `docs/guarantees.md`). That holds under the assumptions stated there: clocks that run at nearly the
     /// same rate, and a store that does not end a session too early.
     pub fn is_held(&self) -> bool {
-        self.place.lost().is_none() && !self.place.is_given_up()
+        self.own.lost().is_none() && !self.own.is_given_up()
     }
 
     /// The time until which it can be relied on if nothing more is heard from the store.
@@ -58,7 +58,7 @@ impl Grant {
     /// Each confirmed heartbeat moves it on. `None`: the store has no leases, and it is held as long as the
     /// process lives.
     pub fn deadline(&self) -> Option<BootInstant> {
-        Some(self.place.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
+        Some(self.own.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
     }
 
     /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, `None` if there is
@@ -76,7 +76,7 @@ impl Grant {
     ///
     /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
-        self.place.wait_lost().await
+        self.own.wait_lost().await
     }
 
     /// Runs `future` until it is done, or until this grant is lost.
@@ -108,12 +108,12 @@ impl Grant {
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn own_entry(&self) -> &OwnEntry {
+        &self.own
     }
 
     pub(crate) async fn release(&self) -> Result<()> {
-        self.named(self.place.give_up().await)
+        self.named(self.own.give_up().await)
     }
 
     pub(crate) fn since(&self) -> Instant {
@@ -130,7 +130,7 @@ impl Grant {
     pub(crate) fn release_at(self, end: Option<Instant>) -> TimedRelease {
         let grant = Arc::new(self);
         let kept = Arc::clone(&grant);
-        let session = grant.place.session();
+        let session = grant.own.session();
         // A forked child has none of its parent's threads, and nothing to release.
         if session.is_own_process() {
             session.spawn(async move {
@@ -142,7 +142,7 @@ impl Grant {
                 };
                 tokio::select! {
                     biased;
-                    () = end => kept.place.let_go(),
+                    () = end => kept.own.let_go(),
                     // Nothing is left to release.
                     _ = kept.lost() => {}
                 }
@@ -156,11 +156,11 @@ impl Grant {
         Error::lost(operation, reason)
             .with_effect(Effect::Applied)
             .on_key(self.name())
-            .on_backend(self.place.session().backend.scheme())
+            .on_backend(self.own.session().backend.scheme())
     }
 
     pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {
-        let scheme = self.place.session().backend.scheme();
+        let scheme = self.own.session().backend.scheme();
         outcome.map_err(|error| error.on_key(self.name()).on_backend(scheme))
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::data::{MAX_ENTRY_BYTES, to_data};
 use super::judge::{Judge, Verdict};
-use super::place::Contents;
+use super::own_entry::Contents;
 use super::queue::Queue;
 use super::turn::Request;
 use crate::backend::{Data, Entry, EntryRef, Listing, Write};
@@ -37,7 +37,7 @@ const KIND: &str = "group";
 /// What a group's value says.
 const CREATED: &str = "{}";
 /// The longest that joining and watching wait for the store, however long the lease is.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_JOIN: Duration = Duration::from_secs(5);
 
 impl Coordinator {
     /// The group of this name, with the coordinator's prefix before it. No I/O.
@@ -237,9 +237,9 @@ impl Group {
             ..self.queue.contents()
         };
         let (session, queue) = (Arc::clone(&self.queue.session), self.queue.key.clone());
-        let limit = session.settings.ttl.min(PATIENCE);
-        let judge = Arc::new(Admission { session, queue, waits: AtomicBool::new(false) });
-        let request = Request { contents, judge: Some(Arc::<Admission>::clone(&judge)) };
+        let limit = session.ttl().min(LONGEST_JOIN);
+        let judge = Arc::new(Joining { session, queue, waits: AtomicBool::new(false) });
+        let request = Request { contents, judge: Some(Arc::<Joining>::clone(&judge)) };
         match self.queue.acquire_within(&request, Some(limit)).await {
             Ok(grant) => Ok(Membership::new(grant, self.clone(), member, data)),
             Err(error) if error.kind() != ErrorKind::Timeout => Err(error),
@@ -323,14 +323,14 @@ impl fmt::Debug for Group {
 }
 
 /// Lets an entry in if the group exists and nobody has its member id.
-struct Admission {
+struct Joining {
     session: Arc<Session>,
     queue: QueueKey,
     /// For an earlier entry of the same session, to see it gone.
     waits: AtomicBool,
 }
 
-impl Judge for Admission {
+impl Judge for Joining {
     fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
         if listing.value.is_none() {
             return Err(missing("join"));

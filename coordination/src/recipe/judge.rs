@@ -1,13 +1,13 @@
 //! Whose turn it is, where the whole queue has to be looked at to say so.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::place::Place;
-use super::turn::{Patience, Turn, await_gone};
+use super::own_entry::OwnEntry;
+use super::turn::{Acquire, Turn};
+use super::waiting::Waiting;
 use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
 use crate::error::Result;
-use crate::session::Session;
 
 /// Says by the whole queue what an entry in it is to do.
 ///
@@ -39,41 +39,36 @@ pub(crate) enum Verdict {
 
 /// Does what the judge says until it says that the turn has come.
 pub(super) async fn await_verdict(
-    session: &Arc<Session>,
-    place: &Place,
+    acquire: &Acquire,
+    own: &OwnEntry,
     judge: &dyn Judge,
-    patience: Patience,
-    is_behind: &AtomicBool,
 ) -> Result<Turn> {
-    let (lease, entry) = (place.lease(), place.entry());
-    let queue = &entry.place.queue;
-    let seq = place.seq().unwrap_or_default();
+    let (session, queue, lease) = (&acquire.session, &acquire.queue, own.lease());
+    let seq = own.seq().unwrap_or_default();
     let mut views = None;
     loop {
-        // Read anew for every decision: it is also the own-entry check (S6).
+        // Invariant (S6): read anew for every decision, which also shows that our own entry still stands.
         let listing = session.persist(lease, "acquire", || session.backend.read(queue)).await?;
-        let Some(listed) = listing.entry(seq) else { return Ok(Turn::PlaceLost) };
+        let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         let verdict = judge.judge(&listing, listed)?;
         let has_to_wait = matches!(verdict, Verdict::Wait | Verdict::Behind(_));
-        is_behind.store(has_to_wait, Ordering::SeqCst);
+        acquire.is_blocked.store(has_to_wait, Ordering::SeqCst);
         match verdict {
-            _ if has_to_wait && patience == Patience::Never => return Ok(Turn::NotNow),
+            _ if has_to_wait && acquire.waiting == Waiting::Never => return Ok(Turn::NotNow),
             Verdict::Wait => {}
-            Verdict::Behind(before) => {
-                match await_gone(session, place, &before, Mode::Shared).await {
-                    true => continue,
-                    false => return Ok(Turn::PlaceLost),
-                }
-            }
+            Verdict::Behind(before) => match acquire.await_gone(own, &before, Mode::Shared).await {
+                true => continue,
+                false => return Ok(Turn::EntryLost),
+            },
             Verdict::Grant => return Ok(Turn::Mine(None)),
-            Verdict::Note(data) => match place.update("acquire", Mode::Shared, data).await {
+            Verdict::Note(data) => match own.update("acquire", Mode::Shared, data).await {
                 Err(error) if error.loss_reason().is_none() => return Err(error),
                 _ => continue,
             },
             Verdict::Take(data) => {
-                return match place.update("acquire", Mode::Shared, Arc::clone(&data)).await {
+                return match own.update("acquire", Mode::Shared, Arc::clone(&data)).await {
                     Ok(()) => Ok(Turn::Mine(Some(data))),
-                    Err(error) if error.loss_reason().is_some() => Ok(Turn::PlaceLost),
+                    Err(error) if error.loss_reason().is_some() => Ok(Turn::EntryLost),
                     Err(error) => Err(error),
                 };
             }
@@ -89,7 +84,7 @@ pub(super) async fn await_verdict(
         loop {
             let view = tokio::select! {
                 biased;
-                _ = lease.ended() => return Ok(Turn::PlaceLost),
+                _ = lease.ended() => return Ok(Turn::EntryLost),
                 view = views.next() => view?,
             };
             // A view may be older than what was read above: it says when to look, not what to do.

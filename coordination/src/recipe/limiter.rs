@@ -9,10 +9,11 @@ use super::data::from_data;
 use super::gate::{Gate, Limits};
 use super::grant::{Grant, guard};
 use super::judge::Judge;
-use super::place::Contents;
+use super::own_entry::Contents;
 use super::queue::Queue;
 use super::slots::{self, Claim, MAX_SLOTS, Occupant};
-use super::turn::{self, Request};
+use super::turn::Request;
+use super::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
 
@@ -250,7 +251,8 @@ impl Limiter {
         match (outcome, gate.refusal()) {
             (_, Some(refusal)) => Ok(Admission::Refused(refusal)),
             (Ok(Some(grant)), None) => {
-                let claim: Claim = self.queue.named(from_data("enter", grant.place().data()))?;
+                let claim: Claim =
+                    self.queue.named(from_data("enter", grant.own_entry().data()))?;
                 let slot = claim.slots.first().copied().unwrap_or_default() + 1;
                 on_standing(Standing::Working(slot));
                 Ok(Admission::Working(WorkSlot { grant, slot }))
@@ -287,12 +289,12 @@ impl Limiter {
         Ok(())
     }
 
-    fn limit_of_waiting(&self, is_asked: bool) -> turn::Patience {
+    fn limit_of_waiting(&self, is_asked: bool) -> Waiting {
         match self.patience {
-            _ if is_asked => turn::Patience::Forever,
-            Patience::Never => turn::Patience::For(ARRIVING),
-            Patience::Timeout(limit) => turn::Patience::within(Some(limit)),
-            Patience::Forever => turn::Patience::Forever,
+            _ if is_asked => Waiting::Forever,
+            Patience::Never => Waiting::For(ARRIVING),
+            Patience::Timeout(limit) => Waiting::within(Some(limit)),
+            Patience::Forever => Waiting::Forever,
         }
     }
 

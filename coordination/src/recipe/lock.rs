@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::grant::{Grant, guard};
 use super::queue::Queue;
-use super::turn::{Patience, Request};
+use super::turn::Request;
+use super::waiting::Waiting;
 use crate::backend::{Data, EntryRef, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
@@ -186,12 +187,12 @@ impl Lock {
     }
 
     async fn try_take(&self, mode: Mode) -> Result<Option<LockGuard>> {
-        let grant = self.queue.acquire(&self.request(mode), Patience::Never).await?;
+        let grant = self.queue.acquire(&self.request(mode), Waiting::Never).await?;
         Ok(grant.map(|grant| LockGuard { grant, is_shared: mode == Mode::Shared }))
     }
 
     fn request(&self, mode: Mode) -> Request {
-        let contents = super::place::Contents { mode, ..self.queue.contents() };
+        let contents = super::own_entry::Contents { mode, ..self.queue.contents() };
         Request { contents, judge: None }
     }
 
@@ -317,7 +318,8 @@ impl LockGuard {
     ///
     /// Dropping the future releases the lock.
     pub async fn downgrade(self) -> Result<Self> {
-        let update = self.grant.place().update("downgrade", Mode::Shared, Data::default()).await;
+        let update =
+            self.grant.own_entry().update("downgrade", Mode::Shared, Data::default()).await;
         self.grant.named(update)?;
         Ok(Self { grant: self.grant, is_shared: true })
     }

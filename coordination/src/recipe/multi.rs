@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::grant::{Grant, TimedRelease};
 use super::lock::{Lock, LockGuard};
 use super::semaphore::{Permit, Semaphore};
+use super::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, LossReason, NameError, Result};
 
@@ -312,28 +313,25 @@ pub(crate) async fn take_all<T: Take>(
         guards.push(guard);
     }
     // A deadline passes without telling anybody, also while the last one is granted.
-    let lost = guards.iter().find_map(|guard| Some((&**guard, guard.place().lost()?)));
+    let lost = guards.iter().find_map(|guard| Some((&**guard, guard.own_entry().lost()?)));
     match lost {
         Some((grant, reason)) => Err(lost_before(grant, reason)),
         None => Ok(guards),
     }
 }
 
-/// What is left of the time for all; zero from the start on is a try.
+/// The timeout that is left of the time for all.
 fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<Duration>> {
-    let Some(limit) = timeout.filter(|limit| !limit.is_zero()) else { return Ok(timeout) };
-    match limit.saturating_sub(start.elapsed()) {
-        Duration::ZERO => {
-            let message = "those that come before it took all the time given";
-            Err(Error::new(ErrorKind::Timeout, "acquire", message).on_key(name))
-        }
-        left => Ok(Some(left)),
-    }
+    let left = Waiting::within(timeout).after(start.elapsed()).ok_or_else(|| {
+        let message = "those that come before it took all the time given";
+        Error::new(ErrorKind::Timeout, "acquire", message).on_key(name)
+    });
+    left.map(Waiting::timeout)
 }
 
 fn lost_before(grant: &Grant, reason: LossReason) -> Error {
     // Nothing ran under it, so this is not `Grant::loss`.
-    let backend = grant.place().session().backend.scheme();
+    let backend = grant.own_entry().session().backend.scheme();
     Error::lost("acquire", reason).on_key(grant.name()).on_backend(backend)
 }
 

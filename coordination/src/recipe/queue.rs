@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use super::acquire::acquire;
 use super::grant::Grant;
-use super::place::Contents;
-use super::turn::{Patience, Request};
+use super::own_entry::Contents;
+use super::turn::Request;
+use super::waiting::Waiting;
 use crate::backend::{Data, Listing, Write};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -55,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Takes the turn; `None` only for [`Patience::Never`].
+    /// Takes the turn; `None` only for [`Waiting::Never`].
     ///
     /// # Cancel safety
     ///
@@ -63,10 +64,10 @@ impl Queue {
     pub(crate) async fn acquire(
         &self,
         request: &Request,
-        patience: Patience,
+        waiting: Waiting,
     ) -> Result<Option<Grant>> {
-        let place = acquire(&self.session, &self.key, request, patience).await;
-        Ok(self.named(place)?.map(|place| Grant::new(place, self.key.clone())))
+        let own = acquire(&self.session, &self.key, request, waiting).await;
+        Ok(self.named(own)?.map(|own| Grant::new(own, self.key.clone())))
     }
 
     /// [`acquire`](Self::acquire), with a timeout that is an error.
@@ -75,7 +76,7 @@ impl Queue {
         request: &Request,
         timeout: Option<Duration>,
     ) -> Result<Grant> {
-        let grant = self.acquire(request, Patience::within(timeout)).await?;
+        let grant = self.acquire(request, Waiting::within(timeout)).await?;
         grant.ok_or_else(|| self.error(ErrorKind::Timeout, "acquire", "somebody else holds it"))
     }
 
@@ -158,12 +159,8 @@ impl Queue {
         timeout: Option<Duration>,
         mut find: impl FnMut(&Listing) -> Result<Option<T>>,
     ) -> Result<T> {
-        let limit = match timeout {
-            Some(Duration::ZERO) => {
-                Some(self.session.attempt_timeout(Some(self.session.settings.ttl)))
-            }
-            limit => limit,
-        };
+        let waiting = Waiting::within(timeout);
+        let limit = waiting.limit(self.session.call_timeout());
         let mut has_looked = false;
         let search = async {
             let mut views = None;
@@ -180,7 +177,7 @@ impl Queue {
                 has_looked = true;
                 match self.named(find(&listing))? {
                     Some(found) => return Ok(Some(found)),
-                    None if timeout == Some(Duration::ZERO) => return Ok(None),
+                    None if waiting == Waiting::Never => return Ok(None),
                     None => {}
                 }
                 let views = views.get_or_insert_with(|| self.observe());
@@ -233,8 +230,8 @@ impl Queue {
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let session = Arc::clone(&self.session);
-        let ttl = Some(session.settings.ttl);
-        self.run(operation, async move { session.attempt(ttl, operation, call).await }).await
+        let call = async move { session.attempt(Some(session.ttl()), operation, call).await };
+        self.run(operation, call).await
     }
 
     /// Runs a task on the session's runtime, where nothing that the caller does can stop it.

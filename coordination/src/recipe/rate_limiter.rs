@@ -21,6 +21,7 @@ pub use self::permit::{Attempt, RatePermit};
 use self::schedule::{History, Micros, Rules, to_micros, to_micros_floor};
 use super::data::{MAX_VALUE_BYTES, to_data};
 use super::queue::{Change, Queue};
+use super::waiting::Waiting;
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -288,10 +289,8 @@ impl RateLimiter {
             };
             self.queue.modify("acquire", step).await
         };
-        let limit = match timeout {
-            Some(Duration::ZERO) => Some(self.queue.session.settings.ttl.min(LONGEST_TRY)),
-            timeout => timeout.map(|timeout| timeout.max(LATENESS)),
-        };
+        let a_try = self.queue.session.ttl().min(LONGEST_TRY);
+        let limit = Waiting::within(timeout).limit(a_try).map(|limit| limit.max(LATENESS));
         let look = tokio::select! {
             biased;
             look = asking => look?,

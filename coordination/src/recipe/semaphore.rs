@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::data::{MAX_VALUE_BYTES, from_data, to_data};
 use super::grant::{Grant, guard};
 use super::judge::{Judge, Verdict};
-use super::place::Contents;
+use super::own_entry::Contents;
 use super::queue::Queue;
 use super::slots::{self, Claim, MAX_SLOTS, MAX_TAKEN, Occupant};
-use super::turn::{Patience, Request};
+use super::turn::Request;
+use super::waiting::Waiting;
 use crate::backend::{Entry, Listing, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
@@ -141,7 +142,7 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire_many(&self, count: u32) -> Result<Option<Permit>> {
-        let grant = self.queue.acquire(&self.request(count)?, Patience::Never).await?;
+        let grant = self.queue.acquire(&self.request(count)?, Waiting::Never).await?;
         grant.map(|grant| self.permit(grant)).transpose()
     }
 
@@ -194,7 +195,7 @@ impl Semaphore {
     }
 
     fn permit(&self, grant: Grant) -> Result<Permit> {
-        let claim: Claim = self.queue.named(from_data("acquire", grant.place().data()))?;
+        let claim: Claim = self.queue.named(from_data("acquire", grant.own_entry().data()))?;
         Ok(Permit { grant, slots: claim.slots })
     }
 }

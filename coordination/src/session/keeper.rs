@@ -195,7 +195,7 @@ impl Keeper {
     fn lose(&self, lease: &Lease, reason: LossReason) {
         lease.lose(reason);
         tracing::warn!(session = %lease.id, %reason, "session lost");
-        self.session.phase.send_replace(Phase::Opening);
+        self.session.phase.send_replace(Phase::Opening { last: lease.ttl });
         self.session.states.tell(State::Lost(reason));
     }
 
@@ -213,14 +213,15 @@ impl Keeper {
                 if let Some(old) = remains {
                     // The store may still hold what was lost here. It would end by itself.
                     let closing =
-                        session.attempt(Some(settings.ttl), "close", session.backend.close(old));
+                        session.attempt(Some(session.ttl()), "close", session.backend.close(old));
                     if closing.await.is_ok() {
                         remains = None;
                     }
                 }
-                // Several steps on some stores, and nobody's hold depends on them: more than a heartbeat may take. What
-                // was given up too early is found by the next try, when too much of its lease may be over.
-                let limit = session.attempt_timeout(Some(settings.ttl)).max(settings.ttl / 6);
+                // Longer than a heartbeat may take: on some stores this is several steps, and no hold depends on them. A
+                // session whose opening was given up too early is found by the next try, but by then much of its lease
+                // may be over.
+                let limit = session.ttl() / 6;
                 let opening = tokio::time::timeout(limit, open(&*session.backend, settings, new));
                 opening.await.unwrap_or_else(|_| {
                     let message = format!("no answer within {limit:?}");
@@ -327,7 +328,7 @@ impl Session {
     fn lease_now_or_lost(&self) -> Option<Arc<Lease>> {
         match &*self.phase.borrow() {
             Phase::Open(lease) => Some(Arc::clone(lease)),
-            Phase::Opening | Phase::Closed => None,
+            Phase::Opening { .. } | Phase::Closed => None,
         }
     }
 }

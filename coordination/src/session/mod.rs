@@ -46,7 +46,11 @@ const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 /// What is open at the moment.
 #[derive(Clone)]
 enum Phase {
-    Opening,
+    /// The lease before was lost.
+    Opening {
+        /// What the store had granted.
+        last: Option<Duration>,
+    },
     Open(Arc<Lease>),
     Closed,
 }
@@ -111,7 +115,7 @@ impl Session {
         self.check_process(operation)?;
         match &*self.phase.borrow() {
             Phase::Closed => Err(Error::lost(operation, LossReason::Closed)),
-            Phase::Opening | Phase::Open(_) => Ok(()),
+            Phase::Opening { .. } | Phase::Open(_) => Ok(()),
         }
     }
 
@@ -130,7 +134,7 @@ impl Session {
             match &*phase.borrow_and_update() {
                 Phase::Open(lease) if lease.lost().is_none() => return Ok(Arc::clone(lease)),
                 Phase::Closed => return Err(Error::lost(operation, LossReason::Closed)),
-                Phase::Open(_) | Phase::Opening => {}
+                Phase::Open(_) | Phase::Opening { .. } => {}
             }
             if phase.changed().await.is_err() {
                 return Err(Error::lost(operation, LossReason::Closed));
@@ -151,10 +155,19 @@ impl Session {
         world::spawn(&self.handle, task)
     }
 
-    /// How long one call to the store may take: three fit into a lease, with room to spare.
-    pub(crate) fn attempt_timeout(&self, ttl: Option<Duration>) -> Duration {
-        let heartbeat = self.heartbeat_interval(ttl);
-        ttl.map_or(heartbeat.max(LONGEST_RETRY), |ttl| heartbeat.min(ttl / 6))
+    /// The lease as the store granted it, also when it was the last one; the one asked for on stores that grant none.
+    pub(crate) fn ttl(&self) -> Duration {
+        match &*self.phase.borrow() {
+            Phase::Open(lease) => lease.ttl,
+            Phase::Opening { last } => *last,
+            Phase::Closed => None,
+        }
+        .unwrap_or(self.settings.ttl)
+    }
+
+    /// How long one call to the store may take that is about no entry of ours.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.settings.call_timeout(self.ttl())
     }
 
     /// How long a waiter may go without asking the store itself.
@@ -190,7 +203,10 @@ impl Session {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let limit = self.attempt_timeout(ttl);
+        let limit = match ttl {
+            Some(ttl) => self.settings.call_timeout(ttl),
+            None => self.settings.heartbeat.max(LONGEST_RETRY),
+        };
         let sent = sings(Canary::DeadlineFromReads).then(BootInstant::now);
         match tokio::time::timeout(limit, call).await {
             Ok(answer) => {
@@ -252,12 +268,12 @@ impl Session {
     where
         C: Future<Output = Result<T>>,
     {
-        let ttl = Some(self.settings.ttl);
-        let limit = Instant::now() + self.settings.ttl.min(LONGEST_STOP);
-        let mut delays = self.retry_delays(ttl);
+        let ttl = self.ttl();
+        let limit = Instant::now() + ttl.min(LONGEST_STOP);
+        let mut delays = self.retry_delays(Some(ttl));
         let mut doubt = Doubt(false);
         loop {
-            let error = match self.attempt(ttl, operation, call()).await {
+            let error = match self.attempt(Some(ttl), operation, call()).await {
                 Ok(answer) => return Ok((answer, doubt)),
                 Err(error) => error,
             };

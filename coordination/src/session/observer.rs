@@ -118,26 +118,25 @@ impl Session {
     }
 
     async fn follow(&self, queue: &QueueKey, sender: &Sender) {
-        let ttl = Some(self.settings.ttl);
-        let recheck = self.settings.ttl.min(super::LONGEST_RECHECK);
-        let mut delays = self.retry_delays(ttl);
+        let mut delays = self.retry_delays(Some(self.ttl()));
         let mut gaps = sender.borrow().as_ref().map_or(0, |view| view.gaps);
         let mut failed = false;
         loop {
+            let ttl = self.ttl();
             let looked = async {
-                let listing = self.attempt(ttl, "observe", self.backend.read(queue)).await?;
+                let listing = self.attempt(Some(ttl), "observe", self.backend.read(queue)).await?;
                 let revision = listing.revision;
                 if failed {
                     gaps += 1;
                     failed = false;
                 }
                 publish(sender, View { listing, gaps });
-                self.backend.changed(queue, revision, recheck).await
+                self.backend.changed(queue, revision, ttl.min(super::LONGEST_RECHECK)).await
             };
             let begun = Instant::now();
             match looked.await {
                 Ok(()) => {
-                    delays = self.retry_delays(ttl);
+                    delays = self.retry_delays(Some(ttl));
                     // What changes all the time is looked at now and then: views may be left out.
                     tokio::time::sleep_until(begun + MOST_OFTEN).await;
                 }

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How long a call may take before its connection counts as silent: as long as a heartbeat may.
 pub(crate) fn patience(settings: &Settings) -> Duration {
-    settings.heartbeat.min(settings.ttl / 6)
+    settings.call_timeout(settings.ttl)
 }
 
 /// A question that is asked within a wait.

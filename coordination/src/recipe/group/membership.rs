@@ -73,7 +73,7 @@ impl Membership {
     }
 
     pub(super) async fn put(&self, data: Data) -> Result<()> {
-        let update = self.grant.place().update("update", Default::default(), Arc::clone(&data));
+        let update = self.grant.own_entry().update("update", Default::default(), Arc::clone(&data));
         self.grant.named(update.await)?;
         *self.capabilities() = data;
         Ok(())

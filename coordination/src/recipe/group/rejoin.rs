@@ -223,7 +223,7 @@ async fn keep(
 
 async fn rejoin(last: &Membership, state: &Mutex<State>) -> Result<Arc<Membership>, ErrorKind> {
     let (group, session) = (&last.group, &last.group.queue.session);
-    let mut delays = session.retry_delays(Some(session.settings.ttl));
+    let mut delays = session.retry_delays(Some(session.ttl()));
     loop {
         // Before anything else: what is said meanwhile is to be said by the next incarnation.
         session.lease("join").await.map_err(|error| error.kind())?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::members::{GroupEvent, Member, Members, present};
-use super::{Group, PATIENCE, missing};
+use super::{Group, LONGEST_JOIN, missing};
 use crate::backend::{Entry, Listing};
 use crate::error::Result;
 use crate::recipe::queue::Queue;
@@ -63,7 +63,7 @@ impl Group {
     pub async fn watch(&self) -> Result<GroupWatch> {
         let queue = &self.queue;
         let (followed, session) = (queue.clone(), Arc::clone(&queue.session));
-        let limit = session.settings.ttl.min(PATIENCE);
+        let limit = session.ttl().min(LONGEST_JOIN);
         // On the session's runtime, which has timers wherever the caller runs.
         let starting = queue.run("watch", async move {
             let mut views = followed.observe();

@@ -1,4 +1,4 @@
-//! A place in a queue: an entry from before it is entered until it is given up.
+//! An entry of ours, from before it is entered until it is given up.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub(crate) struct Contents {
     pub(crate) data: Data,
 }
 
-/// A place in a queue, from before it is entered until it is given up. Dropping it gives it up.
-pub(crate) struct Place {
+/// An entry of ours, from before it is entered until it is given up. Dropping it gives it up.
+pub(crate) struct OwnEntry {
     session: Arc<Session>,
     lease: Arc<Lease>,
     entry: NewEntry,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
 }
 
-impl Place {
+impl OwnEntry {
     pub(super) fn new(
         session: &Arc<Session>,
         lease: Arc<Lease>,
@@ -227,7 +227,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OwnEntry {
     fn drop(&mut self) {
         if sings(Canary::NoDrop) {
             return;

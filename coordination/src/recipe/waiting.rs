@@ -1,0 +1,67 @@
+//! How long a caller waits.
+
+use std::time::Duration;
+
+/// How long a caller waits for what it has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Until it comes.
+    Forever,
+    /// At most this long.
+    For(Duration),
+    /// Not at all: the store is asked once.
+    Never,
+}
+
+impl Waiting {
+    /// What a caller's `timeout` means: `None` waits for ever, and zero is a try.
+    pub(crate) fn within(timeout: Option<Duration>) -> Self {
+        match timeout {
+            None => Self::Forever,
+            Some(Duration::ZERO) => Self::Never,
+            Some(limit) => Self::For(limit),
+        }
+    }
+
+    /// The `timeout` that means this.
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        match self {
+            Self::Forever => None,
+            Self::For(limit) => Some(limit),
+            Self::Never => Some(Duration::ZERO),
+        }
+    }
+
+    /// How long to wait for the store in all; a try waits this long for its answer. `None`: there is no limit.
+    pub(crate) fn limit(self, a_try: Duration) -> Option<Duration> {
+        match self {
+            Self::Forever => None,
+            Self::For(limit) => Some(limit),
+            Self::Never => Some(a_try),
+        }
+    }
+
+    /// What is left of it after this time; `None`: nothing. A try stays a try.
+    pub(crate) fn after(self, elapsed: Duration) -> Option<Self> {
+        match self {
+            Self::For(limit) => {
+                Some(limit.saturating_sub(elapsed)).filter(|left| !left.is_zero()).map(Self::For)
+            }
+            waiting => Some(waiting),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_timeout_is_never_a_try() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Waiting::within(Some(second)).after(second), None);
+        assert_eq!(Waiting::For(second).after(second / 4), Some(Waiting::For(second * 3 / 4)));
+        assert_eq!(Waiting::within(Some(Duration::ZERO)).after(second), Some(Waiting::Never));
+        assert_eq!(Waiting::within(None).after(second), Some(Waiting::Forever));
+    }
+}
