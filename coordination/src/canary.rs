@@ -4,7 +4,7 @@
 //! `--cfg coordination_internals`, where the variable `COORDINATION_CANARY` chooses one; in every other build
 //! [`sings`] is `false` at compile time, and the variable is not read. `docs/testing.md` says which run catches which.
 
-/// Declares each mistake with what `COORDINATION_CANARY` calls it.
+/// Declares each mistake with its name for `COORDINATION_CANARY`.
 macro_rules! canaries {
     ($($(#[$doc:meta])* $canary:ident = $name:literal,)*) => {
         /// A mistake, by what it gets wrong.
@@ -34,9 +34,9 @@ canaries! {
     ReleaseByName = "release-by-name",
     /// A release is not repeated when its answer is lost.
     OwnerForgottenBeforeRelease = "owner-forgotten-before-release",
-    /// What a cancelled acquire entered is left behind.
+    /// The entry of a cancelled acquire is left behind.
     CancelledAcquireNotCleaned = "cancelled-acquire-not-cleaned",
-    /// Any answer of the store counts as a heartbeat, that of a server cut off from its leader too.
+    /// Any answer of the store counts as a heartbeat, also that of a server that is cut off from its leader.
     DeadlineFromReads = "deadline-from-reads",
     /// After a loss the new session goes on with the entry of the old one.
     OldEntryAdopted = "old-entry-adopted",
@@ -46,17 +46,17 @@ canaries! {
     TokenIsQueueLength = "token-is-queue-length",
     /// A guard is held until a task has noticed that it is not.
     LossSetByTaskOnly = "loss-set-by-task-only",
-    /// Who holds a lock may take it once more in the same session.
+    /// The holder of a lock is granted it once more in the same session.
     Reentrant = "reentrant",
-    /// A lock `ab` is in the way of the lock `a`.
+    /// The lock `ab` blocks the lock `a`.
     PrefixMatch = "prefix-match",
     /// Each wake-up gives the waiter its whole timeout again.
     TimeoutRestarts = "timeout-restarts",
     /// A heartbeat puts back an entry that was released meanwhile.
     RenewalAfterRelease = "renewal-after-release",
-    /// The last one to leave a queue unlinks its file.
+    /// The last entry that leaves a queue unlinks the queue's file.
     UnlinkOnRelease = "unlink-on-release",
-    /// A missed notification is never made up for.
+    /// No re-check makes up for a missed notification.
     NoRecheck = "no-recheck",
     /// A cancelled acquire of a semaphore keeps its permit.
     PermitLeaked = "permit-leaked",
@@ -77,7 +77,7 @@ pub(crate) const fn sings(_: Canary) -> bool {
 pub(crate) fn sings(canary: Canary) -> bool {
     /// The position of the one that sings.
     static CHOSEN: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
-    // By position: a canary that is named here would look as if something made the mistake.
+    // Compared by position: if a canary were named here, a search would take this for the place of its mistake.
     *CHOSEN.get_or_init(choose) == Some(canary as usize)
 }
 
@@ -85,6 +85,6 @@ pub(crate) fn sings(canary: Canary) -> bool {
 fn choose() -> Option<usize> {
     let name = std::env::var("COORDINATION_CANARY").ok()?;
     let known = NAMES.iter().position(|known| *known == name);
-    // A run that was to catch a mistake and makes none would prove nothing.
+    // A run that is to catch a mistake proves nothing if no mistake is made.
     Some(known.unwrap_or_else(|| panic!("COORDINATION_CANARY={name:?}: no such canary")))
 }

@@ -45,7 +45,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A forked child must not speak for its parent, nor touch what they share.
+        // A forked child must neither end its parent's session nor touch the connections that they share.
         if !self.session.is_own_process() {
             std::mem::forget(self.control.take());
         }
@@ -167,7 +167,8 @@ impl Coordinator {
         Ok(Queue::new(Arc::clone(session), key?, keeps_open))
     }
 
-    /// The names of the queues of this kind that have a value, without the prefix; only those with it.
+    /// The names of the queues of this kind that have a value. Only names with the coordinator's prefix, and without
+    /// it.
     pub(crate) async fn names(
         &self,
         operation: &'static str,

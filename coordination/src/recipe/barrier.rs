@@ -70,7 +70,7 @@ impl Barrier {
         let by = Arc::clone(&self.queue.session.settings.member);
         let step = move |listing: &Listing| match listing.value {
             Some(_) => Ok(Change::Keep(false)),
-            // Whom to ask, for people who look into the store.
+            // The text is for people who look into the store: the member that closed it.
             None => Ok(Change::Write(Some(to_data("close", &*by, MAX_VALUE_BYTES)?), true)),
         };
         self.queue.modify("close", step).await

@@ -1,16 +1,16 @@
-//! What is kept at the store: JSON text, bounded on the way in and not trusted on the way out.
+//! What recipes keep at the store: JSON text, limited in size when written and not trusted when read.
 
 use serde::Serialize;
 
 use crate::backend::Data;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What fits into an entry.
+/// The most bytes that are kept with an entry.
 pub(crate) const MAX_ENTRY_BYTES: usize = 4 * 1024;
-/// What fits into a queue's value.
+/// The most bytes that are kept as a queue's value.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 * 1024;
 
-/// Text for the store of something that a user gave, at most `max` bytes.
+/// What a user gave as JSON text for the store, of at most `max` bytes.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub(crate) fn to_data(
     Ok(text.into())
 }
 
-/// What the text from the store says.
+/// Reads text from the store.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ pub(crate) fn from_data<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// What a store has, for the tests of those who read it.
+/// What a store could answer, for tests of the code that reads it.
 #[cfg(test)]
 pub(crate) mod stored {
     use super::Data;
@@ -67,7 +67,7 @@ pub(crate) mod stored {
         Listing { entries, value, ..Listing::default() }
     }
 
-    /// A queue with a value, and nobody in it.
+    /// A queue with a value and without entries.
     pub(crate) fn value(data: &str) -> Listing {
         listing(Vec::new(), Some(data))
     }

@@ -1,8 +1,8 @@
 //! The double barrier: a number of parties begin together and end together.
 //!
-//! Each has an entry in the queue. The value names the last entry of each round that was let in. When
-//! enough entries stand behind the last round, whoever sees it first writes the next one; an entry is
-//! in when a round covers it. Out are all when no entry of the round is left.
+//! Each party has an entry in the queue. The queue's value lists the last entry of each round that was let in. When
+//! enough entries stand behind the last round, whichever party sees that first adds the next round to the value. An
+//! entry is in when a round covers it. A round has ended when none of its entries is left.
 
 use std::fmt;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl DoubleBarrier {
     pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
         let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
         let judge = Some(Arc::clone(&gate) as Arc<dyn Judge>);
-        // Who comes for another number is refused, and is not to be counted until it has gone.
+        // Kept with the entry, so that an entry for another number of parties, which is about to be refused, is not
+        // counted.
         let data = to_data("enter", &self.parties, MAX_ENTRY_BYTES)?;
         let request = Request { contents: Contents { data, ..self.queue.contents() }, judge };
         let entering = self.queue.acquire_within(&request, timeout).await;
@@ -144,12 +145,12 @@ impl fmt::Debug for DoubleBarrier {
     }
 }
 
-/// The value: what rounds were let in.
+/// The queue's value: which rounds were let in.
 #[derive(Serialize, Deserialize)]
 struct Rounds {
     parties: u32,
-    /// The number of each round's last entry, in order. Those before the last one are kept as long as
-    /// somebody of theirs may be in.
+    /// The number of each round's last entry, in order. Earlier rounds are kept as long as one of their entries may
+    /// be left.
     through: Vec<u64>,
 }
 
@@ -161,7 +162,8 @@ impl Rounds {
     fn of(listing: &Listing, parties: u32) -> Result<Self> {
         let stored = match (&listing.value, listing.entries.first()) {
             (Some(value), _) => from_data("enter", &value.data)?,
-            // Its number counts before it is stored: else another could store its own in between.
+            // The first entry's number of parties counts before it is stored, as another could store its own in
+            // between.
             (None, Some(first)) => Self::new(from_data("enter", &first.data)?),
             (None, None) => Self::new(parties),
         };
@@ -184,7 +186,7 @@ impl Rounds {
         listing.entries.iter().filter(move |entry| entry.seq > last && *entry.data == *parties)
     }
 
-    /// The next round is in, too.
+    /// With the next round let in, which ends with this entry.
     fn and(mut self, through: u64, listing: &Listing) -> Self {
         let oldest = listing.entries.first().map_or(through, |entry| entry.seq);
         self.through.retain(|round| *round >= oldest);
@@ -193,10 +195,10 @@ impl Rounds {
     }
 }
 
-/// Says whether an entry is in.
+/// Judges whether an entry is in.
 struct Gate {
     parties: u32,
-    /// The last entry of one's own round, once it is in.
+    /// The last entry of our own round, once we are in.
     through: AtomicU64,
 }
 
@@ -210,7 +212,7 @@ impl Judge for Gate {
         let others = usize::try_from(self.parties - 1).unwrap_or(usize::MAX);
         let rounds = match rounds.waiting(listing).nth(others) {
             Some(last) => rounds.and(last.seq, listing),
-            // The number of parties is stored by the first who comes.
+            // The first entry stores the number of parties.
             None if listing.value.is_none() => rounds,
             None => return Ok(Verdict::Wait),
         };
@@ -292,11 +294,11 @@ mod tests {
         assert_eq!(first, (r#"{"parties":2,"through":[]}"#.to_owned(), 0));
         let alone = listing(&[7], Some(&first.0));
         assert_eq!(verdict(2, &alone, 0).0, "wait");
-        // The tenth came for three.
+        // Entry 10 came for three parties.
         let refused = listing(&[7, 10], Some(&first.0));
         assert_eq!(verdict(2, &refused, 0).0, "wait");
         assert_eq!(verdict(3, &refused, 1).0, "Mismatch");
-        // Before the first has stored its number.
+        // The first entry has not stored its number yet.
         assert_eq!(verdict(3, &listing(&[7, 10], None), 1).0, "Mismatch");
         assert_eq!(verdict(2, &listing(&[7, 10], None), 0), first);
         let both = verdict(2, &listing(&[7, 9, 11], Some(&first.0)), 2).0;

@@ -382,17 +382,17 @@ impl fmt::Debug for Terms {
     }
 }
 
-/// What an observer was told.
+/// What an observer has been told.
 #[derive(Default)]
 struct Told {
-    /// The last, if anything was told: who led, or that nobody did.
+    /// The last that was told, if anything was: who led, or that nobody did.
     last: Option<Option<Term>>,
-    /// The highest term.
+    /// The highest term so far.
     highest: Option<FencingToken>,
 }
 
 impl Told {
-    /// Whether this is to be told, which it counts as then.
+    /// Whether this is to be told. If so, it is remembered as told.
     fn is_news(&mut self, now: &Option<Term>) -> bool {
         let term = now.as_ref().map(|now| now.term);
         let goes_back = term.is_some() && term < self.highest;

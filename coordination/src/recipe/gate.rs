@@ -1,4 +1,4 @@
-//! The limiter's door: who works, who waits and who is refused.
+//! The limiter's judge: who works, who stands by and who is refused.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,17 +35,17 @@ pub(super) struct Gate {
     /// Whether it may be put on standby.
     is_patient: bool,
     standing: watch::Sender<Standing>,
-    /// What the last judgement was, if it was to refuse.
+    /// The reason, if the last judgement was to refuse.
     refusal: Mutex<Option<Refusal>>,
 }
 
-/// The others, as one who decides finds them.
+/// The other entries, as the one that decides finds them.
 #[derive(Default)]
 struct Others {
     used: BTreeSet<u32>,
     standby_before: usize,
     standby: usize,
-    /// Somebody after us works or waits.
+    /// An entry after ours works or stands by.
     is_replaced: bool,
 }
 
@@ -80,14 +80,14 @@ impl Judge for Gate {
 }
 
 impl Gate {
-    /// A gate, and where to hear how its entry stands.
+    /// A gate, and a channel that tells how its entry stands.
     pub(super) fn new(limits: Limits, is_patient: bool) -> (Arc<Self>, watch::Receiver<Standing>) {
         let (standing, told) = watch::channel(Standing::Arriving);
         (Arc::new(Self { limits, is_patient, standing, refusal: Mutex::default() }), told)
     }
 
     fn arriving(&self, limits: Limits, others: &Others, claim: Claim) -> Result<Verdict> {
-        // A free slot with somebody waiting is his.
+        // While others stand by, a free slot is for the first of them.
         if others.standby == 0
             && let Some(slots) = slots::free(limits.slots, &others.used, 1)
         {
@@ -96,7 +96,8 @@ impl Gate {
         let room = usize::try_from(limits.standby).unwrap_or(usize::MAX);
         match others.standby {
             _ if !self.is_patient || room == 0 => self.refuse(Refusal::AllBusy),
-            // Comes in, and the one who waits goes; a third one waits outside until he has gone.
+            // With the latest winning, a newcomer comes in, and the one that stands by gives up. A third one waits
+            // until that one has gone.
             0 | 1 if limits.latest_wins => Ok(Verdict::Note(claim.on_standby().data()?)),
             _ if limits.latest_wins => Ok(Verdict::Wait),
             waiting if waiting < room => Ok(Verdict::Note(claim.on_standby().data()?)),
@@ -113,7 +114,8 @@ impl Gate {
         if limits.latest_wins && others.is_replaced {
             return self.refuse(Refusal::Replaced);
         }
-        // Where the latest wins too: one before him may have looked before he came, and be taking the slot.
+        // This holds where the latest wins, too: one before us may have decided before we came, and its update that
+        // takes the slot may be in flight.
         let is_first = others.standby_before == 0;
         match slots::free(limits.slots, &others.used, 1).filter(|_| is_first) {
             Some(slots) => Ok(Verdict::Take(claim.has(slots).data()?)),
@@ -126,7 +128,7 @@ impl Gate {
         Err(Error::new(ErrorKind::Timeout, "enter", "refused"))
     }
 
-    /// Why it was refused, if it was.
+    /// Why the entry was refused, if it was.
     pub(super) fn refusal(&self) -> Option<Refusal> {
         *self.last()
     }
@@ -149,7 +151,7 @@ mod tests {
         stored::listing((1..).zip(claims).map(entry).collect(), Some(&data))
     }
 
-    /// What the entry of this index is to do, and why it is refused.
+    /// What the entry with this index is to do, and why if it is refused.
     fn told(limits: Limits, claims: &[Claim], own: usize) -> (&'static str, Option<Refusal>) {
         let listing = listing(limits, claims);
         let (gate, _standing) = Gate::new(limits, true);
@@ -168,7 +170,7 @@ mod tests {
             let limits = Limits { slots: 1, standby: 1, latest_wins };
             let waits = || Claim::wants(1).on_standby();
             assert_eq!(told(limits, &[waits()], 0), ("take", None));
-            // The first may have looked before the second came, and its taking be on its way.
+            // The first may have decided before the second came, and its update may be in flight.
             assert_eq!(told(limits, &[waits(), waits()], 1), ("wait", None));
             let first = match latest_wins {
                 true => ("refused", Some(Refusal::Replaced)),

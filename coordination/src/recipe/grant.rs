@@ -131,7 +131,7 @@ impl Grant {
         let grant = Arc::new(self);
         let kept = Arc::clone(&grant);
         let session = grant.own.session();
-        // A forked child has none of its parent's threads, and nothing to release.
+        // A forked child holds nothing, so there is nothing to release.
         if session.is_own_process() {
             session.spawn(async move {
                 let end = async {
@@ -143,7 +143,7 @@ impl Grant {
                 tokio::select! {
                     biased;
                     () = end => kept.own.let_go(),
-                    // Nothing is left to release.
+                    // It is lost, so there is nothing to release.
                     _ = kept.lost() => {}
                 }
             });
@@ -152,7 +152,7 @@ impl Grant {
     }
 
     pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
-        // It was acquired, and whatever ran under it may have run in part.
+        // It was held for a while, so what was to run under it may have run in part.
         Error::lost(operation, reason)
             .with_effect(Effect::Applied)
             .on_key(self.name())
@@ -193,7 +193,7 @@ impl std::ops::Deref for TimedRelease {
     }
 }
 
-/// Makes a guard of a struct with a field `grant`: what is the same for all of them.
+/// Makes a guard of a struct with a field `grant`: implements what is the same for all guards.
 macro_rules! guard {
     ($guard:ident, $what:literal) => {
         impl $guard {
@@ -203,9 +203,9 @@ macro_rules! guard {
             ///
             /// # Errors
             ///
-            /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
-            ///   it had been lost before, for the [reason](crate::Error::loss_reason) given. What was done
-            ///   under it may have overlapped with another holder.
+            /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): it had
+            ///   been lost before, for the [reason](crate::Error::loss_reason) given. What was done under it since
+            ///   then may have overlapped with another holder's work.
             /// * Others, with [`Effect::Unknown`](crate::Effect::Unknown): the store has not confirmed. The
             ///   library goes on releasing it in the background until the session ends.
             ///

@@ -34,9 +34,9 @@ pub use rejoin::{Presence, RejoiningMembership};
 pub use watch::GroupWatch;
 
 const KIND: &str = "group";
-/// What a group's value says.
+/// The value of every group: it has nothing to say but that the group exists.
 const CREATED: &str = "{}";
-/// The longest that joining and watching wait for the store, however long the lease is.
+/// The longest that joining and watching wait for the store, even if the lease is longer.
 const LONGEST_JOIN: Duration = Duration::from_secs(5);
 
 impl Coordinator {
@@ -139,9 +139,9 @@ impl Group {
             let mut write = Write::new(&self.queue.key, version, None);
             write.if_empty = true;
             match self.queue.write("delete", write).await? {
-                // Unknown: this group is gone, and it does not matter who deleted it.
+                // If the outcome is unknown, the group that was read is gone, and it does not matter who deleted it.
                 Written::Yes(_) | Written::Unknown => return Ok(()),
-                // Somebody joined, or deleted it: the next look tells.
+                // Somebody joined or deleted the group in between: the next read shows which.
                 Written::No => {}
             }
         }
@@ -243,7 +243,7 @@ impl Group {
         match self.queue.acquire_within(&request, Some(limit)).await {
             Ok(grant) => Ok(Membership::new(grant, self.clone(), member, data)),
             Err(error) if error.kind() != ErrorKind::Timeout => Err(error),
-            // An earlier entry of this session has not gone away.
+            // An earlier entry of this session under this member id has not gone away in time.
             Err(_) if judge.waits.load(Ordering::SeqCst) => self.queue.named(Err(already_joined())),
             Err(_) => {
                 let message = "the store did not answer within the time given";
@@ -322,11 +322,11 @@ impl fmt::Debug for Group {
     }
 }
 
-/// Lets an entry in if the group exists and nobody has its member id.
+/// Lets an entry in if the group exists and no entry before it has its member id.
 struct Joining {
     session: Arc<Session>,
     queue: QueueKey,
-    /// For an earlier entry of the same session, to see it gone.
+    /// Whether it waits for an earlier entry of the same session to go away.
     waits: AtomicBool,
 }
 
@@ -345,7 +345,7 @@ impl Judge for Joining {
                 Err(Error::new(ErrorKind::MemberExists, "join", message))
             }
             Some(lease) if lease.holds_number(&self.queue, other.seq) => Err(already_joined()),
-            // Ours, and nobody here has it: it is being given up.
+            // The other entry is of this session, but no guard stands for it: it is being removed.
             _ => {
                 self.waits.store(true, Ordering::SeqCst);
                 Ok(Verdict::Wait)

@@ -1,4 +1,4 @@
-//! What is in use: names that somebody has an entry under, for those who do not know them.
+//! The names in use: those under which there is an entry.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The kind of its queues.
+    /// The kind of the recipe's queues.
     fn kind(self) -> &'static str {
         match self {
             Self::Lock => "lock",

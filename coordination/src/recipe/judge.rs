@@ -1,4 +1,4 @@
-//! Whose turn it is, where the whole queue has to be looked at to say so.
+//! Whose turn it is, for recipes in which that depends on the whole queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,31 +9,31 @@ use super::waiting::Waiting;
 use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
 use crate::error::Result;
 
-/// Says by the whole queue what an entry in it is to do.
+/// Decides from the whole queue what one entry in it is to do.
 ///
-/// It may be asked about a listing that is no longer the newest; what it answers, unless it is
-/// [`Wait`](Verdict::Wait), is done only after it said it again of a fresh one.
+/// It may be asked about a listing that is stale. If it then answers anything but [`Wait`](Verdict::Wait), the queue
+/// is read again, and only what it answers about the fresh listing is done.
 pub(crate) trait Judge: Send + Sync {
     /// # Errors
     ///
-    /// Refuses the entry: it leaves, and the caller gets the error.
+    /// An error refuses the entry: it is removed, and the caller gets the error.
     fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict>;
 }
 
-/// What a [`Judge`] says.
+/// What a [`Judge`] decides.
 pub(crate) enum Verdict {
-    /// Nothing, until the queue changes.
+    /// Wait until the queue changes, then ask again.
     Wait,
-    /// Nothing, until this entry before it has [decided](Verdict::Note) or is gone.
+    /// Wait until this earlier entry has [decided](Verdict::Note) or is gone, then ask again.
     Behind(Blocker),
-    /// Keep this with the entry, then ask again. It becomes a shared one by that: so those behind it are
-    /// told that it has decided what to do.
+    /// Store this data with the entry and make it a shared one, then ask again. By becoming shared it tells the
+    /// entries behind it that it has decided what to do.
     Note(Data),
-    /// The turn has come, once this is kept with the entry, which becomes a shared one too.
+    /// The turn has come, once this data is stored with the entry, which becomes a shared one too.
     Take(Data),
     /// The turn has come.
     Grant,
-    /// Make this the queue's value, which it has not got yet, then ask again.
+    /// Write this as the queue's value, which it does not have yet, then ask again.
     Found(Data),
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn await_verdict(
             Verdict::Found(data) => {
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
-                // Whatever came of it, the next look shows it.
+                // Whether it was written or not, the next read shows the value.
                 session.write("acquire", &write).await?;
                 continue;
             }
@@ -87,7 +87,7 @@ pub(super) async fn await_verdict(
                 _ = lease.ended() => return Ok(Turn::EntryLost),
                 view = views.next() => view?,
             };
-            // A view may be older than what was read above: it says when to look, not what to do.
+            // A view may be older than what was read above. So it only says when to read again, and not what to do.
             let listed = view.listing.entry(seq);
             let now = listed.map(|listed| judge.judge(&view.listing, listed));
             if !matches!(now, Some(Ok(Verdict::Wait))) {

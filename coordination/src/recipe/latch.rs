@@ -1,6 +1,6 @@
 //! The latch: counts down to zero, once, and then lets all who wait go on.
 //!
-//! The count is the queue's value, which nobody owns: who has counted may be gone.
+//! The count is the queue's value. It belongs to no session, so a count stays when the process that counted is gone.
 
 use std::fmt;
 use std::time::Duration;

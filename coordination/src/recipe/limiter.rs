@@ -105,14 +105,14 @@ pub enum Refusal {
 pub enum Standing {
     /// It has entered, and waits for the contenders before it to decide.
     Arriving,
-    /// Waits for a slot.
+    /// It waits for a slot.
     Standby,
-    /// Has this slot.
+    /// It has this slot.
     Working(u32),
 }
 
 impl Coordinator {
-    /// The limiter of this name: one slot and nobody on standby, until told otherwise. No I/O.
+    /// The limiter of this name, with one slot and no standby unless set otherwise. No I/O.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Limiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind, neither a slot nor a place on standby.
+    /// Dropping the future at any point leaves neither a slot nor a place on standby behind.
     ///
     /// # Fairness
     ///
@@ -263,7 +263,7 @@ impl Limiter {
         }
     }
 
-    /// Asks `keep_waiting` at its interval until it says no; for ever if there is none.
+    /// Calls `keep_waiting` at its interval until it answers false; without one, waits for ever.
     async fn tired(&self, start: Instant, keep_waiting: Option<KeepWaiting<'_>>) {
         let Some((interval, keep_waiting)) = keep_waiting else {
             return std::future::pending().await;
@@ -332,7 +332,7 @@ impl Limiter {
     }
 }
 
-/// At which interval to ask whether to go on waiting, and whom.
+/// The interval at which to ask whether to go on waiting, and the function to ask.
 type KeepWaiting<'a> = (Duration, &'a mut (dyn FnMut(u32, Duration) -> bool + Send));
 
 /// Holds a slot of a limiter; releases it when dropped.

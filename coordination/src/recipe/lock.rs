@@ -239,7 +239,7 @@ impl Lock {
         let read = self.queue.call("list", async move { session.backend.read(&key).await });
         let mut before = None;
         let contenders = read.await?.entries.into_iter().filter_map(|entry| {
-            // Nothing before it, or nothing but shares.
+            // No entry is before it, or only shared ones and it is shared too.
             let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
             if entry.mode == Mode::Exclusive || before.is_none() {
                 before = Some(entry.mode);

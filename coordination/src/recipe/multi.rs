@@ -67,7 +67,7 @@ impl Coordinator {
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
-    /// Invariant: in order of their names, each once, and at least one.
+    /// Invariant: sorted by name, each name once, and at least one.
     locks: Vec<Lock>,
 }
 
@@ -239,13 +239,13 @@ impl MultiGuard {
 /// What can be taken together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync {
-    /// What holding one looks like.
+    /// The guard of one.
     type Guard: Deref<Target = Grant> + Send + Sync;
 
-    /// What the order goes by.
+    /// The name by which they are sorted.
     fn name(&self) -> &str;
 
-    /// Waits for it; zero tries once.
+    /// Waits for it. `None` waits for ever, zero asks once.
     fn take(&self, timeout: Option<Duration>) -> impl Future<Output = Result<Self::Guard>> + Send;
 }
 
@@ -290,14 +290,15 @@ impl Take for Semaphore {
     }
 }
 
-/// Sorted by name, each name once: who takes several in this order never waits in a circle.
+/// Sorts by name and drops repeated names. Callers that take several in this order never wait for each other in a
+/// circle.
 pub(crate) fn in_order<T: Take>(mut wanted: Vec<T>) -> Vec<T> {
     wanted.sort_by(|one, other| one.name().cmp(other.name()));
     wanted.dedup_by(|one, other| one.name() == other.name());
     wanted
 }
 
-/// Takes one after the other, or nothing.
+/// Takes one after the other. If one cannot be taken, the others are released.
 pub(crate) async fn take_all<T: Take>(
     wanted: &[T],
     timeout: Option<Duration>,
@@ -312,7 +313,7 @@ pub(crate) async fn take_all<T: Take>(
         };
         guards.push(guard);
     }
-    // A deadline passes without telling anybody, also while the last one is granted.
+    // A deadline may have passed unnoticed while the last one was granted, so look once more.
     let lost = guards.iter().find_map(|guard| Some((&**guard, guard.own_entry().lost()?)));
     match lost {
         Some((grant, reason)) => Err(lost_before(grant, reason)),
@@ -330,7 +331,7 @@ fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<
 }
 
 fn lost_before(grant: &Grant, reason: LossReason) -> Error {
-    // Nothing ran under it, so this is not `Grant::loss`.
+    // Not `Grant::loss`, whose effect is unknown: nothing ran under the grant yet.
     let backend = grant.own_entry().session().backend.scheme();
     Error::lost("acquire", reason).on_key(grant.name()).on_backend(backend)
 }
@@ -342,7 +343,7 @@ fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Waits for the first of them that is lost; for ever if there are none.
+/// Waits until one of them is lost, and answers it; for ever if there are no guards.
 async fn first_lost<G: Deref<Target = Grant>>(guards: &[G]) -> (&Grant, LossReason) {
     let listen = |guard| {
         let grant: &Grant = guard;
@@ -368,8 +369,8 @@ pub(crate) async fn protect_all<G: Deref<Target = Grant>, F: Future>(
     }
 }
 
-/// Releases all, beginning with the last, without waiting for one before the next; answers a loss, or
-/// else the first failure.
+/// Releases all at once, beginning with the last. If some fail, the error is that of one that had been lost, or else
+/// the first one.
 pub(crate) async fn release_all<G: Deref<Target = Grant>>(guards: Vec<G>) -> Result<()> {
     let release = |guard: G| Box::pin(async move { guard.release().await });
     let mut releases: Vec<_> = guards.into_iter().rev().map(release).collect();

@@ -1,7 +1,7 @@
 //! At most once per period: a job that many processes could do, and one does.
 //!
-//! The queue's value says who was the last and until when nobody else is. Nothing owns it: whoever
-//! claimed may crash, and the period is over when it is over.
+//! The queue's value says when the last claim was made and until when there is no other. It belongs to no session, so
+//! a crash of the claimant does not end the period early.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ impl Coordinator {
             let message = format!("the period is {period:?}, and has to be of 1 ms to 366 days");
             return Err(queue.error(ErrorKind::Input, "once_per", message));
         }
-        // Rounded up: never a period that is too short.
+        // Rounded up, so that a period is never too short.
         let period = u64::try_from(period.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
         Ok(OncePer { queue, period, is_aligned: false })
     }
@@ -151,7 +151,7 @@ impl Last {
     fn of(listing: &Listing, operation: &'static str) -> Result<Option<Self>> {
         let Some(value) = &listing.value else { return Ok(None) };
         let last: Self = from_data(operation, &value.data)?;
-        // After these no period and no number would come, and everybody could claim.
+        // Nothing is larger than these numbers, so after them every claim would succeed.
         if last.at.max(last.number.value()) > i64::MAX as u64 {
             let message = "the store has a claim that no clock of this time can have made";
             return Err(Error::new(ErrorKind::Corrupt, operation, message));
@@ -160,9 +160,9 @@ impl Last {
     }
 }
 
-/// The claim that can be made when the clock shows this, if one can.
+/// The claim that can be made at this time of the wall clock, if one can be made.
 fn claim(last: Option<Last>, wall: u64, period: u64, is_aligned: bool) -> Option<Last> {
-    // A clock that was set back does not make a period longer ago than it is.
+    // If the clock was set back, the last claim's time counts instead, so that claims' times never fall.
     let at = last.map_or(wall, |last| wall.max(last.at));
     if last.is_some_and(|last| last.next > at) {
         return None;

@@ -10,10 +10,10 @@ use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};
 
-/// How long a grant goes unwatched: shorter ones cost no watch at all.
+/// How long after a grant the watch on its entry starts, so that a shorter hold costs no watch.
 const UNWATCHED: Duration = Duration::from_millis(20);
 
-/// What an entry is to be.
+/// What an entry is to contain.
 #[derive(Clone)]
 pub(crate) struct Contents {
     pub(crate) member: Arc<str>,
@@ -29,8 +29,8 @@ pub(crate) struct OwnEntry {
     hold: Arc<Hold>,
     /// Known once the store has answered that it was entered.
     seq: Option<u64>,
-    /// Held by the update that is under way: a later one must not be overtaken by it. Made when it is
-    /// needed: a plain lock never is.
+    /// Held while an update is in flight, so that updates reach the store in their order. Made with the first update;
+    /// a plain lock makes none.
     updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
 }
 
@@ -66,30 +66,30 @@ impl OwnEntry {
         self.seq = Some(seq);
     }
 
-    /// Knows what the entry has now.
+    /// The entry has been given this data meanwhile, if it was.
     pub(super) fn keeps(&mut self, data: Option<Data>) {
         if let Some(data) = data {
             self.entry.data = data;
         }
     }
 
-    /// What the entry had when the turn came.
+    /// The data that the entry had when its turn came.
     pub(super) fn data(&self) -> &Data {
         &self.entry.data
     }
 
-    /// The caller has it, and did not go away while it was on its way.
+    /// The grant has reached the caller.
     pub(super) fn deliver(&self) {
         self.hold.deliver();
     }
 
-    /// Goes on with the entry of the place before.
+    /// Goes on with the entry of the try before: a mistake on purpose.
     pub(super) fn adopt(&mut self, before: &mut Option<EntryId>) {
         let id = before.get_or_insert_with(|| self.entry.place.id.clone());
         self.entry.place.id = id.clone();
     }
 
-    /// Nothing was entered, so there is nothing to leave.
+    /// Nothing was entered, so nothing is to be removed when this is dropped.
     pub(super) fn forget(self) {
         self.hold.begin_release();
     }
@@ -107,7 +107,7 @@ impl OwnEntry {
         &self.session
     }
 
-    /// Why the place is not to be relied on, judged at this moment; `None` while it is.
+    /// Why the entry is lost, judged at this moment; `None` while it is not.
     pub(crate) fn lost(&self) -> Option<LossReason> {
         if !self.session.is_own_process() {
             return Some(LossReason::Closed);
@@ -131,7 +131,7 @@ impl OwnEntry {
         self.hold.is_released()
     }
 
-    /// Gives it up and tells whether the store confirmed; of several calls the first one counts.
+    /// Gives the entry up, and answers whether the store confirmed that; of several calls the first one does it.
     ///
     /// If the future is dropped, the release goes on in the background.
     pub(crate) async fn give_up(&self) -> Result<()> {
@@ -155,7 +155,8 @@ impl OwnEntry {
 
     /// Gives the entry this mode and data.
     ///
-    /// Dropping the future leaves the update going on, or undone if another one was under way.
+    /// If the future is dropped, an update that was sent goes on; one that was still waiting for another in flight is
+    /// not made.
     pub(crate) async fn update(
         &self,
         operation: &'static str,
@@ -167,7 +168,7 @@ impl OwnEntry {
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
         let (entry, seq) = (NewEntry { mode, data, ..self.entry.clone() }, self.seq);
-        // Before the task: tasks may begin in another order than they were made.
+        // Taken before the task starts, since tasks may start in another order than they were spawned.
         let updating = Arc::clone(self.updating.get_or_init(Arc::default));
         let turn = updating.lock_owned().await;
         let task = self.session.spawn(async move {
@@ -186,7 +187,7 @@ impl OwnEntry {
         }
     }
 
-    /// It is our turn: stand in for it, if the session still can.
+    /// Our turn has come: registers the hold with the lease, which refuses if it is lost.
     pub(super) fn grant(&mut self) -> Result<()> {
         let registered = self.lease.register(&self.entry.place, self.seq, &self.hold);
         registered.map_err(|reason| Error::lost("acquire", reason))?;
@@ -194,7 +195,7 @@ impl OwnEntry {
         Ok(())
     }
 
-    /// Watches the own entry, on stores that tell of its removal.
+    /// Watches our entry, on stores that notify of its removal.
     fn watch(&self) {
         if self.session.backend.characteristics().loss_detection == LossDetection::Heartbeat {
             return;
@@ -208,7 +209,7 @@ impl OwnEntry {
             loop {
                 let recheck = session.recheck_interval(&lease);
                 let gone = session.backend.gone(&entry.place, seq, Mode::Exclusive, recheck).await;
-                // It may resolve early, as for an update, and that is no loss.
+                // `gone` may resolve early, for example because of an update, and that is no loss.
                 let look = async { session.backend.position(&entry, seq).await };
                 let outcome = match gone {
                     Ok(()) => session.attempt(lease.ttl, "watch", look).await,

@@ -9,10 +9,10 @@ use super::group::{Capabilities, Group, GroupEvent, GroupWatch, Member, Membersh
 use super::ring::HashRing;
 use crate::error::Result;
 
-/// A larger weight counts as this: what a member says of itself must not cost others their memory.
+/// A larger weight counts as this one, so that a member's capabilities cannot use up the memory of others.
 const MAX_WEIGHT: u32 = 1_000;
 
-/// What a member of a partitioned group says of itself.
+/// The capabilities of a member that joined by `join_partitioned`.
 #[derive(Serialize)]
 struct Weighted {
     weight: u32,
@@ -87,7 +87,7 @@ impl Group {
 /// While the store cannot be reached it goes by the last known members. It keeps the session open, as a
 /// [`Group`] does.
 pub struct Partitioner {
-    /// Who asks.
+    /// The member id of this process.
     member: Arc<str>,
     followed: Mutex<Followed>,
 }
@@ -162,9 +162,9 @@ impl Partitioner {
         }
     }
 
-    /// With all that this process knows by now.
+    /// The ring and the members, brought up to date with what this process knows.
     fn current(&self) -> Result<MutexGuard<'_, Followed>> {
-        // Nothing that panics runs under it.
+        // Nothing that panics runs under this mutex.
         let mut followed = self.followed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while let Some(event) = followed.watch.try_next()? {
             followed.apply(&event);
@@ -174,7 +174,7 @@ impl Partitioner {
 }
 
 impl Followed {
-    /// Brings the ring up to date; whether it is another one now.
+    /// Changes the ring by an event; answers whether it has changed.
     fn apply(&mut self, event: &GroupEvent) -> bool {
         match event {
             GroupEvent::Joined(member) | GroupEvent::Updated(member) => {
@@ -208,7 +208,8 @@ fn weighted(member: &Member) -> (Arc<str>, u32) {
     (Arc::clone(&member.id), weight(&member.capabilities))
 }
 
-/// Another program may have written anything; all must count it alike.
+/// The weight in a member's capabilities. Other programs may have written anything there, and all processes must read
+/// it alike.
 fn weight(capabilities: &Capabilities) -> u32 {
     let said = capabilities.parse::<serde_json::Value>().ok();
     let weight = said.and_then(|said| said.get("weight")?.as_u64());

@@ -26,9 +26,9 @@ pub(crate) struct Queue {
     _coordinator: Arc<dyn Send + Sync>,
 }
 
-/// What a step of [`Queue::modify`] wants.
+/// What a step of [`Queue::modify`] decides.
 pub(crate) enum Change<T> {
-    /// Make this the value, and answer that.
+    /// Write this value, and answer that.
     Write(Option<Data>, T),
     /// Leave the value as it is, and answer that.
     Keep(T),
@@ -47,7 +47,7 @@ impl Queue {
         self.key.name()
     }
 
-    /// The contents of an entry of this process.
+    /// What an entry of this process contains unless its recipe says otherwise.
     pub(crate) fn contents(&self) -> Contents {
         Contents {
             member: Arc::clone(&self.session.settings.member),
@@ -56,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Takes the turn; `None` only for [`Waiting::Never`].
+    /// Waits for the turn; `None` only for [`Waiting::Never`].
     ///
     /// # Cancel safety
     ///
@@ -70,7 +70,7 @@ impl Queue {
         Ok(self.named(own)?.map(|own| Grant::new(own, self.key.clone())))
     }
 
-    /// [`acquire`](Self::acquire), with a timeout that is an error.
+    /// [`acquire`](Self::acquire), which fails when the time is over.
     pub(crate) async fn acquire_within(
         &self,
         request: &Request,
@@ -86,11 +86,11 @@ impl Queue {
         self.run(operation, async move { look(&session, operation, &key).await }).await
     }
 
-    /// Changes the value by compare-and-set, as often as it takes until nobody came in between.
+    /// Changes the value by compare-and-set, and starts again as long as others change it in between.
     ///
     /// # Errors
     ///
-    /// Those of `step`; those of the store, with [`Effect::Unknown`] where the value may have been written.
+    /// Those of `step`, and those of the store. The effect is [`Effect::Unknown`] if the value may have been written.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +103,7 @@ impl Queue {
         Ok(self.modify_versioned(operation, step).await?.0)
     }
 
-    /// [`modify`](Self::modify), which also tells the version of the value that it has written, if it has.
+    /// [`modify`](Self::modify), which also answers the version that it has written, if it has written.
     pub(crate) async fn modify_versioned<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -136,12 +136,13 @@ impl Queue {
         self.run(operation, async move { session.write(operation, &write).await }).await
     }
 
-    /// Follows the queue; shared with all who do so in this process.
+    /// Follows the queue, together with all others in this process that do.
     pub(crate) fn observe(&self) -> Views {
         self.session.observe(&self.key)
     }
 
-    /// Waits until `find` finds something in the queue, and answers it: it was so during the call.
+    /// Waits until `find` finds something in the queue, and answers that. It was there at some moment during the
+    /// call.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.
@@ -165,7 +166,7 @@ impl Queue {
         let search = async {
             let mut views = None;
             loop {
-                // Read anew: what others follow may have been read before this call.
+                // Read by this call itself, as the view that others follow may be older.
                 let listing = match self.read(operation).await {
                     Ok(listing) => listing,
                     Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -203,11 +204,11 @@ impl Queue {
         }
     }
 
-    /// Waits until this moment, on the session's runtime: a caller may have none.
+    /// Waits until this moment. It does so on the session's runtime, since the caller may have none.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Closed`]: that runtime has ended before.
+    /// [`ErrorKind::Closed`]: the session's runtime has ended before.
     pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
         let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
         let mut timer = Timer(sleeping);
@@ -215,7 +216,7 @@ impl Queue {
         self.named(ended.map_err(|_| Error::lost("wait", LossReason::Closed)))
     }
 
-    /// Resolves when so much time has passed; never, if it has no limit.
+    /// Resolves when this much time has passed; never, if there is no limit.
     pub(crate) async fn out_of_time(&self, limit: Option<Duration>) {
         match limit.and_then(|limit| Instant::now().checked_add(limit)) {
             Some(deadline) => drop(self.sleep_until(deadline).await),
@@ -234,7 +235,7 @@ impl Queue {
         self.run(operation, call).await
     }
 
-    /// Runs a task on the session's runtime, where nothing that the caller does can stop it.
+    /// Runs a task on the session's runtime. It goes on when the caller drops its future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -268,20 +269,20 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Reads the queue, for as long as a caller may be kept waiting.
+/// Reads the queue, and tries again for as long as a caller may be kept waiting.
 async fn look(session: &Session, operation: &'static str, key: &QueueKey) -> Result<Listing> {
     let read = session.insist(operation, || session.backend.read(key)).await;
-    // A read that was not answered has changed nothing either.
+    // A read has no effect, whether it was answered or not.
     read.map(|(listing, _)| listing).map_err(|error| error.with_effect(Effect::None))
 }
 
-/// A write may have been carried out, and somebody else's came after it.
+/// The error when our write may have been carried out before somebody else's.
 pub(crate) fn in_doubt(operation: &'static str) -> Error {
     let message = "the answer was lost, and the value was changed since";
     Error::new(ErrorKind::Unavailable, operation, message).with_effect(Effect::Unknown)
 }
 
-/// A timer that nobody waits for is stopped.
+/// A timer that is stopped when nobody waits for it any more.
 struct Timer(tokio::task::JoinHandle<()>);
 
 impl Drop for Timer {

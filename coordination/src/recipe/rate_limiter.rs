@@ -1,8 +1,9 @@
 //! The rate limiter: at most N permits in every window of time, for all processes together.
 //!
-//! What was given is the queue's value: the slots of the last permits. Whoever wants permits reads it,
-//! finds the first slot that keeps the rules, and writes it back with that slot in it, unless somebody
-//! else came in between. Nothing owns a permit, so nothing has to be given back, and a crash changes nothing.
+//! The queue's value is the history: the slots of the last permits. A caller that wants permits reads the history,
+//! finds the first slot that the rules allow, and writes the history back with that slot in it; if another caller has
+//! written in between, it starts again. Permits belong to no session, so none has to be given back, and a crash
+//! changes nothing.
 
 mod clock;
 mod permit;
@@ -27,7 +28,7 @@ use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::time::BootInstant;
 
-/// An answer that comes later than its deadline by no more than this is waited for.
+/// How long after its deadline a call still waits for the store's answer.
 const LATENESS: Duration = Duration::from_millis(100);
 /// The longest that a try waits for the store.
 const LONGEST_TRY: Duration = Duration::from_secs(5);
@@ -116,17 +117,17 @@ pub struct RateLimiter {
     shared: Arc<Shared>,
 }
 
-/// What one look at the history came to.
+/// What one read of the history led to.
 struct Look {
-    /// The slot; or the wait, if it is too long.
+    /// The slot of the permits; an error: how long the wait would be, which is too long.
     slot: Result<Micros, Micros>,
     now: Micros,
     has_clock: bool,
     /// The moment by this machine's clocks at which `now` was the time, or a later one.
     at: (BootInstant, Instant),
-    /// A moment before the slot was `now`.
+    /// A moment before the limiter's clock showed `now`.
     before: BootInstant,
-    /// What was written, where that is worth knowing.
+    /// What was written, on a store without a clock.
     written: Option<History>,
 }
 
@@ -281,7 +282,7 @@ impl RateLimiter {
             look
         };
         let asking = async {
-            // A courtesy: it is the store that keeps calls apart.
+            // Only to spare the store some retries: what keeps calls apart is the compare-and-set.
             let _turn = tokio::select! {
                 biased;
                 turn = self.shared.turn.lock() => Some(turn),
@@ -310,7 +311,8 @@ impl RateLimiter {
     }
 
     fn permit(&self, slot: Micros, look: &Look) -> RatePermit {
-        // By the strictest clock: the slot came no earlier than this, and the margin ends no later.
+        // Computed on the safe side: the slot came no earlier, and the margin ends no later than by any clock within
+        // A1.
         let usable = self.rules.margin().map(|margin| {
             let wait = Duration::from_micros(slot.saturating_sub(look.now));
             let margin = Duration::from_micros(shorter(to_micros_floor(margin)));
@@ -329,7 +331,7 @@ impl RateLimiter {
     }
 }
 
-/// One step: finds the first slot, and takes it unless the wait is too long.
+/// One step of the compare-and-set: finds the first slot, and takes it unless the wait is too long.
 fn look_at(
     listing: &Listing,
     rules: &Rules,

@@ -32,7 +32,8 @@ use md5::{Digest, Md5};
 pub struct HashRing {
     partitions: u32,
     weights: BTreeMap<Arc<str>, u32>,
-    /// In order. Should two nodes meet in a point, the smaller one has it, whoever came first.
+    /// Sorted. If two nodes have the same point, the one with the smaller name has it, in whatever order they were
+    /// added.
     points: Vec<(u128, Arc<str>)>,
 }
 
@@ -62,7 +63,8 @@ impl HashRing {
         if self.weights.insert(Arc::clone(&node), weight).is_some() {
             self.points.retain(|(_, other)| *other != node);
         }
-        // Tooz's digest is a running one: of the node twice, three times, and so on.
+        // Tooz updates one digest again and again: the second point is the digest of the name twice, the third of it
+        // three times.
         let mut hash = Md5::new_with_prefix(&*node);
         for _ in 0..u64::from(self.partitions) * u64::from(weight) {
             hash.update(&*node);
@@ -136,7 +138,7 @@ impl HashRing {
         self.points.is_empty()
     }
 
-    /// The nodes of all points, from the key on and once around.
+    /// The nodes of all points, from the key's position on and once around the ring.
     fn from(&self, key: &[u8]) -> impl Iterator<Item = &Arc<str>> {
         let hash = number(Md5::new_with_prefix(key));
         let first = self.points.partition_point(|(point, _)| *point <= hash);

@@ -90,8 +90,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the semaphore was
-    /// made with another number of permits.
+    /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the
+    /// semaphore was first used with another number of permits.
     ///
     /// # Cancel safety
     ///
@@ -109,7 +109,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire), and [`ErrorKind::Input`](crate::ErrorKind::Input): more than there are, or none.
+    /// Those of [`acquire`](Self::acquire), and [`ErrorKind::Input`](crate::ErrorKind::Input): more permits than
+    /// there are, or none.
     ///
     /// # Cancel safety
     ///
@@ -200,10 +201,10 @@ impl Semaphore {
     }
 }
 
-/// Whoever came first is served first, by whatever slots are free.
+/// Serves the contender that came first, with whatever slots are free.
 struct Fifo {
     limit: Limit,
-    /// The stored limit was ours once: a later one was set by `resize`.
+    /// Whether the stored limit has been the wanted one: one that differs later was set by `resize`.
     is_admitted: AtomicBool,
 }
 

@@ -1,9 +1,9 @@
-//! Numbered slots of a queue: who has which, and who may take one.
+//! Numbered slots of a queue: which entry has which, and which may take one.
 //!
-//! An entry says how many slots it wants, and once it has them, which. It is exclusive until it has decided
-//! what to do, and shared from then on. It decides when every entry before it has, so that no two can take
-//! the same slot, and in the order of the queue. So a slot's tokens rise: whoever takes it after another came
-//! after him.
+//! An entry's data says how many slots it wants and, once it has them, which. The entry is exclusive until it has
+//! decided what to do, and shared from then on. It decides once every entry before it has decided. So entries decide
+//! one after the other, in the order of the queue, and no two take the same slot. The tokens of a slot rise, since
+//! whoever takes it later also came later.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::token::FencingToken;
 
 /// The most slots that a queue can have.
 pub(super) const MAX_SLOTS: u32 = 10_000;
-/// The most that one entry can take: their numbers stand in it.
+/// The most slots that one entry can take: its data lists their numbers.
 pub(super) const MAX_TAKEN: u32 = 500;
 
-/// What an entry says.
+/// What an entry's data says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Claim {
     /// How many slots it wants.
     pub(super) wants: u32,
-    /// Which it has; empty: none yet.
+    /// Which slots it has; empty: none yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) slots: Vec<u32>,
-    /// Whether it was let in to wait.
+    /// Whether it was let in to stand by.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) standby: bool,
 }
@@ -38,7 +38,7 @@ pub(super) struct Claim {
 impl Claim {
     pub(super) fn of(entry: &Entry) -> Result<Self> {
         let claim: Self = from_data("acquire", &entry.data)?;
-        // What nobody can have asked for is not to be counted with, nor room to be made for it.
+        // No version of this library writes such an entry, and to work with its numbers could need much memory.
         if claim.wants > MAX_TAKEN || claim.slots.iter().any(|slot| *slot >= MAX_SLOTS) {
             let message = "the store has an entry with more slots than there can be";
             return Err(Error::new(ErrorKind::Corrupt, "acquire", message));
@@ -63,9 +63,9 @@ impl Claim {
     }
 }
 
-/// The lowest of the slots from 0 that nobody has, if there are as many as are wanted.
+/// The lowest free slots, counted from 0, if as many are free as are wanted.
 pub(super) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> Option<Vec<u32>> {
-    // After a queue was made smaller, higher slots than there are may be in use: they count.
+    // After the number of slots was made smaller, slots above it may still be in use. They count too.
     let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used.len());
     let free: Vec<_> = (0..limit)
         .filter(|slot| !used.contains(slot))
@@ -75,7 +75,7 @@ pub(super) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> Option<Vec<u
     (free.len() == usize::try_from(wants).unwrap_or(usize::MAX)).then_some(free)
 }
 
-/// The stored limits, where they are the wanted ones or `resized` is allowed.
+/// The stored limits, if they are the wanted ones, or if limits that were `resized` since are accepted.
 pub(super) fn stored<L>(listing: &Listing, wanted: &L, resized: bool) -> Result<Option<L>>
 where
     L: for<'de> Deserialize<'de> + PartialEq + std::fmt::Display,
@@ -117,7 +117,7 @@ pub struct Occupant {
     pub standby: bool,
 }
 
-/// Who has slots of the queue and who waits, in order; the first slot has the number `first`.
+/// Who has slots and who waits for them, in the order of the queue. Slots are numbered from `first` on.
 pub(super) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
     let listing = queue.read("list").await?;
     let mut occupants = Vec::new();
@@ -137,7 +137,7 @@ pub(super) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>
     Ok(occupants)
 }
 
-/// Refuses a number of slots that cannot be.
+/// Refuses a number of slots that is not possible.
 pub(super) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
     if (1..=max).contains(&count) {
         return Ok(count);

@@ -231,7 +231,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
                 return Ok(Versioned { version, value });
             }
             let delay = delays.next_delay();
-            // There, because the caller need not be on a runtime.
+            // On the session's runtime, since the caller may have none.
             let pause = self.queue.session.spawn(async move { tokio::time::sleep(delay).await });
             drop(pause.await);
         }
@@ -345,14 +345,14 @@ impl<T> fmt::Debug for ValueWatch<T> {
 /// What a watch has told.
 #[derive(Default)]
 struct Told {
-    /// The last, if anything was told: its version, or that there was no value.
+    /// The last that was told, if anything was: its version, or that there was no value.
     last: Option<Option<u64>>,
-    /// The highest version.
+    /// The highest version so far.
     highest: u64,
 }
 
 impl Told {
-    /// Whether this is to be told, which it counts as then.
+    /// Whether this is to be told. If so, it is remembered as told.
     fn is_news(&mut self, version: Option<u64>) -> bool {
         let is_news = match version {
             Some(version) => version > self.highest,

@@ -22,20 +22,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(4_500);
 /// How long a dropped coordinator tries to close its session at the store.
 const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A request to end: answered with whether the store confirmed.
+/// A request to end the session. The answer is whether the store confirmed the end.
 pub(crate) struct Stop(oneshot::Sender<Result<()>>);
 
 /// The coordinator's end of the keeper. Dropping it closes the session.
 pub(crate) struct Control(mpsc::UnboundedSender<Stop>);
 
 impl Control {
-    /// Closes the session, bounded in time. Also when it was closed before.
+    /// Closes the session, within a limited time. It may have been closed before.
     pub(crate) async fn stop(&self) -> Result<()> {
         let (confirm, confirmed) = oneshot::channel();
         if self.0.send(Stop(confirm)).is_err() {
             return Ok(());
         }
-        // The keeper answers every stop it has taken; it goes away unasked only with its runtime.
+        // The keeper answers every stop that it has received. If it ends without an answer, its runtime has ended.
         confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::Closed)))
     }
 }
@@ -50,7 +50,7 @@ pub(crate) async fn start(target: Target, settings: Settings) -> Result<(Arc<Ses
             Ok(Ok((backend, lease))) => {
                 let session = Arc::new(Session::new(backend, settings, lease));
                 let keeper = Keeper { session: Arc::clone(&session), stops };
-                // A caller that is gone has dropped its `Control`, which the keeper will notice.
+                // If the caller has gone away it has dropped its `Control`, and the keeper ends because of that.
                 let _ = report.send(Ok(session));
                 keeper.run().await;
             }
@@ -93,8 +93,8 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         Ok(lease) => Ok((backend, Arc::new(lease))),
         Err(error) => {
             if error.is_transient() {
-                // Perhaps only the answer was lost, and the session would have the member id for as long as
-                // its lease: the caller's next try would be told that it is taken (S9).
+                // Perhaps the session was opened and only the answer was lost. Then it would keep the member id until
+                // its lease ends, and the caller's next try would be refused because of its own session (S9).
                 let _ = tokio::time::timeout(DROP_TIMEOUT, backend.close(id)).await;
             }
             Err(error.on_backend(backend.scheme()))
@@ -123,15 +123,15 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self) {
-        // Whatever ends this task, its runtime included, ends the guards with it.
+        // However this task ends, also with its runtime, all guards are lost with it.
         let _closing = Closing(Arc::clone(&self.session));
         while let Some(lease) = self.session.lease_now_or_lost() {
             match self.keep(&lease).await {
                 End::Stopped(stop) => return self.close(&lease, None, stop).await,
                 End::Lost(reason) => self.lose(&lease, reason),
             }
-            // Chosen once: a try whose answer was lost may have opened it, and the next one finds it
-            // instead of being told that the member id is taken (S9).
+            // One id for all tries: if a try opened the session and its answer was lost, the next try finds that
+            // session, and is not refused because of a taken member id (S9).
             let next = SessionId::random();
             if let Some(stop) = self.reopen(lease.id, next).await {
                 return self.close(&lease, Some(next), stop).await;
@@ -145,7 +145,7 @@ impl Keeper {
         let interval = session.heartbeat_interval(lease.ttl);
         let mut delays = session.retry_delays(lease.ttl);
         let mut proofs = Proofs::new(session.backend.proof_delay(), lease.opened);
-        // tokio's clock paces the heartbeats, so that a test can pause it; what they prove is judged
+        // Heartbeats are sent by tokio's clock, which a test can pause. Until when they extend the lease is computed
         // by the clock that counts suspend.
         let mut next = Instant::now() + interval;
         loop {
@@ -199,19 +199,20 @@ impl Keeper {
         self.session.states.tell(State::Lost(reason));
     }
 
-    /// Opens the next session; answers the request to end that came instead.
+    /// Opens the next session; `Some`: the coordinator was asked to end before that was done.
     async fn reopen(&mut self, old: SessionId, new: SessionId) -> Option<Option<Stop>> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
-        // A store that is back is to be used again within two leases and five seconds (L5); and what a backend
-        // waits between its connections comes on top.
+        // A store that is back has to be used again within two leases and five seconds (L5), in which the store's own
+        // back-off between connections has to fit as well.
         let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
         let mut remains = Some(old);
         loop {
             let tries = async {
                 if let Some(old) = remains {
-                    // The store may still hold what was lost here. It would end by itself.
+                    // The store may still hold the entries of the lost session. They would end with its lease; this
+                    // is sooner.
                     let closing =
                         session.attempt(Some(session.ttl()), "close", session.backend.close(old));
                     if closing.await.is_ok() {
@@ -251,7 +252,8 @@ impl Keeper {
 
     /// Ends the session at the store, and the one that may be opening, as far as time allows.
     async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, stop: Option<Stop>) {
-        // First here, then there: no guard may look held when another process gets the lock.
+        // Invariant: guards are lost here before the store is told, so that none looks held when another process gets
+        // its lock.
         lease.lose(LossReason::Closed);
         self.session.phase.send_replace(Phase::Closed);
         self.session.end_observers();
@@ -271,7 +273,7 @@ impl Keeper {
                 .with_effect(crate::Effect::Unknown))
         });
         self.session.states.tell(State::Closed);
-        // From here on a stop is answered by its own sender: none may get stuck between.
+        // From here on a new request to stop is answered by the sender itself, so none is left without an answer.
         self.stops.close();
         let mut asked = stop;
         while let Some(Stop(confirm)) = asked {
@@ -304,13 +306,13 @@ async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
 }
 
 async fn deadline_passed(lease: &Lease) {
-    // The deadline moves while we sleep: look again until it has really passed.
+    // Heartbeats move the deadline during the sleep, so look again until it has passed.
     while lease.lost().is_none() {
         sleep_until(lease.deadline()).await;
     }
 }
 
-/// Marks everything closed when the keeper ends, in whatever way.
+/// Marks everything as closed when the keeper ends, for whatever reason.
 struct Closing(Arc<Session>);
 
 impl Drop for Closing {

@@ -13,23 +13,24 @@ use crate::error::LossReason;
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
-/// The heartbeats of a session that were confirmed, and which of them are proved by that.
+/// Which of a session's confirmed heartbeats count.
 ///
-/// Most stores' answers prove the heartbeat that they answer. Where they do not, a heartbeat counts once a later
-/// one was confirmed; until then the one before it does, and at first the opening.
+/// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, it counts once another
+/// heartbeat was confirmed that was sent at least that delay later. Until then the newest earlier one counts, and at
+/// first the opening of the session.
 pub(crate) struct Proofs {
     delay: Duration,
-    /// In the order of sending; the first is proved.
+    /// When they were sent, in that order; the first one counts.
     confirmed: VecDeque<BootInstant>,
 }
 
 impl Proofs {
-    /// For a session whose opening, which was sent at `opened`, proves itself.
+    /// For a session whose opening was sent at `opened` and counts at once.
     pub(crate) fn new(delay: Duration, opened: BootInstant) -> Self {
         Self { delay, confirmed: VecDeque::from([opened]) }
     }
 
-    /// The heartbeat sent at `sent` was confirmed: answers when the newest one that is proved was sent.
+    /// The heartbeat sent at `sent` was confirmed. Answers when the newest heartbeat that counts was sent.
     pub(crate) fn confirm(&mut self, sent: BootInstant) -> BootInstant {
         self.confirmed.push_back(sent);
         let is_proved = |earlier: &BootInstant| earlier.saturating_add(self.delay) <= sent;
@@ -42,7 +43,7 @@ impl Proofs {
 
 /// One session at the store, from its opening to its end.
 ///
-/// A coordinator goes through several of them; what was acquired under one is never moved to another.
+/// A coordinator may have several, one after the other. What was acquired under one is never moved to another.
 pub(crate) struct Lease {
     pub(crate) id: SessionId,
     /// As granted by the store; `None`: the session lives as long as the process.
@@ -51,10 +52,10 @@ pub(crate) struct Lease {
     pub(crate) opened: BootInstant,
     /// Nanoseconds of [`BootInstant`], or [`PASSED`].
     ///
-    /// Invariant: once somebody has seen the deadline pass it is `PASSED`, and stays so. A late
-    /// heartbeat cannot revive a lock that was reported lost a moment before.
+    /// Invariant: once anybody has seen that the deadline has passed, this is `PASSED` for good, so that a late
+    /// heartbeat cannot revive a lock that was already reported as lost.
     deadline: AtomicU64,
-    /// Whoever learns of the end first tells it here.
+    /// Set by whoever learns first that the lease is lost.
     end: Signal,
     holds: Mutex<Holds>,
 }
@@ -91,7 +92,7 @@ impl Lease {
         BootInstant::from_nanos(self.deadline.load(Ordering::SeqCst))
     }
 
-    /// Why the lease cannot be relied on any more, by the clock of this very moment.
+    /// Why the lease is lost, judged by the clock at this moment; `None` while it is good.
     pub(crate) fn lost(&self) -> Option<LossReason> {
         if let Some(reason) = self.end.reason() {
             return Some(reason);
@@ -122,7 +123,7 @@ impl Lease {
                 return false;
             }
             let old = self.deadline.load(Ordering::SeqCst);
-            // `lost` may have been asked by somebody else meanwhile: never overwrite PASSED.
+            // Another thread may have asked `lost` meanwhile. Never overwrite `PASSED`.
             if old == PASSED {
                 return false;
             }
@@ -137,7 +138,7 @@ impl Lease {
         }
     }
 
-    /// Ends the lease here: every guard under it is lost for good.
+    /// Ends the lease in this process: every guard under it is lost for good.
     pub(crate) fn lose(&self, reason: LossReason) {
         let mut holds = self.holds();
         if holds.ended.is_some() {
@@ -157,7 +158,7 @@ impl Lease {
         self.end.wait().await
     }
 
-    /// Takes a new hold under this lease, unless it is over.
+    /// Registers a new hold under this lease, unless the lease is lost.
     pub(crate) fn register(
         &self,
         entry: &EntryRef,
@@ -175,18 +176,18 @@ impl Lease {
         }
     }
 
-    /// Forgets a hold that is being released.
+    /// Removes a hold that is being released: heartbeats no longer look after its entry.
     pub(crate) fn deregister(&self, id: &EntryId) {
         self.holds().by_entry.remove(id);
     }
 
-    /// What is held, for stores that look after each entry in the heartbeat.
+    /// The entries that are held, for stores whose heartbeats check each of them.
     pub(crate) fn held(&self) -> Vec<EntryRef> {
         self.holds().by_entry.values().map(|held| held.entry.clone()).collect()
     }
 
-    /// Whether somebody has what the entry of this queue with this number was granted for. Not so while the
-    /// grant is on its way to a caller, who may have gone.
+    /// Whether a guard of this process stands for the entry with this number. Not while the grant is on its way to a
+    /// caller, who may have gone away.
     pub(crate) fn holds_number(&self, queue: &QueueKey, seq: u64) -> bool {
         let is_it = |held: &Held| {
             held.seq == Some(seq)
@@ -205,23 +206,23 @@ impl Lease {
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
-        // No user code runs under this mutex, so a poisoned one is still consistent.
+        // No user code runs under this mutex, so what it guards is consistent even if it is poisoned.
         self.holds.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// The deadline rule (T1): from the moment of *sending*, a clock rate off by 0.5 %, and a
-/// margin for the time between asking `is_held` and acting on it.
+/// The deadline (T1): the lease counted from the moment of *sending*, less 0.5 % because clocks may run at different
+/// rates (A1), less a margin for the time between asking `is_held` and acting on it.
 fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
     let Some(ttl) = ttl else { return BootInstant::NEVER };
     let margin = (ttl / 100).max(Duration::from_millis(10));
     sent.saturating_add((ttl - ttl / 200).saturating_sub(margin))
 }
 
-/// One grant: held until it is released or lost, whichever comes first.
+/// One grant. It is held until it is released or lost, whichever comes first.
 #[derive(Default)]
 pub(crate) struct Hold {
-    /// The caller has it.
+    /// Whether the caller has received it.
     delivered: AtomicBool,
     released: AtomicBool,
     loss: Signal,
@@ -241,7 +242,7 @@ impl Hold {
         self.released.load(Ordering::SeqCst)
     }
 
-    /// True for the first caller only: the one who has to release.
+    /// True for the first call only: whoever made that has to release.
     pub(crate) fn begin_release(&self) -> bool {
         if let Some(monitor) = self.monitor.get() {
             monitor.abort();
@@ -253,7 +254,7 @@ impl Hold {
         if self.is_released() {
             monitor.abort();
         }
-        // A hold gets one monitor, from the task that was granted it.
+        // Each hold is given one monitor, by the task to which it was granted.
         let _ = self.monitor.set(monitor);
     }
 
@@ -273,7 +274,7 @@ struct Signal {
     changed: Notify,
 }
 
-/// In the order of their codes, which are positions from 1 on.
+/// A reason's code is its position here, counted from 1.
 const REASONS: [LossReason; 6] = [
     LossReason::DeadlinePassed,
     LossReason::ExpiredByServer,
@@ -300,7 +301,7 @@ impl Signal {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the check, so that a signal between the two is not missed.
+            // Listen before looking, so that a reason that is set between the two is not missed.
             changed.as_mut().enable();
             if let Some(reason) = self.reason() {
                 return reason;

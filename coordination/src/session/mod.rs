@@ -1,9 +1,9 @@
 //! A coordinator's session: what recipes ask of it.
 //!
-//! One task, the [`keeper`], opens a session at the store, keeps its [`lease`](Lease) alive, tells
-//! when it is lost and opens the next. Everything that talks to the store for longer than a moment
-//! runs on the same runtime, out of reach of the caller's cancellation and of a blocked executor; a
-//! caller's future only listens.
+//! One task, the [`keeper`], opens a session at the store, renews its [`lease`](Lease), tells when that is lost, and
+//! opens the next session. Every call to the store that may take time runs on the keeper's runtime, so that neither a
+//! caller who drops its future nor a program whose executor is blocked can interrupt it. The caller's future only
+//! waits for the answer.
 
 pub(crate) mod keeper;
 mod lease;
@@ -38,12 +38,12 @@ pub use state::{State, StateWatch};
 
 /// The longest that closing may take, however long the lease is.
 const LONGEST_STOP: Duration = Duration::from_secs(5);
-/// While a session can still be saved, it is tried at least this often.
+/// The longest delay between two tries while the session can still be saved.
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
-/// The longest that a waiter goes without asking the store itself.
+/// The longest that a waiter relies on notifications before it asks the store itself.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 
-/// What is open at the moment.
+/// Whether a session is open at the moment.
 #[derive(Clone)]
 enum Phase {
     /// The lease before was lost.
@@ -55,7 +55,7 @@ enum Phase {
     Closed,
 }
 
-/// Whether a call that failed may have been carried out all the same.
+/// Whether the store may have carried out an earlier try, the answer to which was lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt(bool);
 
@@ -64,13 +64,13 @@ pub(crate) struct Doubt(bool);
 pub(crate) enum Written {
     /// The value has this version now, or was removed.
     Yes(u64),
-    /// The value was another one; nothing was done.
+    /// The value was not the expected one, so nothing was written.
     No,
-    /// The value is another one; it may be ours that was written over.
+    /// The value is not the expected one any more. Ours may have been written, and then replaced by another.
     Unknown,
 }
 
-/// The part of a coordinator that guards and tasks share with it.
+/// The part of a coordinator that its guards and tasks share.
 pub(crate) struct Session {
     pub(crate) backend: Arc<dyn Store>,
     pub(crate) settings: Settings,
@@ -78,7 +78,7 @@ pub(crate) struct Session {
     phase: watch::Sender<Phase>,
     observers: Observers,
     handle: Handle,
-    /// A forked child has the memory of its parent, and none of its threads or locks.
+    /// The process that connected. A forked child has a copy of its memory, but neither its threads nor its locks.
     pid: u32,
 }
 
@@ -119,7 +119,7 @@ impl Session {
         }
     }
 
-    /// The open lease, if there is one that is good right now.
+    /// The lease, if a session is open and its lease is not lost at this moment.
     pub(crate) fn lease_now(&self) -> Option<Arc<Lease>> {
         match &*self.phase.borrow() {
             Phase::Open(lease) if lease.lost().is_none() => Some(Arc::clone(lease)),
@@ -142,12 +142,12 @@ impl Session {
         }
     }
 
-    /// Whether the store answers, as far as is known.
+    /// Whether the last heartbeat was answered.
     pub(crate) fn is_connected(&self) -> bool {
         self.states.current() == State::Connected
     }
 
-    /// Runs a task where a blocked or ended executor of the caller cannot reach it.
+    /// Runs a task on the session's runtime, which goes on when the caller's executor is blocked or has ended.
     pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -165,12 +165,12 @@ impl Session {
         .unwrap_or(self.settings.ttl)
     }
 
-    /// How long one call to the store may take that is about no entry of ours.
+    /// How long one call to the store may take if it is not about an entry of ours.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.settings.call_timeout(self.ttl())
     }
 
-    /// How long a waiter may go without asking the store itself.
+    /// How long a waiter relies on notifications before it asks the store itself.
     pub(crate) fn recheck_interval(&self, lease: &Lease) -> Duration {
         if sings(Canary::NoRecheck) {
             return Duration::from_secs(365 * 24 * 60 * 60);
@@ -180,7 +180,8 @@ impl Session {
 
     fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
         let heartbeat = self.settings.heartbeat;
-        // Where a heartbeat proves the one before it, two of them have to fit where one does elsewhere.
+        // On a store where the answer to a heartbeat confirms only the heartbeat before it, two have to fit into the
+        // time of one.
         let share = if self.backend.proof_delay().is_zero() { 3 } else { 6 };
         ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / share))
     }
@@ -227,8 +228,8 @@ impl Session {
 
     /// Repeats a call until its outcome is known or the session is over.
     ///
-    /// An answer that was lost leaves it open whether the call took effect, and nothing else may be
-    /// done under this session until that is known (S9). The call must be idempotent.
+    /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until
+    /// it is known whether it has (S9). The call must be idempotent.
     pub(crate) async fn persist<T, C>(
         &self,
         lease: &Lease,
@@ -257,9 +258,9 @@ impl Session {
         outcome
     }
 
-    /// Repeats a call that is about no entry of ours, for as long as a caller may be kept waiting.
+    /// Repeats a call that is not about an entry of ours, for as long as a caller may be kept waiting.
     ///
-    /// The last error is answered; its effect is `Unknown` if a try before may have been carried out.
+    /// Fails with the last error. Its effect is `Unknown` if the store may have carried out one of the tries.
     pub(crate) async fn insist<T, C>(
         &self,
         operation: &'static str,
@@ -335,7 +336,8 @@ impl Session {
         listed.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
     }
 
-    /// Removes one entry for certain, unless its session ends first and removes it anyway.
+    /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the
+    /// entry too.
     async fn leave(&self, lease: &Lease, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
         let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
@@ -346,7 +348,8 @@ impl Session {
             });
         tokio::select! {
             biased;
-            // It held when the release began, and the store may have carried it out.
+            // The entry was held when the release began, and the store may have carried it out before the session
+            // ended.
             reason = lease.ended() => {
                 Err(Error::lost("release", reason).with_effect(Effect::Unknown))
             }
@@ -354,9 +357,9 @@ impl Session {
         }
     }
 
-    /// Removes one entry and waits for the store's word, bounded in time.
+    /// Removes one entry, and waits for the store to confirm it, but no longer than `stop_timeout`.
     ///
-    /// Dropping the future, or running out of time, leaves the removal going on.
+    /// The removal goes on in the background when the future is dropped, and when the time is over.
     pub(crate) async fn leave_confirmed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -385,7 +388,8 @@ impl Session {
         answered.await.unwrap_or_else(|_| Err(Error::lost("release", LossReason::Closed)))
     }
 
-    /// [`leave`](Self::leave) without waiting: from `Drop`, from any thread, in any state.
+    /// [`leave`](Self::leave) in the background. It may be called in `Drop`, on any thread, and in any state of the
+    /// session.
     pub(crate) fn leave_in_background(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

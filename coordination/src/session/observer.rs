@@ -1,4 +1,4 @@
-//! What observers see of a queue: one look at the store for all of a process.
+//! What observers see of a queue. All observers of a process share what is read of the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,20 +12,20 @@ use crate::backend::Listing;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 
-/// The least time between two looks.
+/// The shortest time between two reads.
 const MOST_OFTEN: Duration = Duration::from_millis(1);
 
 /// A queue as it was at some moment.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) listing: Listing,
-    /// How often the store was out of reach before: whoever sees it rise may have missed changes.
+    /// How often the store was out of reach so far. An observer that sees this number rise may have missed changes.
     pub(crate) gaps: u64,
 }
 
 type Sender = watch::Sender<Option<Arc<View>>>;
 
-/// The queues that somebody of this process observes.
+/// The queues that are observed in this process.
 #[derive(Default)]
 pub(crate) struct Observers(Mutex<BTreeMap<QueueKey, Sender>>);
 
@@ -35,7 +35,7 @@ impl Observers {
     }
 }
 
-/// Follows a queue: every view differs from the one before, and some may be left out.
+/// Follows a queue. Every view differs from the one before; some may be left out.
 #[derive(Clone)]
 pub(crate) struct Views(watch::Receiver<Option<Arc<View>>>);
 
@@ -68,17 +68,17 @@ impl Views {
 }
 
 impl Session {
-    /// Tells those who follow a queue that it is over; once the phase says so.
+    /// Tells all observers that there will be no more views. Called once the phase is `Closed`.
     pub(super) fn end_observers(&self) {
-        // The tasks may end with their runtime before they can do this.
+        // Not left to the tasks: they may end with their runtime before they can do it.
         self.observers.by_queue().clear();
     }
 
-    /// Follows a queue. All who follow the same one share what is read of it.
+    /// Follows a queue. All who follow the same queue share one task, which reads it.
     pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey) -> Views {
         let mut observed = self.observers.by_queue();
         if matches!(*self.phase.borrow(), Phase::Closed) {
-            // Without a sender there is nothing but the end.
+            // A channel without a sender says at once that there are no more views.
             return Views(watch::channel(None).1);
         }
         if let Some(sender) = observed.get(queue) {
@@ -103,13 +103,13 @@ impl Session {
                 () = self.follow(&queue, &sender) => {}
                 () = sender.closed() => {}
                 _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)) => {
-                    // Dropping the sender tells those who follow.
+                    // Dropping the sender tells the observers.
                     self.observers.by_queue().remove(&queue);
                     return;
                 }
             }
             let mut observed = self.observers.by_queue();
-            // Under the mutex: nobody starts to follow in between.
+            // Checked under the mutex, so that nobody can start to follow in between.
             if sender.receiver_count() == 0 {
                 observed.remove(&queue);
                 return;
@@ -137,7 +137,7 @@ impl Session {
             match looked.await {
                 Ok(()) => {
                     delays = self.retry_delays(Some(ttl));
-                    // What changes all the time is looked at now and then: views may be left out.
+                    // A queue that changes all the time is read now and then only; views may be left out.
                     tokio::time::sleep_until(begun + MOST_OFTEN).await;
                 }
                 Err(error) => {
@@ -150,7 +150,7 @@ impl Session {
     }
 }
 
-/// Tells a view, unless it is what was told last.
+/// Publishes a view, unless it is the same as the last one.
 fn publish(sender: &Sender, view: View) {
     sender.send_if_modified(|current| {
         let is_new = current.as_ref().is_none_or(|last| {

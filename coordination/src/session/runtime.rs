@@ -12,12 +12,13 @@ use crate::world;
 pub(crate) enum Runtime {
     /// A thread of its own, so that a blocked executor of the program cannot stop the heartbeat.
     Own,
-    /// The caller's: a program that hangs loses its locks, and a paused clock is the store's too.
+    /// The caller's. A program whose executor hangs loses its locks; and if a test has paused tokio's clock, it is
+    /// paused for the session too.
     Current(Handle),
 }
 
 impl Runtime {
-    /// The caller's runtime if that is wanted and there is one.
+    /// The caller's runtime if that is wanted and there is one; otherwise one of the session's own.
     pub(crate) fn choose(current: bool) -> Self {
         match Handle::try_current() {
             Ok(handle) if current => Self::Current(handle),
@@ -42,7 +43,7 @@ impl Runtime {
                 let thread = thread::Builder::new().name("coordination".into());
                 let run = move || {
                     runtime.block_on(main);
-                    // Not `drop`: that would wait for a name look-up that hangs.
+                    // Dropping the runtime would wait for a name look-up that hangs.
                     runtime.shutdown_background();
                 };
                 thread.spawn(run).map_err(failed)?;

@@ -68,7 +68,7 @@ pub(crate) struct States(Arc<Mutex<Subscribers>>);
 #[derive(Debug)]
 struct Subscribers {
     current: State,
-    // Unbounded is safe: states change at most a few times in a heartbeat interval.
+    // An unbounded channel stays small: the state changes at most a few times in a heartbeat interval.
     senders: Vec<mpsc::UnboundedSender<State>>,
 }
 
@@ -90,7 +90,7 @@ impl States {
         StateWatch { current: subscribers.current, changes }
     }
 
-    /// Tells a state, unless it is the present one or nothing can follow it.
+    /// Tells a state, unless it is the present one, or the present one is the last there is.
     pub(crate) fn tell(&self, state: State) {
         let mut subscribers = self.lock();
         if subscribers.current == state || subscribers.current == State::Closed {

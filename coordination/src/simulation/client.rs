@@ -1,4 +1,4 @@
-//! A client: what a process would be, with clocks of its own.
+//! A client: stands for a process, and has clocks of its own.
 
 use std::fmt;
 use std::future::Future;
@@ -48,12 +48,12 @@ struct State {
     link: Link,
     is_paused: bool,
     is_dead: bool,
-    /// Nanoseconds of the run that it has spent suspended, before the present time.
+    /// For how many nanoseconds of the run it has been suspended, without the present suspend.
     suspended: u64,
     suspended_since: Option<u64>,
-    /// Sessions that end with it, at a store that is within its host.
+    /// Its sessions, which end when it is killed, if the store is within its host.
     sessions: Vec<SessionId>,
-    /// Tasks that wanted to run meanwhile.
+    /// Wakers of the tasks that were polled during the pause.
     parked: Vec<Waker>,
 }
 
@@ -179,7 +179,7 @@ impl Client {
     }
 }
 
-/// While it exists, this client is the one that runs.
+/// While it exists, this client is the one that is running; then the one before is again.
 struct Inside(Option<Arc<Client>>);
 
 impl Inside {
@@ -190,13 +190,13 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // Dropped out of reach of the run's own borrow.
+        // Dropped only after `with`: dropping a client may ask the run for something.
         let inner = with(|run| std::mem::replace(&mut run.client, self.0.take()));
         drop(inner);
     }
 }
 
-/// A task of a client: runs, and is dropped, within it.
+/// A task of a client. It is polled and dropped while that client is the one that is running.
 pub(super) struct Within<F> {
     client: Option<Arc<Client>>,
     /// `None` once it has ended, or its client has died.

@@ -6,19 +6,21 @@
 //! # How it works
 //!
 //! Everything runs in one thread, on tokio's paused clock. While a [`Run`] lasts, it has taken over the library's
-//! `world` in that thread, and is the registry's store `simulation://`. Each [`Client`] is what a process would be: its tasks are
-//! polled `within` it, so that [`BootInstant`](crate::BootInstant) shows *its* clock, and not at all while it is
-//! paused. Between a client and the store (`server`) lies the `network`, a decorator of the memory backend: each call
-//! becomes a request and a reply on their way, out of the caller's hands, which may be late or lost; a request may
-//! come twice. Notifications may be late, lost or early. The store has leases, which the memory backend has not, and can
-//! end a session early, restart, or lose all its data.
+//! `world` in that thread, and is the registry's store `simulation://`. Each [`Client`] stands for a process. During
+//! a poll of one of its tasks it is the client that is running, so that [`BootInstant`](crate::BootInstant) shows
+//! *its* clock; while it is paused, none of its tasks is polled. Between a client and the store (`server`) lies the
+//! `network`, a decorator of the memory backend: each call becomes a request and a reply, which may be late or lost,
+//! and a request may arrive twice. Once a request is sent, dropping the call does not stop it. Notifications may be
+//! late, lost or early. The store has leases, which the memory backend does not have, and can end a session early,
+//! restart, or lose all its data.
 //!
-//! Whatever is random, in here and in the library, comes from one seed. So a seed is a run, and can be run again.
+//! All random numbers, here and in the library, come from one seed. So a seed stands for a run, which can be
+//! repeated.
 //!
 //! # What it is not
 //!
-//! tokio's timers go on while a single client is suspended; only its clocks tell. They tick in milliseconds: nothing
-//! that is shorter can be told apart. Threads do not exist.
+//! tokio's timers go on while a single client is suspended; only its clocks show the suspend. Timers tick in
+//! milliseconds, so shorter times cannot be told apart. There is only one thread.
 
 mod client;
 mod network;

@@ -1,4 +1,5 @@
-//! What is between a client and the store: a decorator around the backend that loses, delays and repeats.
+//! The network between a client and the store: a decorator of the memory backend, which loses, delays and repeats
+//! messages.
 
 mod entries;
 mod session;
@@ -55,13 +56,13 @@ pub(crate) struct Network {
     stray: Arc<Mutex<Option<Result<Vec<EntryId>>>>>,
 }
 
-/// What becomes of one call.
+/// What happens to one call.
 struct Way {
     there: Duration,
     back: Duration,
     request_lost: bool,
     reply_lost: bool,
-    /// The connection breaks, and the client sees it; otherwise it hears nothing.
+    /// Whether the client notices that a message was lost, by a broken connection; otherwise it hears nothing.
     is_noticed: bool,
     again: Option<Duration>,
 }
@@ -138,7 +139,7 @@ impl Network {
         let way = self.world.draw(Way::draw);
         let (answer, answered) = oneshot::channel();
         let (client, world) = (Arc::clone(&self.client), self.world.clone());
-        // From here on it is out of the client's hands: a pause or a dropped call does not stop it.
+        // The request is sent: neither a pause of the client nor a dropped call stops it any more.
         drop(tokio::spawn(async move {
             let is_noticed = way.is_noticed;
             match exchange(&client, &world, call, way, &operate).await {
@@ -148,7 +149,7 @@ impl Network {
                     let error = Error::new(ErrorKind::Unavailable, "call", message);
                     drop(answer.send(Err(error.with_effect(Effect::Unknown))));
                 }
-                // The client will never hear of it.
+                // The client never gets an answer.
                 None => {}
             }
         }));

@@ -15,10 +15,10 @@ thread_local! {
 
 pub(super) struct Run {
     start: Instant,
-    /// What is random in the library.
+    /// The source of the library's random numbers.
     pub(super) random: StdRng,
     pub(super) client: Option<Arc<Client>>,
-    /// The last that [`moment`] gave.
+    /// The last answer of [`moment`].
     moment: u64,
 }
 

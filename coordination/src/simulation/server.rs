@@ -78,23 +78,23 @@ struct Inner {
 }
 
 struct State {
-    /// What is random about the network and the store; apart from the library's, so that one more number drawn there
-    /// does not change everything here.
+    /// The source of random numbers for the network and the store. It is not the library's, so that one more number
+    /// drawn in the library does not change everything here.
     random: StdRng,
     memory: Arc<Memory>,
     weather: Weather,
     leases: BTreeMap<SessionId, Lease>,
-    /// What the trait's rule about late calls asks of every backend: entries that were removed, the newest update
-    /// of each entry, and the writes that were carried out, with their answers.
+    /// What a store has to remember to keep the rules about late calls: the entries that were removed, the newest
+    /// update of each entry, and the writes that were carried out, with their answers.
     left: HashSet<EntryId>,
     updated: HashMap<EntryId, u64>,
     written: HashMap<u64, u64>,
-    /// The write that each queue's value comes from.
+    /// The last write of each queue's value.
     newest: BTreeMap<QueueKey, u64>,
-    /// Numbers updates in the order in which they are sent.
+    /// How many updates were sent: numbers them in the order of sending.
     sent: u64,
     is_down: bool,
-    /// Counts restarts: what was on its way is lost by one.
+    /// How often the store was stopped or started: messages that were in flight then are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
 }
@@ -156,7 +156,7 @@ impl World {
     pub fn wipe(&self) {
         let mut state = self.state();
         state.leases.clear();
-        // Whoever listens to the old one is told that what he waits for is gone.
+        // Waiters that listen to the old store are notified that what they wait for is gone.
         let old = std::mem::replace(&mut state.memory, Arc::new(Memory::unshared()));
         drop(state);
         old.forget_all();
@@ -205,7 +205,7 @@ impl World {
         Arc::clone(&self.state().memory)
     }
 
-    /// Draws by how the network behaves.
+    /// Draws random numbers, given how the network behaves.
     pub(super) fn draw<T>(&self, draw: impl FnOnce(&mut StdRng, &Weather) -> T) -> T {
         let State { random, weather, .. } = &mut *self.state();
         draw(random, weather)
@@ -235,7 +235,7 @@ impl World {
         Ok(Some(session.ttl))
     }
 
-    /// Ends the session when its lease is over; never before, and often a little later as most stores do.
+    /// Ends the session when its lease is over: never before that, and often a little later, as most stores do.
     async fn expire(&self, id: SessionId) {
         while let Some(lease) = self.lease(id) {
             let late = {
@@ -290,7 +290,7 @@ impl World {
         state.sent
     }
 
-    /// An update arrives; false: a later one was here before.
+    /// An update arrives; false: a newer one has arrived before it.
     pub(super) fn is_newest(&self, id: &EntryId, number: u64) -> bool {
         let mut state = self.state();
         let newest = state.updated.entry(id.clone()).or_insert(number);
@@ -298,7 +298,8 @@ impl World {
         *newest == number
     }
 
-    /// Writes once, however often it arrives. What came of it is known until somebody else has written.
+    /// Carries out a write once, however often it arrives, and repeats the answer until another write has replaced
+    /// the value.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let before = {
             let state = self.state();

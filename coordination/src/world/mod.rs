@@ -1,9 +1,9 @@
 //! What the library asks of its surroundings: the time, random numbers, and somewhere to run tasks.
 //!
-//! Nothing else in the library reads a clock, draws a number or starts a session's task, so whoever answers these
-//! questions decides how everything above goes. In a build for users they are answered by the machine, directly. With
-//! `--cfg coordination_internals`, which only this project's own tests set, a simulation can install itself here and answer for the
-//! threads on which it runs. This module knows nothing of it beyond the trait `Simulated`.
+//! Above the stores nothing else reads the machine's clocks, draws random numbers or starts a session's tasks; timers
+//! are tokio's, which a test can pause. In a build for users the machine answers, directly. With `--cfg
+//! coordination_internals`, which only this project's own tests set, a simulation can install itself here and answer
+//! for the threads on which it runs. This module knows no more of a simulation than the trait `Simulated`.
 
 mod real;
 #[cfg(all(coordination_internals, feature = "memory"))]

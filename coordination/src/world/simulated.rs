@@ -1,4 +1,4 @@
-//! A world that a simulation may have taken over, thread by thread; where none has, it is the real one.
+//! A world that a simulation can take over, thread by thread. Threads without a simulation have the real one.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::real;
 
-/// A task as a simulation gets it.
+/// A task as it is given to a simulation.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a simulation answers instead of the machine.
@@ -26,7 +26,7 @@ pub(crate) trait Simulated {
     /// The next random number.
     fn random(&self) -> u64;
 
-    /// Makes a task that is about to start part of whatever process is running.
+    /// Makes a task that is about to start part of the simulated process that starts it.
     fn within(&self, task: Task) -> Task;
 }
 

@@ -152,8 +152,8 @@ impl IntoIterator for Members {
     }
 }
 
-/// The entries that are members, in order: of two with one member id the first, as the second is about to
-/// be refused.
+/// The entries that are members, in order. Of two entries with one member id only the first is one, as the second is
+/// about to be refused.
 pub(super) fn present(listing: &Listing) -> Vec<&Entry> {
     let mut ids = HashSet::with_capacity(listing.entries.len());
     let members = listing.entries.iter().filter(|entry| !entry.member.is_empty());

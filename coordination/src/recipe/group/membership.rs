@@ -22,7 +22,7 @@ use crate::token::FencingToken;
 /// the session ends.
 #[must_use = "dropping it leaves the group"]
 pub struct Membership {
-    // Before the group, which may be what keeps the session open.
+    // Dropped before `group`, which may be what keeps the session open.
     pub(in crate::recipe) grant: Grant,
     pub(super) group: Group,
     pub(super) member: Arc<str>,
@@ -35,7 +35,7 @@ impl Membership {
     }
 
     pub(super) fn capabilities(&self) -> MutexGuard<'_, Data> {
-        // Nothing that panics runs under it.
+        // Nothing that panics runs under this mutex.
         self.capabilities.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

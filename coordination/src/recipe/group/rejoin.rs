@@ -60,16 +60,16 @@ pub struct RejoiningMembership {
     group: Group,
     member: Arc<str>,
     state: Arc<Mutex<State>>,
-    // The task ends when this goes.
+    // When this is dropped, the task ends.
     presence: watch::Receiver<Presence>,
-    /// Whether the end was told.
+    /// Whether `changed` has answered the end.
     is_over: bool,
 }
 
 struct State {
-    /// What the present incarnation says, or the next will.
+    /// The capabilities of the present incarnation, or of the next one while there is none.
     capabilities: Data,
-    /// `None` while it is out, or has left.
+    /// `None` while it is out of the group, and after it has left.
     current: Option<Arc<Membership>>,
 }
 
@@ -91,7 +91,7 @@ impl Membership {
                 () = gone.closed() => {}
                 () = keep(membership, &keeping, &told) => {}
             }
-            // Whoever has left meanwhile has taken it out already.
+            // If `leave` was called meanwhile, it has taken the membership out already.
             drop(keeping.lock().await.current.take());
         });
         RejoiningMembership { group, member, state, presence, is_over: false }
@@ -113,7 +113,7 @@ impl RejoiningMembership {
     pub fn presence(&self) -> Presence {
         match *self.presence.borrow() {
             ended @ Presence::Ended(_) => ended,
-            // The task has gone with the session's runtime.
+            // The task has ended with the session's runtime.
             _ if self.presence.has_changed().is_err() => Presence::Ended(ErrorKind::Closed),
             now => now,
         }
@@ -131,7 +131,7 @@ impl RejoiningMembership {
         }
         let now = match self.presence.changed().await {
             Ok(()) => *self.presence.borrow_and_update(),
-            // The end of the task.
+            // The task has ended.
             Err(_) => self.presence(),
         };
         self.is_over = matches!(now, Presence::Ended(_));
@@ -156,7 +156,7 @@ impl RejoiningMembership {
             return Err(self.group.queue.error(kind, "update", message));
         }
         let mut state = self.state.lock().await;
-        // Before the store is asked: an incarnation that begins meanwhile says it already.
+        // Set before the store is asked, so that an incarnation that begins meanwhile has the new capabilities.
         let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
         let Some(membership) = &state.current else { return Ok(()) };
         match membership.put(data).await {
@@ -164,7 +164,7 @@ impl RejoiningMembership {
                 state.capabilities = before;
                 Err(error)
             }
-            // A loss is made good by the next incarnation.
+            // After a loss, the next incarnation joins with the new capabilities.
             _ => Ok(()),
         }
     }
@@ -180,7 +180,7 @@ impl RejoiningMembership {
     /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
         let current = self.state.lock().await.current.take();
-        // Ends the task, and a join that may be under way.
+        // This ends the task, and with it a join that may be in flight.
         drop(self);
         let Some(membership) = current else { return Ok(()) };
         match membership.grant.release().await {
@@ -225,13 +225,13 @@ async fn rejoin(last: &Membership, state: &Mutex<State>) -> Result<Arc<Membershi
     let (group, session) = (&last.group, &last.group.queue.session);
     let mut delays = session.retry_delays(Some(session.ttl()));
     loop {
-        // Before anything else: what is said meanwhile is to be said by the next incarnation.
+        // Waits for a session first, so that capabilities that are set meanwhile are those of the next incarnation.
         session.lease("join").await.map_err(|error| error.kind())?;
         let data = Arc::clone(&state.lock().await.capabilities);
         match group.enter(Arc::clone(&last.member), Arc::clone(&data)).await {
             Ok(membership) => {
                 let mut state = state.lock().await;
-                // Updated while it was joining.
+                // The capabilities may have been updated during the join.
                 let newer = Arc::clone(&state.capabilities);
                 if newer == data || membership.put(newer).await.is_ok() {
                     let membership = Arc::new(membership);

@@ -1,4 +1,4 @@
-//! Who comes and goes in a group: successive looks at it, compared.
+//! Events of a group: the differences between successive views of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,14 +64,15 @@ impl Group {
         let queue = &self.queue;
         let (followed, session) = (queue.clone(), Arc::clone(&queue.session));
         let limit = session.ttl().min(LONGEST_JOIN);
-        // On the session's runtime, which has timers wherever the caller runs.
+        // On the session's runtime: the caller's may have no timers.
         let starting = queue.run("watch", async move {
             let mut views = followed.observe();
             loop {
                 match tokio::time::timeout(limit, views.next()).await {
                     Ok(Ok(view)) if view.listing.value.is_some() => return Ok((views, view)),
                     Ok(Err(error)) => return Err(error),
-                    // None, or not yet seen here, or out of reach: ask the store itself.
+                    // The group does not exist, or is not known here yet, or the store is out of reach: ask the store
+                    // itself.
                     Ok(Ok(_)) | Err(_) => {}
                 }
                 if followed.read("watch").await?.value.is_none() {
@@ -150,15 +151,15 @@ impl fmt::Debug for GroupWatch {
     }
 }
 
-/// What one look shows that the one before did not, told bit by bit.
+/// The differences between one view and the next, told one event at a time.
 ///
-/// Looks are shared by all who follow a group in this process, so they cost each of them a pointer.
+/// Views are shared by all who follow a group in this process, so they cost each of them a pointer.
 struct Changes {
-    /// What `events` begin from, and what they lead to.
+    /// The view before the first of `events`, and the view after the last.
     base: Arc<View>,
     latest: Arc<View>,
     events: Vec<GroupEvent>,
-    /// How many of them were told.
+    /// How many of `events` were told.
     told: usize,
 }
 
@@ -191,7 +192,7 @@ impl Changes {
         Some(event)
     }
 
-    /// Finds out what has changed; everything before has been told.
+    /// Compares this view with the last one. All earlier events have been told.
     fn compare(&mut self, view: Arc<View>) -> Life {
         let life = |view: &View| view.listing.value.as_ref().map(|value| value.version);
         if life(&view) != life(&self.base) {
@@ -212,7 +213,8 @@ impl Changes {
     }
 }
 
-/// What leads from the old members to the new: first who left, then who joined or was updated.
+/// The events that lead from the old members to the new ones: first those that left, then those that joined or were
+/// updated.
 fn difference(old: &[&Entry], new: &[&Entry]) -> Vec<GroupEvent> {
     let find = |entries: &[&Entry], seq: u64| {
         let at = entries.binary_search_by_key(&seq, |entry| entry.seq).ok();
@@ -237,16 +239,17 @@ mod tests {
     use super::*;
     use crate::backend::{EntryId, SessionId, Value};
 
-    /// Who is there at one moment: member, number, what it says.
+    /// The members at one moment: each with its id and its capabilities.
     type Look = Vec<(u8, u8)>;
 
-    /// A group's history: looks, with whether the store was out of reach before.
+    /// A group's history: the members at successive moments, and whether the store was out of reach before.
     fn history() -> impl Strategy<Value = Vec<(Look, bool)>> {
         let look = prop::collection::vec((0..6_u8, 0..3_u8), 0..8);
         prop::collection::vec((look, prop::bool::weighted(0.2)), 1..12)
     }
 
-    /// Gives each new appearance of a member a new number, and doubles numbers of their own.
+    /// The history as views. A member that joins gets a new number each time; a second entry under its id gets one of
+    /// its own.
     fn views(history: Vec<(Look, bool)>) -> Vec<Arc<View>> {
         let session = SessionId::random();
         let (mut last, mut gaps) = (0, 0);
@@ -346,7 +349,7 @@ mod tests {
             let mut changes = Changes::from(Arc::clone(&views[0]));
             let mut members = changes.members();
             let entries = views.last().expect("at least one").listing.entries.clone();
-            // Gone, or there again with members of its own.
+            // The group is gone, or has been created again, with other members.
             let value = again.then(|| Value { version: 2, data: "{}".into() });
             let listing = Listing { entries, value, ..Listing::default() };
             prop_assert_eq!(changes.compare(Arc::new(View { listing, gaps: 9 })), Life::Over);

@@ -11,15 +11,15 @@ use crate::recipe::data::from_data;
 use crate::recipe::queue::Queue;
 use crate::time::BootInstant;
 
-/// Clocks of two machines may differ in rate by one part in so many (assumption A1).
+/// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
 
-/// What the clones of a limiter have in common.
+/// What the clones of a limiter share.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) follower: Follower,
-    /// Held by the call that is at the store: those of one process need not get in each other's way.
+    /// Held by the call that is at the store, so that calls of one process do not make each other start again.
     pub(super) turn: tokio::sync::Mutex<()>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Time {
 pub(super) struct Clock(Arc<Mutex<Ages>>);
 
 impl Clock {
-    /// `at` is a moment after the listing had come, and not after this.
+    /// `at` is a moment between the arrival of the listing and this call.
     pub(super) fn read(&self, listing: &Listing, at: BootInstant) -> Result<Time> {
         let mut history = listing.value.as_ref().map(history).transpose()?;
         let (epoch, now) = match (&listing.clock, &mut history) {
@@ -50,27 +50,27 @@ impl Clock {
         Ok(Time { history, epoch, now })
     }
 
-    /// This was written from here; its times are as of this moment.
+    /// This process has written the history, with times as of this moment.
     pub(super) fn wrote(&self, history: &History, at: BootInstant) {
         self.lock().learn(history, at);
     }
 
     fn lock(&self) -> MutexGuard<'_, Ages> {
-        // No user code runs under this mutex, so a poisoned one is still consistent.
+        // No user code runs under this mutex, so what it guards is consistent even if it is poisoned.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 fn history(value: &Value) -> Result<History> {
     let history: History = from_data("acquire", &value.data)?;
-    // Room is made for as many slots as the rules say.
+    // The rules decide for how many slots memory is needed, so they are checked first.
     match history.rules.check() {
         Ok(()) => Ok(history),
         Err(problem) => Err(Error::new(ErrorKind::Corrupt, "acquire", problem)),
     }
 }
 
-/// Sees every new version of the history soon, for stores without a clock.
+/// Follows the history on stores without a clock, so that this process sees every new version soon.
 #[derive(Default)]
 pub(super) struct Follower(OnceLock<AbortHandle>);
 
@@ -81,7 +81,7 @@ impl Follower {
             let (mut views, clock) = (queue.observe(), clock.clone());
             let task = queue.session.spawn(async move {
                 while let Ok(view) = views.next().await {
-                    // What is stored there may be anything; whoever asks for a permit will say so.
+                    // What is stored may be corrupt; the next call that asks for a permit fails with that.
                     let _ = clock.read(&view.listing, BootInstant::now());
                 }
             });
@@ -100,26 +100,26 @@ impl Drop for Follower {
 
 /// What is known here of how long ago the slots were, for stores without a clock.
 ///
-/// Times in a history that such a store keeps are by a clock that stands still until somebody looks: between
-/// two writes nobody can say how much time has passed, but whoever has seen the first one knows that it was no
-/// less than since then. So each process keeps, for every slot, the best proof of its age that it has: the
-/// age that some version told, and a moment by which that version had been seen. By its own clock it adds what
-/// has passed since; what it writes tells the ages that it can prove, so that others build on them.
+/// On such a store the times in a history are by a virtual clock, which stands still between two writes. A process
+/// that has seen the first of them knows only that at least the time since then has passed. So each process keeps,
+/// for every slot, the best proof of its age that it has: the age that some version stated, and a moment by which it
+/// had seen that version. To that it adds the time that has passed since by its own clock. What it writes states the
+/// ages that it can prove, so that others build on them.
 ///
-/// An age that was proved is never more than the true one. So a slot that is a window after another by
-/// these ages is so in truth, and that is all that a limiter needs. What is lost is, for each permit, the
-/// time that word of it takes to the next writer: permits come later by it, never earlier.
+/// A proved age is never more than the true one. So slots that are a window apart by proved ages are at least a
+/// window apart in truth, which is all that a limiter needs. The price is the time that the news of each permit takes
+/// to reach the next writer: permits come later by that, never earlier.
 #[derive(Debug, Default)]
 struct Ages {
-    /// Of which history.
+    /// The history's id.
     id: u64,
     /// How many permits had been given.
     given: u64,
-    /// The youngest first.
+    /// In the order of age, the youngest slot first.
     proofs: Vec<Proof>,
 }
 
-/// At this moment a slot was at least so long ago; less than zero: it came so much later, at the latest.
+/// At this moment a slot was at least this long ago. Below zero: the slot was yet to come, at most this much later.
 #[derive(Clone, Copy, Debug)]
 struct Proof {
     at: BootInstant,
@@ -161,16 +161,17 @@ impl Ages {
         (self.proofs, self.given) = (best.collect(), given);
     }
 
-    /// Makes the history's times those that can be proved at this moment, and answers that moment.
+    /// Sets the history's times to those that can be proved at this moment, and answers the moment on the limiter's
+    /// clock.
     ///
-    /// No slot becomes smaller: so the slots that were told to callers are a window apart too.
+    /// No slot becomes earlier, so the slots that callers were told are a window apart, too.
     fn date(&self, history: &mut History, at: BootInstant) -> Micros {
-        // Of a version that is not the newest there may be slots of which nothing is known any more. It
-        // stands still; nobody can write after it.
+        // This version is not the newest that was seen, and its slots may be forgotten. Its clock is not moved on,
+        // which does no harm, as a write that is based on it fails.
         if (self.id, self.given) != (history.id, history.given) {
             return history.now;
         }
-        // What came before something is no younger than it.
+        // An earlier slot is at least as old as a later one.
         let older = |younger: &mut i64, proof: &Proof| {
             *younger = proof.age(at).max(*younger);
             Some(*younger)
@@ -192,13 +193,13 @@ fn signed(micros: Micros) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// What has surely passed by every clock when this has passed by one.
+/// The time that has passed by every clock when this much has passed by one of them.
 pub(super) fn shorter(passed: Micros) -> Micros {
     // × 200/201 is × 1/1.005.
     passed - passed.div_ceil(DRIFT + 1)
 }
 
-/// How long to wait by one clock so that this has passed by every other.
+/// How long to wait by one clock until this much has passed by every other.
 pub(super) fn longer(wait: Micros) -> Micros {
     wait.saturating_add(wait.div_ceil(DRIFT)).saturating_add(u64::from(wait > 0))
 }

@@ -14,14 +14,14 @@ pub(super) type Micros = u64;
 
 /// The largest number of permits whose slots are remembered.
 pub(super) const MAX_STRICT: u32 = 10_000;
-/// What a window, or a margin, may have.
+/// The longest window, and the longest margin.
 const MAX_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 /// What a limiter allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rules {
-    /// Permits, and the window in which there are at most so many; in order.
+    /// How many permits there are at most, and in which window; sorted.
     limits: Vec<(u32, Micros)>,
     margin: Micros,
     paced: bool,
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// Whether so many permits can ever be had at once; an error says what is allowed.
+    /// Whether this many permits can ever be had at once; an error says what is allowed.
     pub(super) fn check_permits(&self, permits: u32) -> Result<(), String> {
         self.check()?;
         match self.windows().map(|(most, _)| most).min() {
@@ -82,7 +82,7 @@ impl Rules {
         }
     }
 
-    /// The sliding windows that keep the rules: so many slots in each so long.
+    /// The sliding windows of the rules: how many slots there may be in each, and how long it is.
     fn windows(&self) -> impl Iterator<Item = (usize, Micros)> {
         self.limits.iter().map(|(permits, per)| {
             let per = per.saturating_add(self.margin);
@@ -117,29 +117,29 @@ impl fmt::Display for Rules {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct History {
     pub(super) rules: Rules,
-    /// Random: tells it from another one that was begun later under the same name.
+    /// Random: distinguishes this history from another that was begun later under the same name.
     pub(super) id: u64,
-    /// Of the clock that all times here are of.
+    /// Which clock the times here are by.
     epoch: u64,
     /// When this was written.
     pub(super) now: Micros,
     /// How many permits were given in all.
     pub(super) given: u64,
-    /// The last slots, oldest first: as many as the rules need, or all that there ever were.
+    /// The last slots, oldest first: as many as the rules need, or all if there were fewer.
     #[serde(with = "differences")]
     pub(super) slots: VecDeque<Micros>,
 }
 
 impl History {
-    /// Of a limiter that has given nothing yet.
+    /// The history of a limiter that has given no permit yet.
     pub(super) fn new(rules: Rules, epoch: u64, now: Micros) -> Self {
         Self { rules, id: world::rng().random(), epoch, now, given: 0, slots: VecDeque::new() }
     }
 
-    /// Takes note of which clock it is; true if the slots were of another one.
+    /// Sets which clock the times are by; true if it was another one before.
     ///
-    /// Nothing is known about when they were then, but that it was before: as if all that can be had were
-    /// taken now.
+    /// Then nothing is known of when the slots were, except that it was before now. So it counts as if all permits
+    /// that can be had were taken now.
     pub(super) fn begin(&mut self, epoch: u64, now: Micros) -> bool {
         let is_cold = epoch != self.epoch;
         if is_cold {
@@ -149,8 +149,8 @@ impl History {
         is_cold
     }
 
-    /// Takes so many permits, if they can be had within `longest`, and answers their slot; otherwise how
-    /// long the wait is.
+    /// Takes this many permits if they can be had within `longest`, and answers their slot; otherwise how long the
+    /// wait would be.
     pub(super) fn reserve(
         &mut self,
         now: Micros,
@@ -170,11 +170,11 @@ impl History {
         Ok(slot)
     }
 
-    /// The first moment from `now` on at which so many permits can be had.
+    /// The first moment from `now` on at which this many permits can be had.
     ///
-    /// Not before any slot that is given already, so that nobody overtakes; and of each limit's last
-    /// `most` slots, the permit that comes `most` after it has to stay a window away: of these the last one
-    /// is the `permits`-th.
+    /// It is not before any slot that was given already, so that nobody overtakes. And for each limit of `most`
+    /// permits in a window, the last of the new permits is at least a window later than the permit `most` places
+    /// before it.
     fn slot(&self, now: Micros, permits: usize) -> Micros {
         let free = self.rules.windows().filter_map(|(most, window)| {
             let before = (self.slots.len() + permits).checked_sub(most + 1)?;
@@ -184,11 +184,11 @@ impl History {
         free.fold(now.max(last), Micros::max)
     }
 
-    /// Goes on with other rules.
+    /// Replaces the rules.
     pub(super) fn reconfigure(&mut self, rules: Rules) {
         let (before, after) = (self.rules.memory(), rules.memory());
         if let Some(oldest) = self.slots.front().copied().filter(|_| self.slots.len() >= before) {
-            // The slots that were forgotten are not younger than this one.
+            // Forgotten slots are at least as old as the oldest that is remembered, so they count as that one.
             while self.slots.len() < after {
                 self.slots.push_front(oldest);
             }
@@ -203,7 +203,7 @@ impl History {
     }
 }
 
-/// Ten thousand slots fit into a value when only their differences are written.
+/// Writes slots as the differences between them, as ten thousand slots would not fit into a value otherwise.
 mod differences {
     use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Entries on their way.
+//! Entries over the network.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! Sessions on their way.
+//! Sessions over the network.
 
 use std::sync::Arc;
 use std::time::Duration;

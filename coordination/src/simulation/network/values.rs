@@ -1,4 +1,4 @@
-//! Values on their way.
+//! Values over the network.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! Notifications on their way.
+//! Notifications over the network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The store itself loses no notification: only the way from it does.
+/// Passed to the store, which loses no notifications and so needs no re-check. Only the network loses them.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[async_trait]
@@ -42,7 +42,7 @@ impl Watching for Network {
 }
 
 impl Network {
-    /// Waits for a notification, or until it is time to look again.
+    /// Waits for a notification, or until it is time for the re-check.
     async fn notified<O>(
         &self,
         recheck: Duration,
@@ -109,7 +109,7 @@ impl Network {
     }
 }
 
-/// Stops a task when it goes.
+/// Stops the task when dropped.
 struct Ended(tokio::task::JoinHandle<()>);
 
 impl Drop for Ended {
