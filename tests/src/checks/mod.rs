@@ -91,8 +91,8 @@ fn trace() {
     }
 }
 
-/// Lists the checks and makes those of the gate, or those that are left for the soak, tests of a backend:
-/// `conformance!(gate memory)`, `conformance!(soak file)`.
+/// Lists the checks and makes those of the gate, or those that are left for the soak, tests of every store, in a module
+/// for each: `conformance!(gate)`, `conformance!(soak)`.
 ///
 /// The word after the groups of stores says where the gate runs the check:
 ///
@@ -416,12 +416,30 @@ macro_rules! conformance {
         }
     };
     // The stores: how much of it the gate has, and its kind.
-    ($part:ident memory) => { $crate::conformance! { @list [$part all memory Memory] } };
-    ($part:ident file) => { $crate::conformance! { @list [$part most file File] } };
-    ($part:ident etcd) => { $crate::conformance! { @list [$part all server Etcd] } };
-    ($part:ident redis) => { $crate::conformance! { @list [$part most server Redis] } };
-    ($part:ident consul) => { $crate::conformance! { @list [$part most server Consul] } };
-    ($part:ident zookeeper) => { $crate::conformance! { @list [$part most server Zookeeper] } };
+    ($part:ident) => {
+        mod memory {
+            $crate::conformance! { @list [$part all memory Memory] }
+        }
+        mod file {
+            $crate::conformance! { @list [$part most file File] }
+        }
+        #[cfg(feature = "etcd")]
+        mod etcd {
+            $crate::conformance! { @list [$part all server Etcd] }
+        }
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $crate::conformance! { @list [$part most server Zookeeper] }
+        }
+        #[cfg(feature = "consul")]
+        mod consul {
+            $crate::conformance! { @list [$part most server Consul] }
+        }
+        #[cfg(feature = "redis")]
+        mod redis {
+            $crate::conformance! { @list [$part most server Redis] }
+        }
+    };
 }
 
 /// A check of the list.

@@ -13,30 +13,4 @@ mod macros;
 mod names;
 mod requests;
 
-mod memory {
-    coordination_tests::conformance!(gate memory);
-}
-
-mod file {
-    coordination_tests::conformance!(gate file);
-}
-
-#[cfg(feature = "etcd")]
-mod etcd {
-    coordination_tests::conformance!(gate etcd);
-}
-
-#[cfg(feature = "zookeeper")]
-mod zookeeper {
-    coordination_tests::conformance!(gate zookeeper);
-}
-
-#[cfg(feature = "consul")]
-mod consul {
-    coordination_tests::conformance!(gate consul);
-}
-
-#[cfg(feature = "redis")]
-mod redis {
-    coordination_tests::conformance!(gate redis);
-}
+coordination_tests::conformance!(gate);

@@ -16,21 +16,4 @@ mod limiter_storm;
 mod pauses;
 mod rates;
 
-mod file {
-    coordination_tests::conformance!(soak file);
-}
-
-#[cfg(feature = "zookeeper")]
-mod zookeeper {
-    coordination_tests::conformance!(soak zookeeper);
-}
-
-#[cfg(feature = "consul")]
-mod consul {
-    coordination_tests::conformance!(soak consul);
-}
-
-#[cfg(feature = "redis")]
-mod redis {
-    coordination_tests::conformance!(soak redis);
-}
+coordination_tests::conformance!(soak);
