@@ -19,7 +19,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::wait_until;
+use super::{verdict::count_fault, wait_until};
 
 /// How to start a [`Child`].
 #[derive(Debug)]
@@ -107,6 +107,7 @@ impl Child {
         if !is_running(&mut process) || is_stopped(self.id()) {
             return;
         }
+        count_fault();
         self.signal(Signal::STOP);
         // The signal is sent at once but acted upon a little later.
         let stopped = wait_until(Duration::from_secs(2), || {
@@ -126,6 +127,11 @@ impl Child {
 
     /// Kills it with SIGKILL, paused or not, and waits for its end.
     pub fn kill(&self) -> ExitStatus {
+        count_fault();
+        self.end()
+    }
+
+    fn end(&self) -> ExitStatus {
         let mut process = self.lock();
         // Fails only when the process has ended, which is what we want. A paused process needs no
         // SIGCONT, and must not get one: it would run, and send, for a moment.
@@ -139,7 +145,7 @@ impl Child {
             self.signal(Signal::TERM);
         }
         wait_until(patience, || !self.is_running());
-        self.kill()
+        self.end()
     }
 
     /// Whether it has not ended; a paused process is running.
@@ -183,7 +189,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.kill();
+        self.end();
         if thread::panicking() {
             let log = self.log();
             let lines: Vec<_> = log.lines().rev().take(20).collect();

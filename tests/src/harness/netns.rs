@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
+use super::verdict::count_fault;
 use super::{Child, Direction, Launch, Scratch, wait_until};
 
 /// Set in the process that runs in the namespace.
@@ -127,6 +128,7 @@ impl Lines {
 
     /// Loses the packets that go these ways, from now on.
     pub fn lose(&self, ways: &[Direction]) {
+        count_fault();
         for way in ways {
             self.router_ip(&format!("route add blackhole {}/32", target(*way)));
         }

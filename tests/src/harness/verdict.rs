@@ -156,6 +156,11 @@ impl Starved {
     }
 }
 
+/// Counts a fault that a test makes, for the table of `tests/soak`.
+pub(super) fn count_fault() {
+    note("COORDINATION_TEST_FAULTS", "fault\n");
+}
+
 /// Adds a line to the list that this variable names, if it does.
 pub(crate) fn note(variable: &str, line: &str) {
     if let Some(path) = std::env::var_os(variable) {

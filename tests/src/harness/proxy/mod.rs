@@ -37,7 +37,7 @@ use tokio::{
 
 pub use frames::Protocol;
 
-use super::{ports::free_address, wait_until};
+use super::{ports::free_address, verdict::count_fault, wait_until};
 use connection::{End, Ending};
 use lane::{Lane, Then};
 
@@ -144,6 +144,9 @@ impl Proxy {
 
     /// Sets the mode of one direction.
     pub fn set(&self, direction: Direction, mode: Mode) {
+        if mode != Mode::Pass {
+            count_fault();
+        }
         self.shared.lane(direction).mode.send_replace(mode);
     }
 
@@ -164,7 +167,7 @@ impl Proxy {
     /// Closes a connection both ways as soon as `count` units, counted from now over all
     /// connections, have been forwarded in `direction`; once.
     pub fn cut_after(&self, direction: Direction, unit: Unit, count: u64) {
-        self.shared.lane(direction).arm(unit, count, true, Then::End);
+        self.arm(direction, unit, count, true, Then::End);
     }
 
     /// Like [`Proxy::cut_after`], but the last of the `count` units is not forwarded: the sender has
@@ -172,13 +175,18 @@ impl Proxy {
     ///
     /// To the client, this loses the answer to a request that was carried out.
     pub fn cut_before(&self, direction: Direction, unit: Unit, count: u64) {
-        self.shared.lane(direction).arm(unit, count, false, Then::End);
+        self.arm(direction, unit, count, false, Then::End);
     }
 
     /// Lets `count` units through in `direction`, counted from now over all connections, and keeps back
     /// what comes after them as [`Mode::Stall`] does, until the mode is set again; once.
     pub fn stall_after(&self, direction: Direction, unit: Unit, count: u64) {
-        self.shared.lane(direction).arm(unit, count, true, Then::Stall);
+        self.arm(direction, unit, count, true, Then::Stall);
+    }
+
+    fn arm(&self, direction: Direction, unit: Unit, count: u64, is_after: bool, then: Then) {
+        count_fault();
+        self.shared.lane(direction).arm(unit, count, is_after, then);
     }
 
     /// Whether a cut, or a stall, has been asked for that was not made yet.
@@ -190,16 +198,19 @@ impl Proxy {
 
     /// Closes all connections with a reset (RST); on return it is done.
     pub fn reset_all(&self) {
+        count_fault();
         self.end_all(End::Reset);
     }
 
     /// Closes all connections in the ordinary way (FIN); on return it is done.
     pub fn close_all(&self) {
+        count_fault();
         self.end_all(End::Close);
     }
 
     /// Refuses new connections: nothing listens any more. Those that are open stay.
     pub fn refuse(&self) {
+        count_fault();
         self.order(Order::Refuse);
     }
 
@@ -211,6 +222,7 @@ impl Proxy {
     /// Resets the connections of the member with this id, and refuses its new ones until
     /// [`Proxy::admit_all`]: other members still reach the target.
     pub fn bar(&self, member: &str) {
+        count_fault();
         lock(&self.shared.barred).insert(member.to_owned());
         let theirs = |(number, sender): (&u64, &Option<String>)| {
             (sender.as_deref() == Some(member)).then_some(*number)
