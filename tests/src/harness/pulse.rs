@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fmt, fs, thread};
 
 use super::log::now_ns;
 
@@ -131,6 +131,16 @@ pub struct Withheld {
     pub of: Duration,
     /// How many threads of the whole machine ran or wanted to, in the mean.
     pub running: f64,
+}
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { total, worst, of, running } = self;
+        write!(
+            formatter,
+            "withheld {total:.1?} of {of:.1?}, {worst:.1?} at a time, {running:.1} threads"
+        )
+    }
 }
 
 fn beat() {

@@ -59,7 +59,7 @@ pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
     if netns::is_inside() {
         return check();
     }
-    let machine = Machine { lock: lock_file(), withheld: Pulse::withheld };
+    let machine = Machine { lock: lock_file(), withheld: Pulse::withheld, tell: Starved::tell };
     machine.judge(&name(), &check)
 }
 
@@ -82,22 +82,20 @@ struct Machine {
     /// Locked by each check that runs: shared, or exclusively by one that runs alone.
     lock: PathBuf,
     withheld: fn(&Pulse) -> Withheld,
+    tell: fn(&Starved, &str),
 }
 
 impl Machine {
     fn judge<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T) -> T {
-        let mut starved = match self.attempt(check, false) {
-            Ok(outcome) => return outcome,
-            Err(starved) => starved,
-        };
+        let mut attempt = self.attempt(check, false);
         for _ in 0..ALONE {
-            starved.tell(name);
-            starved = match self.attempt(check, true) {
-                Ok(outcome) => return outcome,
-                Err(starved) => starved,
-            };
+            let Err(starved) = &attempt else { break };
+            (self.tell)(starved, name);
+            attempt = self.attempt(check, true);
         }
-        panic!("the machine was starved: {}; at last {}", starved.withheld(), starved.fault);
+        attempt.unwrap_or_else(|Starved { withheld, fault }| {
+            panic!("the machine was starved: {withheld}; at last {fault}")
+        })
     }
 
     /// Runs the check once; answers or panics as it does, but where it failed on a starved machine.
@@ -142,15 +140,12 @@ struct Starved {
 }
 
 impl Starved {
-    fn withheld(&self) -> String {
-        let Withheld { total, worst, of, running } = self.withheld;
-        format!("withheld {total:.1?} of {of:.1?}, {worst:.1?} at a time, {running:.1} threads")
-    }
-
-    /// Past what the test harness captures: a check that passes in the end says it too.
+    /// Past what the test harness captures: a check that passes in the end says it too. On a line of its own, as others print
+    /// dots.
     fn tell(&self, name: &str) {
-        let (withheld, fault) = (self.withheld(), self.fault.lines().next().unwrap_or_default());
-        let line = format!("starved: {name}: {withheld}; again, alone ({fault:.200})\n");
+        let Self { withheld, fault } = self;
+        let fault = fault.lines().next().unwrap_or_default();
+        let line = format!("\nstarved: {name}: {withheld}; again, alone ({fault:.200})\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
         note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
     }
@@ -196,11 +191,14 @@ mod tests {
         Withheld { total: ms(250), worst: ms(12), of: ms(5_000), running: 3.0 }
     }
 
+    fn machine(scratch: &Scratch, withheld: fn(&Pulse) -> Withheld) -> Machine {
+        Machine { lock: scratch.join("lock"), withheld, tell: |_, _| {} }
+    }
+
     /// How often a check that fails `failures` times is run, and what comes of it.
     fn runs(failures: usize, withheld: fn(&Pulse) -> Withheld) -> (usize, Result<(), String>) {
         let scratch = Scratch::new("verdict");
-        let (machine, count) =
-            (Machine { lock: scratch.join("lock"), withheld }, AtomicUsize::new(0));
+        let (machine, count) = (machine(&scratch, withheld), AtomicUsize::new(0));
         let check = || assert!(count.fetch_add(1, Ordering::SeqCst) >= failures, "a fault");
         let outcome = catch_unwind(AssertUnwindSafe(|| machine.judge("check", &check)));
         (count.into_inner(), outcome.map_err(|panic| said(&*panic)))
@@ -230,7 +228,7 @@ mod tests {
     #[test]
     fn an_error_is_a_fault_too() {
         let scratch = Scratch::new("verdict");
-        let machine = Machine { lock: scratch.join("lock"), withheld: starved };
+        let machine = machine(&scratch, starved);
         let outcomes = Mutex::new(vec![Ok(()), Err("refused")]);
         let check = || outcomes.lock().expect("no panic").pop().expect("two are enough");
         assert_eq!(machine.judge("check", &check), Ok(()));
