@@ -5,44 +5,52 @@ use std::sync::Arc;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::harness::etcd::{ROOT_PASSWORD, USER_PASSWORD};
-use coordination_tests::harness::{Etcd, Tls};
+use coordination_tests::harness::{Etcd, Tls, judged};
 
 use crate::WORKER;
 
 #[test]
 fn f48_users() {
-    let etcd = Etcd::options().users("coordination/").start();
-    let mut client = Traced::new(WORKER, &["canary-34", USER_PASSWORD, ROOT_PASSWORD]);
-    let at = etcd.authority();
-    client.refused(&format!("etcd://tester:canary-34@{at}"), &["Auth"]);
-    client.refused(&format!("etcd://nobody:canary-34@{at}"), &["Auth"]);
-    client.refused(&format!("etcd://{at}"), &["Auth"]);
-    // The user's role ends at its prefix.
-    let user = Etcd::user_information();
-    client.refused(&format!("etcd://{user}{at}/elsewhere"), &["Permission"]);
-    client.connects(&format!("etcd://{user}{at}"));
-    client.is_discreet();
-    let plain = Etcd::one();
-    client.refused(&format!("etcd://tester:canary-34@{}", plain.authority()), &["Auth"]);
-    client.is_discreet();
+    judged(|| {
+        let etcd = Etcd::options().users("coordination/").start();
+        let mut client = Traced::new(WORKER, &["canary-34", USER_PASSWORD, ROOT_PASSWORD]);
+        let at = etcd.authority();
+        client.refused(&format!("etcd://tester:canary-34@{at}"), &["Auth"]);
+        client.refused(&format!("etcd://nobody:canary-34@{at}"), &["Auth"]);
+        client.refused(&format!("etcd://{at}"), &["Auth"]);
+        // The user's role ends at its prefix.
+        let user = Etcd::user_information();
+        client.refused(&format!("etcd://{user}{at}/elsewhere"), &["Permission"]);
+        client.connects(&format!("etcd://{user}{at}"));
+        client.is_discreet();
+        let plain = Etcd::one();
+        client.refused(&format!("etcd://tester:canary-34@{}", plain.authority()), &["Auth"]);
+        client.is_discreet();
+    });
 }
 
 #[test]
 fn f48_certificates() {
-    tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
-        Some(shown) => secured(Etcd::options().tls(Tls::new(certificates).server(shown)).start()),
-        None => {
-            let etcd = Etcd::one();
-            let at = etcd.authority();
-            (Arc::new(etcd), at)
-        }
+    judged(|| {
+        tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
+            Some(shown) => {
+                secured(Etcd::options().tls(Tls::new(certificates).server(shown)).start())
+            }
+            None => {
+                let etcd = Etcd::one();
+                let at = etcd.authority();
+                (Arc::new(etcd), at)
+            }
+        });
     });
 }
 
 #[test]
 fn f48_client_certificates() {
-    tls::f48_client_certificates(WORKER, |certificates| {
-        secured(Etcd::options().tls(Tls::new(certificates).require_client()).start())
+    judged(|| {
+        tls::f48_client_certificates(WORKER, |certificates| {
+            secured(Etcd::options().tls(Tls::new(certificates).require_client()).start())
+        });
     });
 }
 

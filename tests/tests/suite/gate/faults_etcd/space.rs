@@ -5,7 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use coordination::{Effect, ErrorKind};
 use coordination_tests::{
     faults::{Process, Site},
-    harness::Etcd,
+    harness::{Etcd, judged},
 };
 use serde_json::Value;
 
@@ -15,34 +15,36 @@ const LOCK: &str = "space";
 
 #[test]
 fn f36_out_of_space() {
-    let etcd = Arc::new(Etcd::options().flag("--quota-backend-bytes=2097152").start());
-    let site = Site::on(etcd.clone(), WORKER);
-    let (holder, other) = (site.process("holder"), site.process("other"));
-    let first = holder.acquire(LOCK);
-    holder.observe(LOCK);
-    other.acquire("released");
-    let waiting = holder.wait_for("released");
-    other.sees_contenders("released", 2);
-    fill(&etcd);
-    for client in [&holder, &other] {
-        let error = client.acquire_within("new", Duration::from_secs(1)).expect_err("no space");
+    judged(|| {
+        let etcd = Arc::new(Etcd::options().flag("--quota-backend-bytes=2097152").start());
+        let site = Site::on(etcd.clone(), WORKER);
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let first = holder.acquire(LOCK);
+        holder.observe(LOCK);
+        other.acquire("released");
+        let waiting = holder.wait_for("released");
+        other.sees_contenders("released", 2);
+        fill(&etcd);
+        for client in [&holder, &other] {
+            let error = client.acquire_within("new", Duration::from_secs(1)).expect_err("no space");
+            assert_eq!(error["kind"], "Quota", "{error}");
+            assert_eq!(error["effect"], "None", "{error}");
+        }
+        let late = Process::unconnected(&site);
+        let error = late.try_connect(&site, "late").expect_err("no space");
         assert_eq!(error["kind"], "Quota", "{error}");
-        assert_eq!(error["effect"], "None", "{error}");
-    }
-    let late = Process::unconnected(&site);
-    let error = late.try_connect(&site, "late").expect_err("no space");
-    assert_eq!(error["kind"], "Quota", "{error}");
-    thread::sleep(2 * site.lease() + site.heartbeat);
-    holder.keeps(LOCK);
-    // Deleting needs no space, and who waits has its entry.
-    other.release("released");
-    holder.granted(waiting, Duration::from_secs(2));
-    holder.release("released");
-    holder.release(LOCK);
-    assert_eq!(site.entries(), [""; 0]);
-    free(&etcd);
-    assert!(other.acquire(LOCK).token > first.token);
-    late.try_connect(&site, "late").expect("there is space");
+        thread::sleep(2 * site.lease() + site.heartbeat);
+        holder.keeps(LOCK);
+        // Deleting needs no space, and who waits has its entry.
+        other.release("released");
+        holder.granted(waiting, Duration::from_secs(2));
+        holder.release("released");
+        holder.release(LOCK);
+        assert_eq!(site.entries(), [""; 0]);
+        free(&etcd);
+        assert!(other.acquire(LOCK).token > first.token);
+        late.try_connect(&site, "late").expect("there is space");
+    });
 }
 
 /// etcd refuses what uses up the last of its space, and carries it out nevertheless: nobody may be told that it

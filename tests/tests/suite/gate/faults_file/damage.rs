@@ -11,7 +11,7 @@ use std::{
 
 use coordination_tests::{
     faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
-    harness::{Scratch, log::now_ns},
+    harness::{Scratch, judged, log::now_ns},
 };
 
 use super::site;
@@ -85,73 +85,81 @@ impl Contended {
 
 #[test]
 fn f35_lock_file_unlinked() {
-    let lock = Contended::new();
-    let damaged_ns = now_ns();
-    fs::remove_file(lock.file()).expect("it is there");
-    lock.settles(damaged_ns);
+    judged(|| {
+        let lock = Contended::new();
+        let damaged_ns = now_ns();
+        fs::remove_file(lock.file()).expect("it is there");
+        lock.settles(damaged_ns);
+    });
 }
 
 #[test]
 fn f35_lock_file_replaced() {
-    let lock = Contended::new();
-    let other = lock.directory.join("other");
-    File::create(&other).expect("the directory is ours");
-    let damaged_ns = now_ns();
-    fs::rename(other, lock.file()).expect("it can be replaced");
-    lock.settles(damaged_ns);
+    judged(|| {
+        let lock = Contended::new();
+        let other = lock.directory.join("other");
+        File::create(&other).expect("the directory is ours");
+        let damaged_ns = now_ns();
+        fs::rename(other, lock.file()).expect("it can be replaced");
+        lock.settles(damaged_ns);
+    });
 }
 
 /// The copy says what the original said, so nobody loses anything.
 #[test]
 fn f35_lock_file_replaced_by_its_copy() {
-    let lock = Contended::new();
-    let other = lock.directory.join("other");
-    fs::copy(lock.file(), &other).expect("it is there");
-    fs::rename(other, lock.file()).expect("it can be replaced");
-    std::thread::sleep(3 * HEARTBEAT);
-    lock.holder.keeps(LOCK);
-    assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
-    lock.holder.release(LOCK);
-    let next = lock.waiter.granted(lock.waiting, LONG);
-    lock.waiter.observe(LOCK);
-    lock.works(next.token);
+    judged(|| {
+        let lock = Contended::new();
+        let other = lock.directory.join("other");
+        fs::copy(lock.file(), &other).expect("it is there");
+        fs::rename(other, lock.file()).expect("it can be replaced");
+        std::thread::sleep(3 * HEARTBEAT);
+        lock.holder.keeps(LOCK);
+        assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
+        lock.holder.release(LOCK);
+        let next = lock.waiter.granted(lock.waiting, LONG);
+        lock.waiter.observe(LOCK);
+        lock.works(next.token);
+    });
 }
 
 /// What is released in the old file must not stand in the new one for ever.
 #[test]
 fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
-    let lock = Contended::new();
-    let other = lock.directory.join("other");
-    fs::copy(lock.file(), &other).expect("it is there");
-    fs::rename(other, lock.file()).expect("it can be replaced");
-    lock.holder.release(LOCK);
-    let next = lock.waiter.granted(lock.waiting, LONG);
-    assert!(next.token > lock.token);
-    lock.waiter.observe(LOCK);
-    lock.works(next.token);
+    judged(|| {
+        let lock = Contended::new();
+        let other = lock.directory.join("other");
+        fs::copy(lock.file(), &other).expect("it is there");
+        fs::rename(other, lock.file()).expect("it can be replaced");
+        lock.holder.release(LOCK);
+        let next = lock.waiter.granted(lock.waiting, LONG);
+        assert!(next.token > lock.token);
+        lock.waiter.observe(LOCK);
+        lock.works(next.token);
+    });
 }
 
 #[test]
 fn f35_lock_file_emptied() {
-    cut_to(|_| 0);
+    judged(|| cut_to(|_| 0));
 }
 
 /// The header is not whole.
 #[test]
 fn f35_lock_file_cut_in_the_header() {
-    cut_to(|_| 40);
+    judged(|| cut_to(|_| 40));
 }
 
 /// Header and name stay, every entry is gone.
 #[test]
 fn f35_lock_file_cut_after_the_header() {
-    cut_to(|text| text.find("\n+ ").expect("there are entries") + 1);
+    judged(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 1));
 }
 
 /// The holder's entry is cut in the middle, the waiter's is gone.
 #[test]
 fn f35_lock_file_cut_in_an_entry() {
-    cut_to(|text| text.find("\n+ ").expect("there are entries") + 30);
+    judged(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 30));
 }
 
 fn cut_to(length: impl Fn(&str) -> usize) {
@@ -165,28 +173,37 @@ fn cut_to(length: impl Fn(&str) -> usize) {
 
 #[test]
 fn f35_directory_renamed() {
-    directory_goes(|directory| {
-        fs::rename(directory, directory.with_file_name("elsewhere")).expect("it can be renamed");
+    judged(|| {
+        directory_goes(|directory| {
+            fs::rename(directory, directory.with_file_name("elsewhere"))
+                .expect("it can be renamed");
+        });
     });
 }
 
 #[test]
 fn f35_directory_removed() {
-    directory_goes(|directory| fs::remove_dir_all(directory).expect("it can be removed"));
+    judged(|| {
+        directory_goes(|directory| fs::remove_dir_all(directory).expect("it can be removed"))
+    });
 }
 
 #[test]
 fn f35_queues_renamed() {
-    directory_goes(|directory| {
-        let queues = directory.join("coordination/queues");
-        fs::rename(&queues, queues.with_file_name("elsewhere")).expect("it can be renamed");
+    judged(|| {
+        directory_goes(|directory| {
+            let queues = directory.join("coordination/queues");
+            fs::rename(&queues, queues.with_file_name("elsewhere")).expect("it can be renamed");
+        });
     });
 }
 
 #[test]
 fn f35_sessions_removed() {
-    directory_goes(|directory| {
-        fs::remove_dir_all(directory.join("coordination/sessions")).expect("it can be removed");
+    judged(|| {
+        directory_goes(|directory| {
+            fs::remove_dir_all(directory.join("coordination/sessions")).expect("it can be removed");
+        });
     });
 }
 

@@ -12,7 +12,7 @@ use std::{
 use coordination::{Effect, ErrorKind};
 use coordination_tests::{
     faults::{HEARTBEAT, Process, Site, crash::since},
-    harness::{Mounted, log::now_ns},
+    harness::{Mounted, judged, log::now_ns},
 };
 
 use super::site;
@@ -20,98 +20,104 @@ use crate::WORKER;
 
 #[test]
 fn f36_disk_full() {
-    // A page for each session and each lock, and one to spare.
-    let disk = Mounted::new("size=24k");
-    let site = Site::file(&disk.path().join("locks"), WORKER);
-    let (holder, other) = (site.process("holder"), site.process("other"));
-    let first = holder.acquire("held");
-    holder.observe("held");
-    // The file is there and empty: only the token does not fit.
-    other.acquire("known");
-    other.release("known");
-    File::options()
-        .write(true)
-        .open(disk.path().join("locks/coordination/queues/lock.known"))
-        .and_then(|file| file.set_len(0))
-        .expect("the file is there");
-    let filler = disk.fill();
-    for lock in ["known", "new"] {
-        for client in [&other, &holder] {
-            let error = client.acquire_within(lock, Duration::from_secs(1));
-            let error = error.expect_err("no grant without a token");
-            assert_eq!(error["kind"], "Storage", "{error}");
-            assert_eq!(error["effect"], "None", "{error}");
+    judged(|| {
+        // A page for each session and each lock, and one to spare.
+        let disk = Mounted::new("size=24k");
+        let site = Site::file(&disk.path().join("locks"), WORKER);
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let first = holder.acquire("held");
+        holder.observe("held");
+        // The file is there and empty: only the token does not fit.
+        other.acquire("known");
+        other.release("known");
+        File::options()
+            .write(true)
+            .open(disk.path().join("locks/coordination/queues/lock.known"))
+            .and_then(|file| file.set_len(0))
+            .expect("the file is there");
+        let filler = disk.fill();
+        for lock in ["known", "new"] {
+            for client in [&other, &holder] {
+                let error = client.acquire_within(lock, Duration::from_secs(1));
+                let error = error.expect_err("no grant without a token");
+                assert_eq!(error["kind"], "Storage", "{error}");
+                assert_eq!(error["effect"], "None", "{error}");
+            }
         }
-    }
-    let late = Process::unconnected(&site);
-    let error = late.try_connect(&site, "late");
-    println!("F-36 file: connecting to a full disk: {error:?}");
-    std::thread::sleep(3 * HEARTBEAT);
-    holder.keeps("held");
-    assert!(other.try_acquire("held").is_none(), "granted to two");
-    holder.release("held");
-    fs::remove_file(filler).expect("it is ours");
-    for lock in ["known", "new"] {
-        other.acquire(lock);
-        assert!(holder.try_acquire(lock).is_none(), "granted to two");
-    }
-    assert!(holder.acquire("held").token > first.token);
+        let late = Process::unconnected(&site);
+        let error = late.try_connect(&site, "late");
+        println!("F-36 file: connecting to a full disk: {error:?}");
+        std::thread::sleep(3 * HEARTBEAT);
+        holder.keeps("held");
+        assert!(other.try_acquire("held").is_none(), "granted to two");
+        holder.release("held");
+        fs::remove_file(filler).expect("it is ours");
+        for lock in ["known", "new"] {
+            other.acquire(lock);
+            assert!(holder.try_acquire(lock).is_none(), "granted to two");
+        }
+        assert!(holder.acquire("held").token > first.token);
+    });
 }
 
 /// One lock over and over, until its file would need a page that is not to be had.
 #[test]
 fn f36_disk_full_while_in_use() {
-    let disk = Mounted::new("size=16k");
-    let site = Site::file(&disk.path().join("locks"), WORKER);
-    let (client, other) = (site.process("client"), site.process("other"));
-    let mut last = client.acquire("busy").token;
-    client.release("busy");
-    let filler = disk.fill();
-    let mut refused = 0;
-    for _ in 0..200 {
-        match client.acquire_within("busy", Duration::from_secs(1)) {
-            Ok(grant) => {
-                assert!(grant.token > last);
-                last = grant.token;
-                assert!(other.holders("busy") == ["client"]);
-                client.release("busy");
+    judged(|| {
+        let disk = Mounted::new("size=16k");
+        let site = Site::file(&disk.path().join("locks"), WORKER);
+        let (client, other) = (site.process("client"), site.process("other"));
+        let mut last = client.acquire("busy").token;
+        client.release("busy");
+        let filler = disk.fill();
+        let mut refused = 0;
+        for _ in 0..200 {
+            match client.acquire_within("busy", Duration::from_secs(1)) {
+                Ok(grant) => {
+                    assert!(grant.token > last);
+                    last = grant.token;
+                    assert!(other.holders("busy") == ["client"]);
+                    client.release("busy");
+                }
+                Err(error) => {
+                    assert_eq!(error["kind"], "Storage", "{error}");
+                    refused += 1;
+                }
             }
-            Err(error) => {
-                assert_eq!(error["kind"], "Storage", "{error}");
-                refused += 1;
-            }
+            assert_eq!(other.holders("busy"), [""; 0], "left behind on a full disk");
         }
-        assert_eq!(other.holders("busy"), [""; 0], "left behind on a full disk");
-    }
-    println!("F-36 file: {refused} of 200 acquires were refused");
-    fs::remove_file(filler).expect("it is ours");
-    assert!(other.acquire("busy").token > last);
+        println!("F-36 file: {refused} of 200 acquires were refused");
+        fs::remove_file(filler).expect("it is ours");
+        assert!(other.acquire("busy").token > last);
+    });
 }
 
 /// Whoever waits already has its entry: it is served when the holder releases, and when it dies.
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
-    let disk = Mounted::new("size=32k");
-    let site = Site::file(&disk.path().join("locks"), WORKER);
-    let clients = ["first", "second", "third"].map(|member| site.process(member));
-    let [first, second, third] = &clients;
-    let token = first.acquire("queue").token;
-    let waiting = second.wait_for("queue");
-    first.sees_contenders("queue", 2);
-    let behind = third.wait_for("queue");
-    first.sees_contenders("queue", 3);
-    disk.fill();
-    first.release("queue");
-    let next = second.granted(waiting, Duration::from_secs(2));
-    assert!(next.token > token);
-    let killed_ns = now_ns();
-    second.kill();
-    let last = third.granted(behind, Duration::from_secs(10));
-    let took = since(killed_ns, last.t_ns);
-    assert!(last.token > next.token);
-    assert!(took <= site.crash_release(), "free only {took:?} after the death");
-    third.release("queue");
-    assert_eq!(first.holders("queue"), [""; 0]);
+    judged(|| {
+        let disk = Mounted::new("size=32k");
+        let site = Site::file(&disk.path().join("locks"), WORKER);
+        let clients = ["first", "second", "third"].map(|member| site.process(member));
+        let [first, second, third] = &clients;
+        let token = first.acquire("queue").token;
+        let waiting = second.wait_for("queue");
+        first.sees_contenders("queue", 2);
+        let behind = third.wait_for("queue");
+        first.sees_contenders("queue", 3);
+        disk.fill();
+        first.release("queue");
+        let next = second.granted(waiting, Duration::from_secs(2));
+        assert!(next.token > token);
+        let killed_ns = now_ns();
+        second.kill();
+        let last = third.granted(behind, Duration::from_secs(10));
+        let took = since(killed_ns, last.t_ns);
+        assert!(last.token > next.token);
+        assert!(took <= site.crash_release(), "free only {took:?} after the death");
+        third.release("queue");
+        assert_eq!(first.holders("queue"), [""; 0]);
+    });
 }
 
 /// The other recipes: an error, and what was there stays; nothing is counted that was not written.
@@ -146,84 +152,96 @@ async fn f36_recipes_on_a_full_disk() {
 
 #[test]
 fn f37_read_only() {
-    for is_new in [true, false] {
-        let disk = Mounted::new("size=1m");
-        let site = Site::file(&disk.path().join("locks"), WORKER);
-        if !is_new {
-            site.process("before").acquire("lock");
+    judged(|| {
+        for is_new in [true, false] {
+            let disk = Mounted::new("size=1m");
+            let site = Site::file(&disk.path().join("locks"), WORKER);
+            if !is_new {
+                site.process("before").acquire("lock");
+            }
+            disk.remount("ro");
+            refused(&site, "Permission");
         }
-        disk.remount("ro");
-        refused(&site, "Permission");
-    }
+    });
 }
 
 #[test]
 fn f37_missing_parent() {
-    let (scratch, _) = site();
-    let site = Site::file(&scratch.join("missing/locks"), WORKER);
-    let message = refused(&site, "Config");
-    assert!(message.contains("missing"), "{message}");
-    assert!(!scratch.join("missing").exists());
+    judged(|| {
+        let (scratch, _) = site();
+        let site = Site::file(&scratch.join("missing/locks"), WORKER);
+        let message = refused(&site, "Config");
+        assert!(message.contains("missing"), "{message}");
+        assert!(!scratch.join("missing").exists());
+    });
 }
 
 #[test]
 fn f37_not_a_directory() {
-    let (scratch, site) = site();
-    File::create(scratch.join("locks")).expect("the scratch directory is ours");
-    refused(&site, "Config");
+    judged(|| {
+        let (scratch, site) = site();
+        File::create(scratch.join("locks")).expect("the scratch directory is ours");
+        refused(&site, "Config");
+    });
 }
 
 #[test]
 fn f37_writable_by_everybody() {
-    let (scratch, site) = site();
-    let locks = scratch.join("locks");
-    fs::create_dir(&locks).expect("the scratch directory is ours");
-    fs::set_permissions(&locks, Permissions::from_mode(0o777)).expect("it is ours");
-    refused(&site, "Permission");
-    fs::set_permissions(&locks, Permissions::from_mode(0o1777)).expect("it is ours");
-    site.process("client").acquire("lock");
+    judged(|| {
+        let (scratch, site) = site();
+        let locks = scratch.join("locks");
+        fs::create_dir(&locks).expect("the scratch directory is ours");
+        fs::set_permissions(&locks, Permissions::from_mode(0o777)).expect("it is ours");
+        refused(&site, "Permission");
+        fs::set_permissions(&locks, Permissions::from_mode(0o1777)).expect("it is ours");
+        site.process("client").acquire("lock");
+    });
 }
 
 #[test]
 fn f37_directory_of_another_user() {
-    let (scratch, site) = site();
-    site.process("client").acquire("lock");
-    for directory in ["", "queues", "sessions", "members"] {
-        let path = scratch.join("locks/coordination").join(directory);
-        chown(&path, Some(12_345), None).expect("tests run as root");
-        refused(&site, "Permission");
-        chown(&path, Some(0), None).expect("tests run as root");
-    }
-    site.process("client").acquire("lock");
+    judged(|| {
+        let (scratch, site) = site();
+        site.process("client").acquire("lock");
+        for directory in ["", "queues", "sessions", "members"] {
+            let path = scratch.join("locks/coordination").join(directory);
+            chown(&path, Some(12_345), None).expect("tests run as root");
+            refused(&site, "Permission");
+            chown(&path, Some(0), None).expect("tests run as root");
+        }
+        site.process("client").acquire("lock");
+    });
 }
 
 #[test]
 fn f37_lock_file_planted() {
-    let (scratch, site) = site();
-    let client = site.process("client");
-    client.acquire("foreign");
-    client.release("foreign");
-    let queues = scratch.join("locks/coordination/queues");
-    let victim = scratch.join("victim");
-    fs::write(&victim, "precious").expect("the scratch directory is ours");
-    chown(queues.join("lock.foreign"), Some(12_345), None).expect("tests run as root");
-    symlink(&victim, queues.join("lock.symlink")).expect("the directory is ours");
-    fs::hard_link(&victim, queues.join("lock.hardlink")).expect("the directory is ours");
-    fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
-    let fifo = queues.join("lock.fifo");
-    assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
-    // Not `client`, which has checked the file before.
-    let other = site.process("other");
-    for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
-        let begun = Instant::now();
-        let error = other.acquire_within(lock, Duration::from_secs(2)).expect_err("planted");
-        assert!(
-            ["Permission", "Storage"].contains(&error["kind"].as_str().unwrap_or("")),
-            "{error}"
-        );
-        assert!(begun.elapsed() < Duration::from_secs(1), "{lock}: retried in vain");
-    }
-    assert_eq!(fs::read_to_string(victim).expect("it is there"), "precious");
+    judged(|| {
+        let (scratch, site) = site();
+        let client = site.process("client");
+        client.acquire("foreign");
+        client.release("foreign");
+        let queues = scratch.join("locks/coordination/queues");
+        let victim = scratch.join("victim");
+        fs::write(&victim, "precious").expect("the scratch directory is ours");
+        chown(queues.join("lock.foreign"), Some(12_345), None).expect("tests run as root");
+        symlink(&victim, queues.join("lock.symlink")).expect("the directory is ours");
+        fs::hard_link(&victim, queues.join("lock.hardlink")).expect("the directory is ours");
+        fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
+        let fifo = queues.join("lock.fifo");
+        assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
+        // Not `client`, which has checked the file before.
+        let other = site.process("other");
+        for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
+            let begun = Instant::now();
+            let error = other.acquire_within(lock, Duration::from_secs(2)).expect_err("planted");
+            assert!(
+                ["Permission", "Storage"].contains(&error["kind"].as_str().unwrap_or("")),
+                "{error}"
+            );
+            assert!(begun.elapsed() < Duration::from_secs(1), "{lock}: retried in vain");
+        }
+        assert_eq!(fs::read_to_string(victim).expect("it is there"), "precious");
+    });
 }
 
 /// Connecting fails with this kind, at once, and changes nothing. Answers the message.

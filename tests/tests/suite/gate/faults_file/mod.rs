@@ -8,7 +8,7 @@ use std::time::Duration;
 use coordination_tests::{
     checks::Backend,
     faults::{Site, crash, matrix},
-    harness::Scratch,
+    harness::{Scratch, judged},
 };
 
 /// Rows without a test here, and why.
@@ -51,12 +51,16 @@ coordination_tests::fault_rows!(gate file);
 /// No lease runs out, however long.
 #[test]
 fn f03_holder_paused_long() {
-    let (_scratch, site) = site();
-    crash::holder_paused_keeps(&site, Duration::from_secs(6));
+    judged(|| {
+        let (_scratch, site) = site();
+        crash::holder_paused_keeps(&site, Duration::from_secs(6));
+    });
 }
 
 #[test]
 fn f05_holder_paused_briefly() {
-    let (_scratch, site) = site();
-    crash::holder_paused_keeps(&site, Duration::from_millis(500));
+    judged(|| {
+        let (_scratch, site) = site();
+        crash::holder_paused_keeps(&site, Duration::from_millis(500));
+    });
 }

@@ -8,80 +8,93 @@ use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::consul::{MASTER, TOKEN};
-use coordination_tests::harness::{Consul, ConsulTls, Server};
+use coordination_tests::harness::{Consul, ConsulTls, Server, judged};
 
 use crate::WORKER;
 
 #[test]
 fn f48_a_lease_that_is_too_short() {
-    let consul = Consul::options().with("session_ttl_min", "10s".into()).start();
-    let mut client = Traced::new(WORKER, &[]);
-    client.refused(&format!("consul://{}", consul.authority()), &["Config"]);
+    judged(|| {
+        let consul = Consul::options().with("session_ttl_min", "10s".into()).start();
+        let mut client = Traced::new(WORKER, &[]);
+        client.refused(&format!("consul://{}", consul.authority()), &["Config"]);
+    });
 }
 
 #[test]
 fn f48_tokens() {
-    let consul = Consul::options().acl("coordination").start();
-    let wrong = "11111111-2222-3333-4444-canary555555";
-    let mut client = Traced::new(WORKER, &[wrong, TOKEN, MASTER]);
-    let at = consul.authority();
-    client.refused(&format!("consul://:{wrong}@{at}"), &["Auth"]);
-    client.refused(&format!("consul://{at}"), &["Permission"]);
-    // The token's rights end at its prefix.
-    client.refused(&format!("consul://:{TOKEN}@{at}/elsewhere"), &["Permission"]);
-    client.connects(&format!("consul://:{TOKEN}@{at}"));
-    let file = consul.directory().join("token");
-    std::fs::write(&file, format!("{TOKEN}\n")).expect("the directory is ours");
-    client.connects(&format!("consul://{at}?token_file={}", file.display()));
-    client.is_discreet();
-    // Where there are no ACLs nobody looks at a token.
-    let open = Consul::one();
-    client.connects(&format!("consul://:{wrong}@{}", open.authority()));
-    client.is_discreet();
+    judged(|| {
+        let consul = Consul::options().acl("coordination").start();
+        let wrong = "11111111-2222-3333-4444-canary555555";
+        let mut client = Traced::new(WORKER, &[wrong, TOKEN, MASTER]);
+        let at = consul.authority();
+        client.refused(&format!("consul://:{wrong}@{at}"), &["Auth"]);
+        client.refused(&format!("consul://{at}"), &["Permission"]);
+        // The token's rights end at its prefix.
+        client.refused(&format!("consul://:{TOKEN}@{at}/elsewhere"), &["Permission"]);
+        client.connects(&format!("consul://:{TOKEN}@{at}"));
+        let file = consul.directory().join("token");
+        std::fs::write(&file, format!("{TOKEN}\n")).expect("the directory is ours");
+        client.connects(&format!("consul://{at}?token_file={}", file.display()));
+        client.is_discreet();
+        // Where there are no ACLs nobody looks at a token.
+        let open = Consul::one();
+        client.connects(&format!("consul://:{wrong}@{}", open.authority()));
+        client.is_discreet();
+    });
 }
 
 #[test]
 fn f49_token_revoked_while_held() {
-    let consul = Arc::new(Consul::options().acl("coordination").start());
-    let site = Site::on(consul.clone(), WORKER);
-    let site = site.at(format!(":{TOKEN}@{}", consul.authority()));
-    let holder = site.process("holder");
-    holder.acquire("it");
-    holder.observe("it");
-    consul.revoke_token();
-    thread::sleep(site.lease() / 4);
-    holder.keeps("it");
-    let refused = holder.acquire_within("new", Duration::from_secs(1)).expect_err("no rights");
-    assert!(["Auth", "Permission"].contains(&refused["kind"].as_str().unwrap_or("")), "{refused}");
-    holder.not_held(LONG);
-    // By then it backs off.
-    thread::sleep(2 * site.lease());
-    let before: u64 = consul.request_counts().values().sum();
-    thread::sleep(Duration::from_secs(12));
-    let asked = consul.request_counts().values().sum::<u64>() - before;
-    println!("F-49 consul: {asked} requests within 12 s with a revoked token");
-    // Two for each try to open a session, and back-off may begin with several short ones.
-    assert!(asked <= 40, "{asked} requests");
+    judged(|| {
+        let consul = Arc::new(Consul::options().acl("coordination").start());
+        let site = Site::on(consul.clone(), WORKER);
+        let site = site.at(format!(":{TOKEN}@{}", consul.authority()));
+        let holder = site.process("holder");
+        holder.acquire("it");
+        holder.observe("it");
+        consul.revoke_token();
+        thread::sleep(site.lease() / 4);
+        holder.keeps("it");
+        let refused = holder.acquire_within("new", Duration::from_secs(1)).expect_err("no rights");
+        assert!(
+            ["Auth", "Permission"].contains(&refused["kind"].as_str().unwrap_or("")),
+            "{refused}"
+        );
+        holder.not_held(LONG);
+        // By then it backs off.
+        thread::sleep(2 * site.lease());
+        let before: u64 = consul.request_counts().values().sum();
+        thread::sleep(Duration::from_secs(12));
+        let asked = consul.request_counts().values().sum::<u64>() - before;
+        println!("F-49 consul: {asked} requests within 12 s with a revoked token");
+        // Two for each try to open a session, and back-off may begin with several short ones.
+        assert!(asked <= 40, "{asked} requests");
+    });
 }
 
 #[test]
 fn f48_certificates() {
-    tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
-        Some(shown) => {
-            secured(Consul::options().tls(ConsulTls::new(certificates).server(shown)).start())
-        }
-        None => {
-            let consul = Consul::one();
-            let at = consul.authority();
-            (Arc::new(consul), at)
-        }
+    judged(|| {
+        tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
+            Some(shown) => {
+                secured(Consul::options().tls(ConsulTls::new(certificates).server(shown)).start())
+            }
+            None => {
+                let consul = Consul::one();
+                let at = consul.authority();
+                (Arc::new(consul), at)
+            }
+        });
     });
 }
 
 #[test]
 fn f48_client_certificates() {
-    tls::f48_client_certificates(WORKER, |certificates| {
-        secured(Consul::options().tls(ConsulTls::new(certificates).require_client()).start())
+    judged(|| {
+        tls::f48_client_certificates(WORKER, |certificates| {
+            secured(Consul::options().tls(ConsulTls::new(certificates).require_client()).start())
+        });
     });
 }
 

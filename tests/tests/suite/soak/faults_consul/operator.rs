@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, ErrorKind};
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Consul, Server, wait_until};
+use coordination_tests::harness::{Consul, Server, judged, wait_until};
 
 use tokio::runtime::Runtime;
 
@@ -26,104 +26,113 @@ fn consul(server: &Consul, arguments: &[&str]) -> Command {
 /// F-52: the index goes back to where it was, under those who wait by it.
 #[test]
 fn f52_the_index_goes_back() {
-    let server = Arc::new(Consul::one());
-    let site = Site::on(server.clone(), WORKER);
-    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
-    let first = holder.acquire(LOCK);
-    let waiting = waiter.wait_for(LOCK);
-    waiter.sees_contenders(LOCK, 2);
-    let snapshot = server.directory().join("snapshot");
-    let path = snapshot.display().to_string();
-    assert!(consul(&server, &["snapshot", "save", &path]).status().expect("it runs").success());
-    for number in 0..50 {
-        server.put_key(&format!("elsewhere/{number}"), "");
-    }
-    assert!(consul(&server, &["snapshot", "restore", &path]).status().expect("it runs").success());
-    holder.keeps(LOCK);
-    holder.release(LOCK);
-    let next = waiter.granted(waiting, LONG);
-    assert!(next.token > first.token);
-    waiter.release(LOCK);
-    assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    judged(|| {
+        let server = Arc::new(Consul::one());
+        let site = Site::on(server.clone(), WORKER);
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        let first = holder.acquire(LOCK);
+        let waiting = waiter.wait_for(LOCK);
+        waiter.sees_contenders(LOCK, 2);
+        let snapshot = server.directory().join("snapshot");
+        let path = snapshot.display().to_string();
+        assert!(consul(&server, &["snapshot", "save", &path]).status().expect("it runs").success());
+        for number in 0..50 {
+            server.put_key(&format!("elsewhere/{number}"), "");
+        }
+        assert!(
+            consul(&server, &["snapshot", "restore", &path]).status().expect("it runs").success()
+        );
+        holder.keeps(LOCK);
+        holder.release(LOCK);
+        let next = waiter.granted(waiting, LONG);
+        assert!(next.token > first.token);
+        waiter.release(LOCK);
+        assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    });
 }
 
 /// `consul lock` on a queue's prefix and on the namespace: neither minds the other, and nothing is spoiled.
 #[test]
 fn f23_consul_lock_among_our_keys() {
-    let server = Arc::new(Consul::one());
-    let site = Site::on(server.clone(), WORKER);
-    for prefix in [format!("coordination/lock/{LOCK}"), "coordination".to_owned()] {
-        let mut other = consul(&server, &["lock", &prefix, "sleep", "3"]).spawn().expect("it runs");
-        let key = format!("{prefix}/.lock");
-        assert!(wait_until(LONG, || !server.key(&key)["Session"].is_null()), "{prefix}");
-        let name = |role: &str| format!("{role}-{}", prefix.len());
-        let (holder, waiter) = (site.process(&name("holder")), site.process(&name("waiter")));
-        let first = holder.acquire(LOCK);
-        holder.observe(LOCK);
-        let waiting = waiter.wait_for(LOCK);
-        waiter.sees_contenders(LOCK, 2);
-        thread::sleep(Duration::from_millis(100));
-        holder.keeps(LOCK);
-        holder.release(LOCK);
-        assert!(waiter.granted(waiting, LONG).token > first.token);
-        assert!(!server.key(&key)["Session"].is_null(), "it holds its own lock still");
-        waiter.release(LOCK);
-        assert!(other.wait().expect("it is ours").success());
-        let left = server.keys(&format!("coordination/lock/{LOCK}/"));
-        assert_eq!(left, [""; 0]);
-    }
+    judged(|| {
+        let server = Arc::new(Consul::one());
+        let site = Site::on(server.clone(), WORKER);
+        for prefix in [format!("coordination/lock/{LOCK}"), "coordination".to_owned()] {
+            let mut other =
+                consul(&server, &["lock", &prefix, "sleep", "3"]).spawn().expect("it runs");
+            let key = format!("{prefix}/.lock");
+            assert!(wait_until(LONG, || !server.key(&key)["Session"].is_null()), "{prefix}");
+            let name = |role: &str| format!("{role}-{}", prefix.len());
+            let (holder, waiter) = (site.process(&name("holder")), site.process(&name("waiter")));
+            let first = holder.acquire(LOCK);
+            holder.observe(LOCK);
+            let waiting = waiter.wait_for(LOCK);
+            waiter.sees_contenders(LOCK, 2);
+            thread::sleep(Duration::from_millis(100));
+            holder.keeps(LOCK);
+            holder.release(LOCK);
+            assert!(waiter.granted(waiting, LONG).token > first.token);
+            assert!(!server.key(&key)["Session"].is_null(), "it holds its own lock still");
+            waiter.release(LOCK);
+            assert!(other.wait().expect("it is ours").success());
+            let left = server.keys(&format!("coordination/lock/{LOCK}/"));
+            assert_eq!(left, [""; 0]);
+        }
+    });
 }
 
 /// With a lock-delay nobody gets what was taken from a holder before it is over, whoever comes and goes meanwhile. What
 /// is given back is free at once.
 #[test]
 fn f23_a_lock_delay_keeps_what_was_taken() {
-    const DELAY: Duration = Duration::from_secs(3);
-    let server = Arc::new(Consul::one());
-    let site = Site::on(server.clone(), WORKER).with_option("lock_delay=3s");
-    let runtime = Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let [holder, waiter, other, late] = ["holder", "waiter", "other", "late"];
-        let holder = site.client(holder).await;
-        let (waiter, other, late) =
-            (site.client(waiter).await, site.client(other).await, site.client(late).await);
-        let lock = |client: &Coordinator| client.lock(LOCK).expect("a good name");
-        let held = lock(&holder).acquire(None).await.expect("it is free");
-        let passing = {
-            let lock = lock(&other);
-            tokio::spawn(async move { lock.acquire(Some(Duration::from_secs(1))).await })
-        };
-        let until = Instant::now() + LONG;
-        while lock(&waiter).holders().await.expect("it can be read").len() < 2 {
-            assert!(Instant::now() < until, "`other` does not come");
-        }
-        let waiting = {
-            let lock = lock(&waiter);
-            tokio::spawn(async move { lock.acquire(Some(LONG)).await })
-        };
-        let session = server.session_of_member("coordination", "holder").expect("it has one");
-        assert!(server.end_session(&session));
-        let ended = Instant::now();
-        held.lost().await;
-        println!("told after {:?}", ended.elapsed());
-        // Not even the one behind it is followed at once when he gives up.
-        let refused = passing.await.expect("no panic").expect_err("it is kept");
-        assert_eq!(refused.kind(), ErrorKind::Timeout);
-        assert!(lock(&late).try_acquire().await.expect("it can be asked for").is_none());
-        let guard = waiting.await.expect("no panic").expect("it is free in the end");
-        let waited = ended.elapsed();
-        println!("granted after {waited:?}");
-        assert!(waited >= DELAY - Duration::from_millis(200), "after {waited:?}");
-        assert!(guard.token() > held.token());
-        // What is given back, by a session that ends in peace, is not kept.
-        drop(guard);
-        let guard = lock(&late).acquire(Some(LONG)).await.expect("it is free");
-        let stopped = Instant::now();
-        late.stop().await.expect("it stops");
-        let next = lock(&waiter).acquire(Some(LONG)).await.expect("it is free");
-        assert!(stopped.elapsed() < DELAY, "after {:?}", stopped.elapsed());
-        assert!(next.token() > guard.token());
-        next.release().await.expect("it is held");
+    judged(|| {
+        const DELAY: Duration = Duration::from_secs(3);
+        let server = Arc::new(Consul::one());
+        let site = Site::on(server.clone(), WORKER).with_option("lock_delay=3s");
+        let runtime = Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let [holder, waiter, other, late] = ["holder", "waiter", "other", "late"];
+            let holder = site.client(holder).await;
+            let (waiter, other, late) =
+                (site.client(waiter).await, site.client(other).await, site.client(late).await);
+            let lock = |client: &Coordinator| client.lock(LOCK).expect("a good name");
+            let held = lock(&holder).acquire(None).await.expect("it is free");
+            let passing = {
+                let lock = lock(&other);
+                tokio::spawn(async move { lock.acquire(Some(Duration::from_secs(1))).await })
+            };
+            let until = Instant::now() + LONG;
+            while lock(&waiter).holders().await.expect("it can be read").len() < 2 {
+                assert!(Instant::now() < until, "`other` does not come");
+            }
+            let waiting = {
+                let lock = lock(&waiter);
+                tokio::spawn(async move { lock.acquire(Some(LONG)).await })
+            };
+            let session = server.session_of_member("coordination", "holder").expect("it has one");
+            assert!(server.end_session(&session));
+            let ended = Instant::now();
+            held.lost().await;
+            println!("told after {:?}", ended.elapsed());
+            // Not even the one behind it is followed at once when he gives up.
+            let refused = passing.await.expect("no panic").expect_err("it is kept");
+            assert_eq!(refused.kind(), ErrorKind::Timeout);
+            assert!(lock(&late).try_acquire().await.expect("it can be asked for").is_none());
+            let guard = waiting.await.expect("no panic").expect("it is free in the end");
+            let waited = ended.elapsed();
+            println!("granted after {waited:?}");
+            assert!(waited >= DELAY - Duration::from_millis(200), "after {waited:?}");
+            assert!(guard.token() > held.token());
+            // What is given back, by a session that ends in peace, is not kept.
+            drop(guard);
+            let guard = lock(&late).acquire(Some(LONG)).await.expect("it is free");
+            let stopped = Instant::now();
+            late.stop().await.expect("it stops");
+            let next = lock(&waiter).acquire(Some(LONG)).await.expect("it is free");
+            assert!(stopped.elapsed() < DELAY, "after {:?}", stopped.elapsed());
+            assert!(next.token() > guard.token());
+            next.release().await.expect("it is held");
+        });
+        assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
     });
-    assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, LockGuard};
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Consul, Mode};
+use coordination_tests::harness::{Consul, Mode, judged};
 use tokio::runtime::Runtime;
 
 use crate::WORKER;
@@ -18,37 +18,45 @@ const SILENCE: Duration = Duration::from_secs(7);
 /// F-10: nothing gets through for a while, and then all who wait are served.
 #[test]
 fn f10_silence_under_those_who_share_a_query() {
-    let server = Arc::new(Consul::one());
-    // No session is lost by it.
-    let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));
-    let proxy = site.proxies().remove(0);
-    let name = |number| format!("lock-{number}");
-    let runtime = Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let holder = site.client("holder").await;
-        let waiter = site.at(proxy.address()).client("waiter").await;
-        let held = take_all(&holder, name).await;
-        let waiting: Vec<_> = (0..LOCKS)
-            .map(|number| {
-                let lock = waiter.lock(name(number)).expect("a good name");
-                tokio::spawn(async move { lock.acquire(None).await })
-            })
-            .collect();
-        let until = Instant::now() + LONG;
-        for number in 0..LOCKS {
-            let lock = holder.lock(name(number)).expect("a good name");
-            while lock.holders().await.expect("it can be read").len() < 2 {
-                assert!(Instant::now() < until, "nobody waits for {number}");
+    judged(|| {
+        let server = Arc::new(Consul::one());
+        // No session is lost by it.
+        let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));
+        let proxy = site.proxies().remove(0);
+        let name = |number| format!("lock-{number}");
+        let runtime = Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let holder = site.client("holder").await;
+            let waiter = site.at(proxy.address()).client("waiter").await;
+            let held = take_all(&holder, name).await;
+            let waiting: Vec<_> = (0..LOCKS)
+                .map(|number| {
+                    let lock = waiter.lock(name(number)).expect("a good name");
+                    tokio::spawn(async move { lock.acquire(None).await })
+                })
+                .collect();
+            let until = Instant::now() + LONG;
+            for number in 0..LOCKS {
+                let lock = holder.lock(name(number)).expect("a good name");
+                while lock.holders().await.expect("it can be read").len() < 2 {
+                    assert!(Instant::now() < until, "nobody waits for {number}");
+                }
             }
-        }
-        proxy.set_both(Mode::Blackhole);
-        tokio::time::sleep(SILENCE).await;
-        proxy.heal();
-        drop(held);
-        for waiting in waiting {
-            let granted = tokio::time::timeout(LONG, waiting).await.expect("it is served in time");
-            granted.expect("no panic").expect("it is free").release().await.expect("it is held");
-        }
+            proxy.set_both(Mode::Blackhole);
+            tokio::time::sleep(SILENCE).await;
+            proxy.heal();
+            drop(held);
+            for waiting in waiting {
+                let granted =
+                    tokio::time::timeout(LONG, waiting).await.expect("it is served in time");
+                granted
+                    .expect("no panic")
+                    .expect("it is free")
+                    .release()
+                    .await
+                    .expect("it is held");
+            }
+        });
     });
 }
 

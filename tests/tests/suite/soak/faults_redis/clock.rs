@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::{SCHEDULING, Site};
-use coordination_tests::harness::{Redis, Scratch};
+use coordination_tests::harness::{Redis, Scratch, judged};
 
 use super::{LONG, site};
 
@@ -120,96 +120,104 @@ impl Clock {
 /// Set forward, it ends leases early: holders learn that with their next heartbeat.
 #[test]
 fn f28_server_clock_set_forward() {
-    let clock = Clock::new();
-    let (_redis, site) = clock.site();
-    let (holder, other) = (site.process("holder"), site.process("other"));
-    let old = holder.acquire("x");
-    holder.observe("x");
-    let set = Instant::now();
-    clock.set(160_000);
-    let lost = holder.lost(LONG);
-    let took = set.elapsed();
-    println!("F-28 redis, +60 s: told after {took:?}: {}", lost.reason);
-    assert!(took <= site.heartbeat + SCHEDULING, "{took:?}");
-    assert!(other.acquire("x").token > old.token);
+    judged(|| {
+        let clock = Clock::new();
+        let (_redis, site) = clock.site();
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let old = holder.acquire("x");
+        holder.observe("x");
+        let set = Instant::now();
+        clock.set(160_000);
+        let lost = holder.lost(LONG);
+        let took = set.elapsed();
+        println!("F-28 redis, +60 s: told after {took:?}: {}", lost.reason);
+        assert!(took <= site.heartbeat + SCHEDULING, "{took:?}");
+        assert!(other.acquire("x").token > old.token);
+    });
 }
 
 /// Set back by an hour, it goes on for us from where it was: nothing is lost, tokens rise, and whoever dies is
 /// followed within the lease.
 #[test]
 fn f28_server_clock_set_back() {
-    let clock = Clock::new();
-    let (_redis, site) = clock.site();
-    let (holder, other) = (site.process("holder"), site.process("other"));
-    let first = holder.acquire("x");
-    holder.observe("x");
-    clock.set(-3_600_000);
-    sleep(3 * site.heartbeat);
-    holder.keeps("x");
-    holder.release("x");
-    let second = other.acquire("x");
-    assert!(second.token > first.token, "{} after {}", second.token, first.token);
-    let waiting = holder.wait_for("x");
-    holder.sees_contenders("x", 2);
-    let killed = Instant::now();
-    other.kill();
-    let third = holder.granted(waiting, LONG);
-    let took = killed.elapsed();
-    println!("F-28 redis, −1 h: followed after {took:?}");
-    assert!(took <= site.crash_release(), "{took:?}");
-    assert!(third.token > second.token);
+    judged(|| {
+        let clock = Clock::new();
+        let (_redis, site) = clock.site();
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let first = holder.acquire("x");
+        holder.observe("x");
+        clock.set(-3_600_000);
+        sleep(3 * site.heartbeat);
+        holder.keeps("x");
+        holder.release("x");
+        let second = other.acquire("x");
+        assert!(second.token > first.token, "{} after {}", second.token, first.token);
+        let waiting = holder.wait_for("x");
+        holder.sees_contenders("x", 2);
+        let killed = Instant::now();
+        other.kill();
+        let third = holder.granted(waiting, LONG);
+        let took = killed.elapsed();
+        println!("F-28 redis, −1 h: followed after {took:?}");
+        assert!(took <= site.crash_release(), "{took:?}");
+        assert!(third.token > second.token);
+    });
 }
 
 /// Stepping each second, a little forward and back.
 #[test]
 fn f28_server_clock_steps() {
-    let clock = Clock::new();
-    let (_redis, site) = clock.site();
-    let (holder, other) = (site.process("holder"), site.process("other"));
-    holder.acquire("x");
-    holder.observe("x");
-    let mut last = 0;
-    for step in [400, -700, 900, -1_000, 500, 0, 800, -300] {
-        clock.set(step);
-        sleep(Duration::from_millis(1_000));
-        let token = other.acquire("y").token;
-        assert!(token > last, "{token} after {last}");
-        last = token;
-        other.release("y");
-    }
-    holder.keeps("x");
+    judged(|| {
+        let clock = Clock::new();
+        let (_redis, site) = clock.site();
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        holder.acquire("x");
+        holder.observe("x");
+        let mut last = 0;
+        for step in [400, -700, 900, -1_000, 500, 0, 800, -300] {
+            clock.set(step);
+            sleep(Duration::from_millis(1_000));
+            let token = other.acquire("y").token;
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            other.release("y");
+        }
+        holder.keeps("x");
+    });
 }
 
 /// The client's wall clock is of no interest.
 #[test]
 fn f29_client_clock_set() {
-    let clock = Clock::new();
-    let (_redis, site) = site(Redis::options(), "");
-    let script = clock.library.with_file_name("worker.sh");
-    let text = format!(
-        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec {} \"$@\"\n",
-        clock.library.display(),
-        clock.offset.display(),
-        site.worker
-    );
-    fs::write(&script, text).expect("the scratch directory is writable");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&script, mode).expect("ours");
-    let mut set = site.clone();
-    set.worker = script.display().to_string();
-    let (holder, other) = (set.process("holder"), site.process("other"));
-    let mut last = holder.acquire("x").token;
-    holder.observe("x");
-    for hours in [1, -1] {
-        clock.set(hours * 3_600_000);
-        sleep(3 * site.heartbeat);
-        holder.keeps("x");
-    }
-    holder.release("x");
-    for process in [&other, &holder] {
-        let token = process.acquire("x").token;
-        assert!(token > last, "{token} after {last}");
-        last = token;
-        process.release("x");
-    }
+    judged(|| {
+        let clock = Clock::new();
+        let (_redis, site) = site(Redis::options(), "");
+        let script = clock.library.with_file_name("worker.sh");
+        let text = format!(
+            "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec {} \"$@\"\n",
+            clock.library.display(),
+            clock.offset.display(),
+            site.worker
+        );
+        fs::write(&script, text).expect("the scratch directory is writable");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&script, mode).expect("ours");
+        let mut set = site.clone();
+        set.worker = script.display().to_string();
+        let (holder, other) = (set.process("holder"), site.process("other"));
+        let mut last = holder.acquire("x").token;
+        holder.observe("x");
+        for hours in [1, -1] {
+            clock.set(hours * 3_600_000);
+            sleep(3 * site.heartbeat);
+            holder.keeps("x");
+        }
+        holder.release("x");
+        for process in [&other, &holder] {
+            let token = process.acquire("x").token;
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            process.release("x");
+        }
+    });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::{Redis, Server};
+use coordination_tests::harness::{Redis, Server, judged};
 
 use super::{LONG, site, with_url};
 use crate::WORKER;
@@ -32,74 +32,84 @@ const RIGHTS: [&str; 15] = [
 
 #[test]
 fn f48_users() {
-    let redis = Redis::one();
-    let mut client = Traced::new(WORKER, &["canary-34", "right-canary"]);
-    let at = redis.authority();
-    redis.ask(&["ACL", "SETUSER", "ours", "on", ">right-canary-1"]);
-    let mut rights = vec!["ACL", "SETUSER", "ours"];
-    rights.extend(RIGHTS);
-    redis.ask(&rights);
-    client.refused(&format!("redis://ours:canary-34@{at}"), &["Auth"]);
-    client.refused(&format!("redis://nobody:canary-34@{at}"), &["Auth"]);
-    client.connects(&format!("redis://ours:right-canary-1@{at}"));
-    // The user's rights end at the namespace.
-    client
-        .refused(&format!("redis://ours:right-canary-1@{at}?namespace=elsewhere"), &["Permission"]);
-    redis.ask(&["ACL", "SETUSER", "default", "on", "resetpass", ">right-canary-2"]);
-    client.refused(&format!("redis://{at}"), &["Auth"]);
-    client.refused(&format!("redis://:canary-34@{at}"), &["Auth"]);
-    client.connects(&format!("redis://:right-canary-2@{at}"));
-    client.is_discreet();
+    judged(|| {
+        let redis = Redis::one();
+        let mut client = Traced::new(WORKER, &["canary-34", "right-canary"]);
+        let at = redis.authority();
+        redis.ask(&["ACL", "SETUSER", "ours", "on", ">right-canary-1"]);
+        let mut rights = vec!["ACL", "SETUSER", "ours"];
+        rights.extend(RIGHTS);
+        redis.ask(&rights);
+        client.refused(&format!("redis://ours:canary-34@{at}"), &["Auth"]);
+        client.refused(&format!("redis://nobody:canary-34@{at}"), &["Auth"]);
+        client.connects(&format!("redis://ours:right-canary-1@{at}"));
+        // The user's rights end at the namespace.
+        client.refused(
+            &format!("redis://ours:right-canary-1@{at}?namespace=elsewhere"),
+            &["Permission"],
+        );
+        redis.ask(&["ACL", "SETUSER", "default", "on", "resetpass", ">right-canary-2"]);
+        client.refused(&format!("redis://{at}"), &["Auth"]);
+        client.refused(&format!("redis://:canary-34@{at}"), &["Auth"]);
+        client.connects(&format!("redis://:right-canary-2@{at}"));
+        client.is_discreet();
+    });
 }
 
 /// F-49: the user is removed while it holds: kept until the deadline, then lost; few tries are made.
 #[test]
 fn f49_user_removed() {
-    let (redis, there) = site(Redis::options(), "");
-    redis.ask(&[
-        "ACL",
-        "SETUSER",
-        "ours",
-        "on",
-        ">right-canary-1",
-        "allkeys",
-        "allchannels",
-        "+@all",
-    ]);
-    let url = there.url.replace("redis://", "redis://ours:right-canary-1@");
-    let site = with_url(there, url);
-    let holder = site.process("holder");
-    holder.acquire("x");
-    holder.observe("x");
-    redis.ask(&["ACL", "DELUSER", "ours"]);
-    let lost = holder.lost(LONG);
-    assert_eq!(lost.reason, "DeadlinePassed");
-    let tries = || redis.request_counts().get("hello").copied().unwrap_or_default();
-    let before = tries();
-    sleep(Duration::from_secs(6));
-    let tries = tries() - before;
-    println!("F-49 redis: {tries} tries in 6 s");
-    assert!(tries <= 3, "{tries} tries");
-    let refused = holder.acquire_within("y", Duration::from_secs(2)).expect_err("no such user");
-    println!("F-49 redis: {refused}");
+    judged(|| {
+        let (redis, there) = site(Redis::options(), "");
+        redis.ask(&[
+            "ACL",
+            "SETUSER",
+            "ours",
+            "on",
+            ">right-canary-1",
+            "allkeys",
+            "allchannels",
+            "+@all",
+        ]);
+        let url = there.url.replace("redis://", "redis://ours:right-canary-1@");
+        let site = with_url(there, url);
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        redis.ask(&["ACL", "DELUSER", "ours"]);
+        let lost = holder.lost(LONG);
+        assert_eq!(lost.reason, "DeadlinePassed");
+        let tries = || redis.request_counts().get("hello").copied().unwrap_or_default();
+        let before = tries();
+        sleep(Duration::from_secs(6));
+        let tries = tries() - before;
+        println!("F-49 redis: {tries} tries in 6 s");
+        assert!(tries <= 3, "{tries} tries");
+        let refused = holder.acquire_within("y", Duration::from_secs(2)).expect_err("no such user");
+        println!("F-49 redis: {refused}");
+    });
 }
 
 #[test]
 fn f48_certificates() {
-    tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
-        Some(shown) => secured(Redis::options().tls(certificates, shown, false).start()),
-        None => {
-            let redis = Redis::one();
-            let at = redis.authority();
-            (Arc::new(redis), at)
-        }
+    judged(|| {
+        tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
+            Some(shown) => secured(Redis::options().tls(certificates, shown, false).start()),
+            None => {
+                let redis = Redis::one();
+                let at = redis.authority();
+                (Arc::new(redis), at)
+            }
+        });
     });
 }
 
 #[test]
 fn f48_client_certificates() {
-    tls::f48_client_certificates(WORKER, |certificates| {
-        secured(Redis::options().tls(certificates, &certificates.server, true).start())
+    judged(|| {
+        tls::f48_client_certificates(WORKER, |certificates| {
+            secured(Redis::options().tls(certificates, &certificates.server, true).start())
+        });
     });
 }
 
@@ -110,14 +120,16 @@ fn secured(redis: Redis) -> Started {
 
 #[test]
 fn f48_socket_and_database() {
-    let redis = Redis::options().socket().start();
-    let mut client = Traced::new(WORKER, &[]);
-    client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);
-    client.connects(&format!("redis+unix://{}", redis.socket().display()));
-    client.connects(&format!("unix://{}?db=3", redis.socket().display()));
-    client.connects(&format!("redis://{}/3", redis.authority()));
-    client.refused(&format!("redis://{}/99", redis.authority()), &["Config"]);
-    // Another database is another store.
-    let keys = redis.ask(&["DBSIZE"]);
-    println!("{keys:?}");
+    judged(|| {
+        let redis = Redis::options().socket().start();
+        let mut client = Traced::new(WORKER, &[]);
+        client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);
+        client.connects(&format!("redis+unix://{}", redis.socket().display()));
+        client.connects(&format!("unix://{}?db=3", redis.socket().display()));
+        client.connects(&format!("redis://{}/3", redis.authority()));
+        client.refused(&format!("redis://{}/99", redis.authority()), &["Config"]);
+        // Another database is another store.
+        let keys = redis.ask(&["DBSIZE"]);
+        println!("{keys:?}");
+    });
 }

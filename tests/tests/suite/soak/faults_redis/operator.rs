@@ -3,119 +3,131 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use coordination_tests::harness::Redis;
 use coordination_tests::harness::redis::Reply;
+use coordination_tests::harness::{Redis, judged};
 
 use super::{LONG, site, with_url};
 
 /// F-27: the scripts are forgotten, and sent again.
 #[test]
 fn f27_scripts_flushed() {
-    let (redis, site) = site(Redis::options(), "");
-    let (one, other) = (site.process("one"), site.process("other"));
-    one.acquire("x");
-    one.observe("x");
-    for _ in 0..5 {
-        redis.ask(&["SCRIPT", "FLUSH"]);
-        other.acquire("y");
-        other.release("y");
-        sleep(site.heartbeat);
-    }
-    one.keeps("x");
+    judged(|| {
+        let (redis, site) = site(Redis::options(), "");
+        let (one, other) = (site.process("one"), site.process("other"));
+        one.acquire("x");
+        one.observe("x");
+        for _ in 0..5 {
+            redis.ask(&["SCRIPT", "FLUSH"]);
+            other.acquire("y");
+            other.release("y");
+            sleep(site.heartbeat);
+        }
+        one.keeps("x");
+    });
 }
 
 /// F-27: connections are killed; the session stays, and a waiter hears of a release all the same.
 #[test]
 fn f27_clients_killed() {
-    let (redis, site) = site(Redis::options(), "");
-    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
-    let first = holder.acquire("x");
-    holder.observe("x");
-    let waiting = waiter.wait_for("x");
-    holder.sees_contenders("x", 2);
-    for _ in 0..5 {
-        redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
-        redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        sleep(site.heartbeat);
-    }
-    holder.keeps("x");
-    holder.release("x");
-    assert!(waiter.granted(waiting, LONG).token > first.token);
+    judged(|| {
+        let (redis, site) = site(Redis::options(), "");
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        let first = holder.acquire("x");
+        holder.observe("x");
+        let waiting = waiter.wait_for("x");
+        holder.sees_contenders("x", 2);
+        for _ in 0..5 {
+            redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            sleep(site.heartbeat);
+        }
+        holder.keeps("x");
+        holder.release("x");
+        assert!(waiter.granted(waiting, LONG).token > first.token);
+    });
 }
 
 /// F-27: a script of somebody else keeps the server busy for less than a lease; all others are told so.
 #[test]
 fn f27_busy() {
-    let (redis, site) = site(Redis::options().flag("busy-reply-threshold", "50"), "");
-    let holder = site.process("holder");
-    holder.acquire("x");
-    holder.observe("x");
-    let busy = std::thread::scope(|scope| {
-        let spinning = scope.spawn(|| redis.try_ask(0, &["EVAL", "while true do end", "0"]));
-        sleep(Duration::from_millis(700));
-        let killed = redis.try_ask(0, &["SCRIPT", "KILL"]);
-        assert!(matches!(killed, Ok(Reply::Text(_))), "{killed:?}");
-        spinning.join().expect("no panic")
+    judged(|| {
+        let (redis, site) = site(Redis::options().flag("busy-reply-threshold", "50"), "");
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        let busy = std::thread::scope(|scope| {
+            let spinning = scope.spawn(|| redis.try_ask(0, &["EVAL", "while true do end", "0"]));
+            sleep(Duration::from_millis(700));
+            let killed = redis.try_ask(0, &["SCRIPT", "KILL"]);
+            assert!(matches!(killed, Ok(Reply::Text(_))), "{killed:?}");
+            spinning.join().expect("no panic")
+        });
+        assert!(matches!(busy, Ok(Reply::Error(_))), "{busy:?}");
+        sleep(2 * site.heartbeat);
+        holder.keeps("x");
+        holder.release("x");
     });
-    assert!(matches!(busy, Ok(Reply::Error(_))), "{busy:?}");
-    sleep(2 * site.heartbeat);
-    holder.keeps("x");
-    holder.release("x");
 }
 
 /// F-27: it becomes a replica for a while: nothing is written, and nothing lost.
 #[test]
 fn f27_read_only_for_a_while() {
-    let (redis, site) = site(Redis::options(), "");
-    let holder = site.process("holder");
-    holder.acquire("x");
-    holder.observe("x");
-    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    sleep(2 * site.heartbeat);
-    let refused = holder.acquire_within("y", Duration::from_millis(500));
-    let refused = refused.expect_err("there is no replica");
-    println!("F-27 redis: {refused}");
-    assert!(["Unavailable", "Timeout"].contains(&refused["kind"].as_str().unwrap_or_default()));
-    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    sleep(2 * site.heartbeat);
-    holder.keeps("x");
-    holder.acquire("y");
+    judged(|| {
+        let (redis, site) = site(Redis::options(), "");
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        sleep(2 * site.heartbeat);
+        let refused = holder.acquire_within("y", Duration::from_millis(500));
+        let refused = refused.expect_err("there is no replica");
+        println!("F-27 redis: {refused}");
+        assert!(["Unavailable", "Timeout"].contains(&refused["kind"].as_str().unwrap_or_default()));
+        redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        sleep(2 * site.heartbeat);
+        holder.keeps("x");
+        holder.acquire("y");
+    });
 }
 
 /// F-26: without `noeviction` the store says so; what was evicted is told with the next heartbeat.
 #[test]
 fn f26_evicted() {
-    let (redis, site) = site(
-        Redis::options().flag("maxmemory-policy", "allkeys-lru").flag("maxmemory", "100mb"),
-        "",
-    );
-    let strict = format!("{}?require=no_early_expiry", site.url);
-    let strict = with_url(site.clone(), strict);
-    let refused = coordination_tests::faults::Process::unconnected(&strict);
-    let refused = refused.try_connect(&strict, "strict").expect_err("it may evict");
-    assert_eq!(refused["kind"], "Unsupported", "{refused}");
-    let holder = site.process("holder");
-    let old = holder.acquire("x");
-    holder.observe("x");
-    let keys = redis.ask(&["KEYS", "*:session:*"]).texts();
-    redis.ask(&["DEL", &keys[0]]);
-    let lost = holder.lost(LONG);
-    assert_eq!(lost.reason, "ExpiredByServer");
-    assert!(site.process("other").acquire("x").token > old.token);
+    judged(|| {
+        let (redis, site) = site(
+            Redis::options().flag("maxmemory-policy", "allkeys-lru").flag("maxmemory", "100mb"),
+            "",
+        );
+        let strict = format!("{}?require=no_early_expiry", site.url);
+        let strict = with_url(site.clone(), strict);
+        let refused = coordination_tests::faults::Process::unconnected(&strict);
+        let refused = refused.try_connect(&strict, "strict").expect_err("it may evict");
+        assert_eq!(refused["kind"], "Unsupported", "{refused}");
+        let holder = site.process("holder");
+        let old = holder.acquire("x");
+        holder.observe("x");
+        let keys = redis.ask(&["KEYS", "*:session:*"]).texts();
+        redis.ask(&["DEL", &keys[0]]);
+        let lost = holder.lost(LONG);
+        assert_eq!(lost.reason, "ExpiredByServer");
+        assert!(site.process("other").acquire("x").token > old.token);
+    });
 }
 
 /// F-26, F-36: the memory is full: nothing new is granted, and what is held is kept or told to be lost.
 #[test]
 fn f26_memory_is_full() {
-    let (redis, site) = site(Redis::options(), "");
-    let holder = site.process("holder");
-    holder.acquire("x");
-    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    let refused = holder.acquire_within("y", Duration::from_millis(500));
-    let refused = refused.expect_err("it is full");
-    println!("F-26 redis: {refused}");
-    assert_eq!(refused["kind"], "Quota", "{refused}");
-    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-    sleep(2 * site.heartbeat);
-    holder.acquire("y");
+    judged(|| {
+        let (redis, site) = site(Redis::options(), "");
+        let holder = site.process("holder");
+        holder.acquire("x");
+        redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let refused = holder.acquire_within("y", Duration::from_millis(500));
+        let refused = refused.expect_err("it is full");
+        println!("F-26 redis: {refused}");
+        assert_eq!(refused["kind"], "Quota", "{refused}");
+        redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        sleep(2 * site.heartbeat);
+        holder.acquire("y");
+    });
 }

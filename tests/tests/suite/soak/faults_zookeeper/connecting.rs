@@ -4,44 +4,55 @@ use std::sync::Arc;
 
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::{Server, Zookeeper};
+use coordination_tests::harness::{Server, Zookeeper, judged};
 
 use crate::WORKER;
 
 /// A server takes any password: what counts is whom the nodes let in.
 #[test]
 fn f48_users() {
-    let zookeeper = Zookeeper::one();
-    let mut client = Traced::new(WORKER, &["canary-34", "canary-35"]);
-    let at = zookeeper.authority();
-    client.connects(&format!("zookeeper://tester:canary-34@{at}/private/locks"));
-    client.connects(&format!("zookeeper://tester:canary-34@{at}/private/others"));
-    client.refused(&format!("zookeeper://tester:canary-35@{at}/private/locks"), &["Permission"]);
-    client.refused(&format!("zookeeper://nobody:canary-34@{at}/private/locks"), &["Permission"]);
-    client.refused(&format!("zookeeper://{at}/private/locks"), &["Permission"]);
-    client.connects(&format!("zookeeper://tester:canary-34@{at}/public?acl=open"));
-    client.connects(&format!("zookeeper://{at}/public"));
-    client.is_discreet();
+    judged(|| {
+        let zookeeper = Zookeeper::one();
+        let mut client = Traced::new(WORKER, &["canary-34", "canary-35"]);
+        let at = zookeeper.authority();
+        client.connects(&format!("zookeeper://tester:canary-34@{at}/private/locks"));
+        client.connects(&format!("zookeeper://tester:canary-34@{at}/private/others"));
+        client
+            .refused(&format!("zookeeper://tester:canary-35@{at}/private/locks"), &["Permission"]);
+        client
+            .refused(&format!("zookeeper://nobody:canary-34@{at}/private/locks"), &["Permission"]);
+        client.refused(&format!("zookeeper://{at}/private/locks"), &["Permission"]);
+        client.connects(&format!("zookeeper://tester:canary-34@{at}/public?acl=open"));
+        client.connects(&format!("zookeeper://{at}/public"));
+        client.is_discreet();
+    });
 }
 
 #[test]
 fn f48_certificates() {
-    tls::f48_certificates(WORKER, false, |certificates, shown| match shown {
-        Some(shown) => secured(Zookeeper::options().tls(certificates, shown).start()),
-        None => {
-            let zookeeper = Zookeeper::one();
-            let at = zookeeper.authority();
-            (Arc::new(zookeeper), at)
-        }
+    judged(|| {
+        tls::f48_certificates(WORKER, false, |certificates, shown| match shown {
+            Some(shown) => secured(Zookeeper::options().tls(certificates, shown).start()),
+            None => {
+                let zookeeper = Zookeeper::one();
+                let at = zookeeper.authority();
+                (Arc::new(zookeeper), at)
+            }
+        });
     });
 }
 
 #[test]
 fn f48_client_certificates() {
-    tls::f48_client_certificates(WORKER, |certificates| {
-        secured(
-            Zookeeper::options().tls(certificates, &certificates.server).require_client().start(),
-        )
+    judged(|| {
+        tls::f48_client_certificates(WORKER, |certificates| {
+            secured(
+                Zookeeper::options()
+                    .tls(certificates, &certificates.server)
+                    .require_client()
+                    .start(),
+            )
+        });
     });
 }
 
@@ -53,13 +64,15 @@ fn secured(zookeeper: Zookeeper) -> Started {
 /// A server without the others that lets clients read is none for us.
 #[test]
 fn f48_a_server_that_only_reads() {
-    // The switch is a property of the Java machine, and the line of the configuration becomes one.
-    let line = "readonlymode.enabled=true";
-    let zookeeper = Zookeeper::options().nodes(3).line(line).start();
-    zookeeper.node(1).kill();
-    zookeeper.node(2).kill();
-    let mut client = Traced::new(WORKER, &["canary-36"]);
-    let url = format!("zookeeper://tester:canary-36@{}", zookeeper.node(0).address());
-    client.refused(&url, &["Unavailable"]);
-    client.is_discreet();
+    judged(|| {
+        // The switch is a property of the Java machine, and the line of the configuration becomes one.
+        let line = "readonlymode.enabled=true";
+        let zookeeper = Zookeeper::options().nodes(3).line(line).start();
+        zookeeper.node(1).kill();
+        zookeeper.node(2).kill();
+        let mut client = Traced::new(WORKER, &["canary-36"]);
+        let url = format!("zookeeper://tester:canary-36@{}", zookeeper.node(0).address());
+        client.refused(&url, &["Unavailable"]);
+        client.is_discreet();
+    });
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use coordination_tests::faults::{LONG, SCHEDULING, Site};
-use coordination_tests::harness::{Mode, Server, Setup, Zookeeper};
+use coordination_tests::harness::{Mode, Server, Setup, Zookeeper, judged};
 
 use crate::WORKER;
 
@@ -27,102 +27,111 @@ fn follower(zookeeper: &Zookeeper) -> usize {
 /// The canary `deadline-from-reads` is caught by this: docs/testing.md.
 #[test]
 fn f19_follower_cut_off() {
-    // Five seconds, longer than the lease.
-    let options = Zookeeper::options().nodes(3).peers_by_proxy().line("syncLimit=25");
-    let zookeeper = Arc::new(options.start());
-    let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
-    let cut_off = follower(&zookeeper);
-    let holder = site.at(zookeeper.node(cut_off).address()).process("holder");
-    let others = (0..3).filter(|index| *index != cut_off);
-    let others: Vec<_> = others.map(|index| zookeeper.node(index).address().to_string()).collect();
-    let waiter = site.at(others.join(",")).process("waiter");
-    for _ in 0..3 {
-        let first = holder.acquire(LOCK);
-        holder.observe(LOCK);
-        let waiting = waiter.wait_for(LOCK);
-        waiter.sees_contenders(LOCK, 2);
-        zookeeper.silence(cut_off);
-        let lost = holder.lost(LONG);
-        let next = waiter.granted(waiting, LONG);
-        assert!(next.token > first.token);
-        // S3: here first, then there.
-        assert!(lost.t_ns < next.t_ns, "lost {} ns too late", lost.t_ns - next.t_ns);
-        let ahead = Duration::from_nanos(next.t_ns - lost.t_ns);
-        println!("F-19 {}: lost {ahead:?} before the next grant: {}", site.name(), lost.reason);
-        assert!(!holder.is_held(LOCK));
-        waiter.release(LOCK);
-        zookeeper.rejoin();
-        zookeeper.wait_ready();
-        holder.not_held(LONG);
-    }
+    judged(|| {
+        // Five seconds, longer than the lease.
+        let options = Zookeeper::options().nodes(3).peers_by_proxy().line("syncLimit=25");
+        let zookeeper = Arc::new(options.start());
+        let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
+        let cut_off = follower(&zookeeper);
+        let holder = site.at(zookeeper.node(cut_off).address()).process("holder");
+        let others = (0..3).filter(|index| *index != cut_off);
+        let others: Vec<_> =
+            others.map(|index| zookeeper.node(index).address().to_string()).collect();
+        let waiter = site.at(others.join(",")).process("waiter");
+        for _ in 0..3 {
+            let first = holder.acquire(LOCK);
+            holder.observe(LOCK);
+            let waiting = waiter.wait_for(LOCK);
+            waiter.sees_contenders(LOCK, 2);
+            zookeeper.silence(cut_off);
+            let lost = holder.lost(LONG);
+            let next = waiter.granted(waiting, LONG);
+            assert!(next.token > first.token);
+            // S3: here first, then there.
+            assert!(lost.t_ns < next.t_ns, "lost {} ns too late", lost.t_ns - next.t_ns);
+            let ahead = Duration::from_nanos(next.t_ns - lost.t_ns);
+            println!("F-19 {}: lost {ahead:?} before the next grant: {}", site.name(), lost.reason);
+            assert!(!holder.is_held(LOCK));
+            waiter.release(LOCK);
+            zookeeper.rejoin();
+            zookeeper.wait_ready();
+            holder.not_held(LONG);
+        }
+    });
 }
 
 /// F-19: a holder that knows the other servers moves, and keeps what it has.
 #[test]
 fn f19_moves_to_another_server() {
-    let (zookeeper, site) = ensemble();
-    let proxies = site.proxies();
-    let cut_off = follower(&zookeeper);
-    // Its first connection is to the one that will be cut off.
-    (0..3).filter(|index| *index != cut_off).for_each(|index| proxies[index].refuse());
-    let holder = site.by(&proxies).with_ttl(Duration::from_secs(10)).process("holder");
-    proxies.iter().for_each(coordination_tests::harness::Proxy::accept);
-    let first = holder.acquire(LOCK);
-    zookeeper.isolate(cut_off);
-    thread::sleep(Duration::from_secs(12));
-    assert!(holder.is_held(LOCK), "the session was lost");
-    assert_eq!(site.server().token_of(&site.entry_of(first.token)), first.token);
-    holder.release(LOCK);
-    println!("F-19 {}: kept", site.name());
+    judged(|| {
+        let (zookeeper, site) = ensemble();
+        let proxies = site.proxies();
+        let cut_off = follower(&zookeeper);
+        // Its first connection is to the one that will be cut off.
+        (0..3).filter(|index| *index != cut_off).for_each(|index| proxies[index].refuse());
+        let holder = site.by(&proxies).with_ttl(Duration::from_secs(10)).process("holder");
+        proxies.iter().for_each(coordination_tests::harness::Proxy::accept);
+        let first = holder.acquire(LOCK);
+        zookeeper.isolate(cut_off);
+        thread::sleep(Duration::from_secs(12));
+        assert!(holder.is_held(LOCK), "the session was lost");
+        assert_eq!(site.server().token_of(&site.entry_of(first.token)), first.token);
+        holder.release(LOCK);
+        println!("F-19 {}: kept", site.name());
+    });
 }
 
 /// F-20: without a majority nothing is granted, and what is held is lost in time.
 #[test]
 fn f20_majority_lost() {
-    let (zookeeper, site) = ensemble();
-    let (holder, waiter) = (site.process("holder"), site.process("waiter"));
-    let first = holder.acquire(LOCK);
-    holder.observe(LOCK);
-    let waiting = waiter.wait_for(LOCK);
-    waiter.sees_contenders(LOCK, 2);
-    let leader = zookeeper.wait_leader();
-    let rest: Vec<_> = (0..3).filter(|index| *index != leader).collect();
-    rest.iter().for_each(|index| zookeeper.node(*index).kill());
-    let lost = holder.lost(LONG);
-    println!("F-20 {}: {}", site.name(), lost.reason);
-    assert!(!holder.is_held(LOCK));
-    thread::sleep(3 * site.lease());
-    rest.iter().for_each(|index| zookeeper.node(*index).restart());
-    zookeeper.wait_ready();
-    // L5.
-    let next = waiter.granted(waiting, 2 * site.lease() + Duration::from_secs(5) + SCHEDULING);
-    assert!(next.token > first.token && next.t_ns > lost.t_ns);
-    waiter.release(LOCK);
+    judged(|| {
+        let (zookeeper, site) = ensemble();
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        let first = holder.acquire(LOCK);
+        holder.observe(LOCK);
+        let waiting = waiter.wait_for(LOCK);
+        waiter.sees_contenders(LOCK, 2);
+        let leader = zookeeper.wait_leader();
+        let rest: Vec<_> = (0..3).filter(|index| *index != leader).collect();
+        rest.iter().for_each(|index| zookeeper.node(*index).kill());
+        let lost = holder.lost(LONG);
+        println!("F-20 {}: {}", site.name(), lost.reason);
+        assert!(!holder.is_held(LOCK));
+        thread::sleep(3 * site.lease());
+        rest.iter().for_each(|index| zookeeper.node(*index).restart());
+        zookeeper.wait_ready();
+        // L5.
+        let next = waiter.granted(waiting, 2 * site.lease() + Duration::from_secs(5) + SCHEDULING);
+        assert!(next.token > first.token && next.t_ns > lost.t_ns);
+        waiter.release(LOCK);
+    });
 }
 
 /// F-21, CURATOR-604: the client is back before the server has removed what it had in the session that was lost.
 #[test]
 fn f21_an_old_entry_is_not_adopted() {
-    let zookeeper = Arc::new(Zookeeper::one());
-    let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
-    let proxy = zookeeper.proxy_to(0);
-    let holder = site.at(proxy.address()).process("holder");
-    for _ in 0..3 {
-        let first = holder.acquire(LOCK);
-        holder.observe(LOCK);
-        let old = site.entry_of(first.token);
-        let old_session = zookeeper.session_of(&old).expect("it has one");
-        proxy.set_both(Mode::Blackhole);
-        holder.lost(LONG);
-        assert!(zookeeper.look(&old).is_some(), "the server has ended the session first");
-        proxy.reset_all();
-        proxy.heal();
-        let next = holder.acquire(LOCK);
-        assert!(next.token > first.token);
-        let entries = site.entries();
-        let own = site.entry_of(next.token);
-        assert_eq!(entries, [own.as_str()], "the old one is in the way no longer");
-        assert_ne!(zookeeper.session_of(&own), Some(old_session));
-        holder.release(LOCK);
-    }
+    judged(|| {
+        let zookeeper = Arc::new(Zookeeper::one());
+        let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
+        let proxy = zookeeper.proxy_to(0);
+        let holder = site.at(proxy.address()).process("holder");
+        for _ in 0..3 {
+            let first = holder.acquire(LOCK);
+            holder.observe(LOCK);
+            let old = site.entry_of(first.token);
+            let old_session = zookeeper.session_of(&old).expect("it has one");
+            proxy.set_both(Mode::Blackhole);
+            holder.lost(LONG);
+            assert!(zookeeper.look(&old).is_some(), "the server has ended the session first");
+            proxy.reset_all();
+            proxy.heal();
+            let next = holder.acquire(LOCK);
+            assert!(next.token > first.token);
+            let entries = site.entries();
+            let own = site.entry_of(next.token);
+            assert_eq!(entries, [own.as_str()], "the old one is in the way no longer");
+            assert_ne!(zookeeper.session_of(&own), Some(old_session));
+            holder.release(LOCK);
+        }
+    });
 }
