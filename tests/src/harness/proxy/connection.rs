@@ -1,6 +1,12 @@
 //! One connection of the proxy: a pump for each direction, until both have ended or one is cut.
 
-use std::{collections::BTreeSet, io, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{Shutdown, TcpStream as StdStream},
+    os::fd::AsFd,
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Direction, Mode, Shared,
+    Direction, Kept, Mode, Shared,
     frames::{Edge, Parser},
     lane::{Lane, Then},
     member,
@@ -67,9 +73,11 @@ pub(super) async fn run(
     // Without it, bytes written one by one would be sent together.
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
+    let client_side = client.as_fd().try_clone_to_owned().map(StdStream::from);
     let end = tokio::select! {
         end = exchange(&mut client, &mut server, number, shared) => end.err(),
         end = told(&mut ending, number) => Some(end),
+        end = part(client_side, number, shared) => end,
     };
     if end == Some(End::Reset) {
         reset(&client);
@@ -94,6 +102,17 @@ async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End 
             return *end;
         }
     }
+}
+
+/// Closes the client's side when the two are to be parted. That is not the connection's end.
+async fn part(client: io::Result<StdStream>, number: u64, shared: &Shared) -> Option<End> {
+    let mut kept = shared.kept.subscribe();
+    // The sender lives as long as the connection's `Shared`.
+    if kept.wait_for(|kept| kept.parted >= number).await.is_ok() {
+        // Fails when the client has gone already.
+        let _ = client.and_then(|client| client.shutdown(Shutdown::Both));
+    }
+    std::future::pending().await
 }
 
 async fn exchange(
@@ -125,7 +144,9 @@ async fn pump(
         read(from, shared.protocol.parser(direction), sender, lane, number).await;
         Ok(())
     };
-    tokio::try_join!(reader, Writer::new(to, lane).run(events))?;
+    // What the server says is never kept back.
+    let number = (direction == Direction::ToServer).then_some(number);
+    tokio::try_join!(reader, Writer::new(to, lane, shared.kept.subscribe(), number).run(events))?;
     Ok(())
 }
 
@@ -175,17 +196,26 @@ struct Writer<'a> {
     to: WriteHalf<'a>,
     lane: &'a Lane,
     mode: watch::Receiver<Mode>,
+    kept: watch::Receiver<Kept>,
+    /// The connection's, where what comes may have to be kept.
+    number: Option<u64>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(to: WriteHalf<'a>, lane: &'a Lane) -> Self {
-        Self { to, lane, mode: lane.mode.subscribe() }
+    fn new(
+        to: WriteHalf<'a>,
+        lane: &'a Lane,
+        kept: watch::Receiver<Kept>,
+        number: Option<u64>,
+    ) -> Self {
+        Self { to, lane, mode: lane.mode.subscribe(), kept, number }
     }
 
     async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<(), End> {
         // Set when the stream has a hole, or the receiver has gone: the rest is read and dropped.
         let mut deaf = false;
         while let Some(event) = events.recv().await {
+            self.let_go().await;
             deaf = deaf || !self.admit(event.came).await;
             if deaf {
                 continue;
@@ -198,11 +228,25 @@ impl<'a> Writer<'a> {
             }
             match event.what {
                 What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
+                // It is the proxy that has closed the client's side: the server is not to know.
+                What::Finished | What::Broken if self.is_parted() => {}
                 What::Finished => deaf = self.to.shutdown().await.is_err(),
                 What::Broken => return Err(End::Reset),
             }
         }
         Ok(())
+    }
+
+    /// Waits until what came is no longer held.
+    async fn let_go(&mut self) {
+        if let Some(number) = self.number {
+            // The sender lives as long as the connection's `Shared`.
+            let _ = self.kept.wait_for(|kept| kept.held < number).await;
+        }
+    }
+
+    fn is_parted(&self) -> bool {
+        self.number.is_some_and(|number| self.kept.borrow().parted >= number)
     }
 
     /// Waits until what came at that time may go on; false when it is to be dropped.

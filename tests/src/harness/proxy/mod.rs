@@ -156,8 +156,10 @@ impl Proxy {
         self.set(Direction::ToClient, mode);
     }
 
-    /// Lets everything through again: passes both ways, accepts, and forgets cuts not yet made.
+    /// Lets everything through again: passes both ways, accepts, lets go of what it holds, and forgets cuts not yet
+    /// made.
     pub fn heal(&self) {
+        self.let_go();
         self.shared.lane(Direction::ToServer).disarm();
         self.shared.lane(Direction::ToClient).disarm();
         self.set_both(Mode::Pass);
@@ -187,6 +189,23 @@ impl Proxy {
     fn arm(&self, direction: Direction, unit: Unit, count: u64, is_after: bool, then: Then) {
         count_fault();
         self.shared.lane(direction).arm(unit, count, is_after, then);
+    }
+
+    /// Keeps back what clients send from now on, on whatever connection, until it is [let go](Self::let_go). Answers pass.
+    pub fn hold(&self) {
+        self.shared.kept.send_modify(|kept| kept.held = u64::MAX);
+    }
+
+    /// Closes the clients' side of all connections. The server does not notice: of what was [held](Self::hold) nothing
+    /// is lost, and what is sent on new connections passes.
+    pub fn part(&self) {
+        let last = self.connections();
+        self.shared.kept.send_replace(Kept { held: last, parted: last });
+    }
+
+    /// Delivers what was [held](Self::hold), also where the client [is gone](Self::part).
+    pub fn let_go(&self) {
+        self.shared.kept.send_modify(|kept| kept.held = 0);
     }
 
     /// Whether a cut, or a stall, has been asked for that was not made yet.
@@ -321,10 +340,20 @@ struct Shared {
     accepted: AtomicU64,
     /// The connections that are open, each with the member that it comes from, where that is known.
     open: Mutex<BTreeMap<u64, Option<String>>>,
+    /// What is kept back from the server.
+    kept: watch::Sender<Kept>,
     between_members: bool,
     /// Members that are not let through.
     barred: Mutex<BTreeSet<String>>,
     end: watch::Sender<Option<Ending>>,
+}
+
+/// Connections from whose clients the server gets nothing more for now, and those that have no client any more: all
+/// up to these numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    held: u64,
+    parted: u64,
 }
 
 impl Shared {
@@ -337,6 +366,7 @@ impl Shared {
             to_client: Lane::default(),
             accepted: AtomicU64::new(0),
             open: Mutex::default(),
+            kept: watch::Sender::default(),
             barred: Mutex::default(),
             end: watch::Sender::new(None),
         }

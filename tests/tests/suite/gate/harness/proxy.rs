@@ -109,6 +109,52 @@ fn proxy_stalls_and_delivers_later() {
 }
 
 #[test]
+fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let proxy = Proxy::start(listener.local_addr().expect("bound"));
+    let client = client_of(&proxy);
+    let (server, _) = listener.accept().expect("the proxy connects");
+    server.set_read_timeout(Some(5 * SECOND)).expect("not zero");
+    proxy.hold();
+    (&client).write_all(b"late").expect("open");
+    assert!(wait_until(SECOND, || proxy.bytes(Direction::ToServer) == 4));
+    assert!(is_silent(&server));
+    // What the server says passes.
+    (&server).write_all(b"x").expect("open");
+    (&client).read_exact(&mut [0]).expect("open");
+    proxy.part();
+    assert_eq!(rest(&client).expect("an ordinary end"), b"");
+    drop(client);
+    let second = client_of(&proxy);
+    let (other, _) = listener.accept().expect("the proxy connects");
+    (&second).write_all(b"early").expect("open");
+    let mut read = [0; 5];
+    (&other).read_exact(&mut read).expect("new connections pass");
+    assert_eq!(&read, b"early");
+    assert!(is_silent(&server));
+    proxy.let_go();
+    (&server).read_exact(&mut read[..4]).expect("delivered");
+    assert_eq!(&read[..4], b"late");
+    // Nor does the server hear that the client has gone.
+    assert!(is_silent(&server));
+    proxy.close_all();
+    assert_eq!(rest(&server).expect("an ordinary end"), b"");
+}
+
+#[test]
+fn proxy_holds_nothing_once_it_has_let_go() {
+    let (proxy, client) = proxied_echo();
+    proxy.hold();
+    (&client).write_all(b"hello").expect("open");
+    assert!(is_silent(&client));
+    proxy.let_go();
+    let mut answer = [0; 5];
+    (&client).read_exact(&mut answer).expect("open");
+    assert_eq!(&answer, b"hello");
+    assert_eq!(echo(&client, b"again").expect("open"), b"again");
+}
+
+#[test]
 fn proxy_swallows_for_good_on_a_connection_with_a_hole() {
     for direction in [Direction::ToServer, Direction::ToClient] {
         let (proxy, client) = proxied_echo();
