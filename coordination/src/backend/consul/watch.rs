@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::client::{Answer, Connections, Request};
 use super::entry::entry_of;
@@ -55,6 +55,8 @@ pub(super) struct Seen {
     pub(super) index: u64,
     /// Of a key.
     pub(super) pair: Option<Pair>,
+    /// How many answers there were, of which most tell nothing new.
+    answers: u64,
 }
 
 /// One who waits.
@@ -133,7 +135,7 @@ impl Watches {
         state.tell(|sharer| sharer.key == key);
         drop(state);
         self.0.own.tell(&Subject::Key(key.to_owned()), |seen| {
-            *seen = Seen { index: seq.unwrap_or(u64::MAX), pair: None };
+            *seen = Seen { index: seq.unwrap_or(u64::MAX), ..Seen::default() };
             true
         });
     }
@@ -208,9 +210,8 @@ impl Queries {
                     index = found.index;
                     // The same index: nothing changed in all that time.
                     self.own.tell(&subject, |seen| {
-                        let is_new = seen.index != found.index;
-                        *seen = found;
-                        is_new
+                        *seen = Seen { answers: seen.answers + 1, ..found };
+                        true
                     });
                 }
                 Err(error) => {
@@ -239,7 +240,10 @@ impl Queries {
             let request = Request::get(format!("kv/{}", keys::path(&self.prefix))).with("keys");
             let answer = match self.query(request, index).await {
                 Some(answer) => answer,
-                None => continue,
+                None => {
+                    self.leave_to_themselves();
+                    continue;
+                }
             };
             let answered = answer.and_then(|answer| Ok((answer.index, names("watch", answer)?)));
             let delay = match answered {
@@ -253,6 +257,7 @@ impl Queries {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a query failed");
+                    self.leave_to_themselves();
                     pause.after(&error)
                 }
             };
@@ -272,6 +277,11 @@ impl Queries {
         let mut state = self.state();
         state.tell(|sharer| !names.contains(&sharer.key));
         state.names = Some(names);
+    }
+
+    /// The server may be silent, or gone: those who share look for themselves.
+    fn leave_to_themselves(&self) {
+        self.state().tell(|_| true);
     }
 
     /// Tells those whose key is that of another entry by now. Keys are used again only after a while, so that the names
@@ -342,19 +352,19 @@ fn told(subject: &Subject, answer: Answer) -> Result<Seen> {
             None
         }
     };
-    Ok(Seen { index, pair })
+    Ok(Seen { index, pair, answers: 0 })
 }
 
 #[async_trait]
 impl Watching for Consul {
-    /// The query answers at once when the entry has changed since it was created: nothing can be missed. It ends by
-    /// itself sooner than any `recheck`.
+    /// The query answers at once when the entry has changed since it was created: nothing can be missed. It is answered
+    /// by itself sooner than any `recheck`; where it is not, the caller looks.
     async fn gone(
         &self,
         entry: &EntryRef,
         seq: u64,
         waiter: Mode,
-        _recheck: Duration,
+        recheck: Duration,
     ) -> Result<()> {
         let keys = self.keys(&entry.queue);
         let subject = Subject::Key(self.key(entry));
@@ -374,7 +384,17 @@ impl Watching for Consul {
         };
         match self.watches.watch(subject, seq, waiter == Mode::Exclusive) {
             // A query that ended without an answer leaves its waiters to look for themselves.
-            Watch::Own(mut seen) => drop(seen.wait_for(is_over).await),
+            Watch::Own(mut seen) => loop {
+                let (answers, mut over) = (seen.borrow().answers, false);
+                let answered = seen.wait_for(|seen| {
+                    over = is_over(seen);
+                    over || seen.answers != answers
+                });
+                let is_answered = matches!(timeout(recheck, answered).await, Ok(Ok(_)));
+                if over || !is_answered {
+                    break;
+                }
+            },
             // The names are asked for again in time.
             Watch::Shared(told) => drop(told.await),
             Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
@@ -396,7 +416,7 @@ impl Watching for Consul {
                 Watch::Shared(_) | Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
             }
         };
-        let _ = tokio::time::timeout(recheck, changed).await;
+        let _ = timeout(recheck, changed).await;
         Ok(())
     }
 }

@@ -286,14 +286,7 @@ impl Watching for Etcd {
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
         let mut broke = false;
         loop {
-            let mut watch = self.watches.watch(&key, scope).await.ok_or_else(closing)?;
-            let since = match timeout(recheck, watch.since()).await {
-                Ok(Some(since)) => since,
-                // While there is no stream the task that owns it paces the next try.
-                Ok(None) => continue,
-                // The server says nothing of it: the caller looks.
-                Err(_) => return Ok(()),
-            };
+            let (mut watch, since) = self.begin(&key, scope).await?;
             // A watch that is older than the entry has missed nothing of it.
             let mut known = created;
             if broke || since >= created || scope == Scope::Key && watch.changed() > created {
@@ -314,7 +307,7 @@ impl Watching for Etcd {
                     Ok(Some(())) => return Ok(()),
                     Ok(None) => break,
                     // Tells what was missed since we knew, if anything was.
-                    Err(_) => match self.watches.replay(&key, scope, known + 1).await {
+                    Err(_) => match self.replay(&key, scope, known + 1).await? {
                         Some(replay) => watch = replay,
                         None => break,
                     },
@@ -350,6 +343,37 @@ impl Watching for Etcd {
 }
 
 impl Etcd {
+    /// Watches a key from now on, or earlier: the watch, and the revision from which on it tells everything.
+    async fn begin(&self, key: &str, scope: Scope) -> Result<(Watch, i64)> {
+        let begun = async {
+            loop {
+                let mut watch = self.watches.watch(key, scope).await.ok_or_else(closing)?;
+                // While there is no stream the task that owns it paces the next try.
+                if let Some(since) = watch.since().await {
+                    return Ok((watch, since));
+                }
+            }
+        };
+        in_time(self.watch_patience(), begun).await
+    }
+
+    /// Tells what happened from a revision of the past on; `None`: there is no stream, or the server does not know any
+    /// more.
+    async fn replay(&self, key: &str, scope: Scope, from: i64) -> Result<Option<Watch>> {
+        let begun = async {
+            let Some(mut replay) = self.watches.replay(key, scope, from).await else {
+                return Ok(None);
+            };
+            Ok(replay.since().await.map(|_| replay))
+        };
+        in_time(self.watch_patience(), begun).await
+    }
+
+    /// How long a watch may take to begin: a connection and a stream, where there are none.
+    fn watch_patience(&self) -> Duration {
+        2 * self.patience
+    }
+
     /// As of which revision the entry blocks the waiter; `None`: it does not.
     async fn look(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<Option<i64>> {
         let mut options = GetOptions::new();
