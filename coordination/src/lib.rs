@@ -143,6 +143,9 @@ mod session;
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[doc(hidden)]
 pub mod simulation;
+#[cfg(all(coordination_internals, feature = "memory"))]
+#[doc(hidden)]
+pub mod suite;
 mod template;
 mod time;
 mod token;

@@ -3,6 +3,7 @@
 //! * [`harness`] starts, pauses, cuts off and kills servers and client processes.
 //! * [`checks`] says what must hold, as plain async functions over a harness.
 //! * [`faults`] says what must hold under a fault, where that is the same on every backend.
+//! * [`ground`] says where the library's own suite for stores runs.
 //! * [`chaos`] lets several processes contend while everything is broken, and judges what they saw.
 //! * `tooz-inventory.md` says which of them stand for the tests of Tooz.
 //! * `tests/*.rs` run the checks, one file per backend.
@@ -12,5 +13,6 @@
 pub mod chaos;
 pub mod checks;
 pub mod faults;
+pub mod ground;
 pub mod harness;
 mod inventory;

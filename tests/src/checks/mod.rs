@@ -43,6 +43,7 @@ use crate::harness::{judged, note};
 
 pub use backend::{BACKENDS, Backend};
 pub use stage::{Programs, SLACK, Stage, with_option};
+pub(crate) use stage::{shared_server, unique};
 
 /// No check takes longer, whatever hangs.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -349,7 +349,7 @@ impl Stage {
 }
 
 /// The server that the tests of this process share.
-fn shared_server(backend: Backend) -> Arc<dyn Server> {
+pub(crate) fn shared_server(backend: Backend) -> Arc<dyn Server> {
     static SHARED: Mutex<BTreeMap<Backend, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let start = || backend.set_up(&Setup::default()).expect("a store with a server");
@@ -373,7 +373,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// A name that no other test has, in this process or another.
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     format!("check-{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
 }

@@ -1,0 +1,207 @@
+//! Checks of the traits that a store implements: one at least for each rule at the head of `backend/mod.rs`, which the
+//! check's name begins with.
+//!
+//! Not part of the public API: it exists only in builds with `--cfg coordination_internals`, for this project's own
+//! tests. They know how to start a store and how to disturb what lies between it and a client ([`Ground`], [`Line`]);
+//! what must hold is here, where the traits are. [`simulated`] runs the checks on the store of the simulation.
+//!
+//! A check calls the store as the session does: each call is given up after a while, and repeated under its id. It sends
+//! no heartbeats, so that nothing but the call in question notices that the store has fallen silent.
+
+mod entries;
+mod ground;
+mod late;
+mod mistaken;
+mod sessions;
+mod simulated;
+mod stage;
+mod values;
+mod watching;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use self::ground::{Ground, Line};
+pub use self::mistaken::Mistake;
+pub use self::simulated::simulated;
+use self::stage::Stage;
+use crate::error::Result;
+
+/// No check takes longer, whatever hangs.
+const LIMIT: Duration = Duration::from_secs(90);
+/// How often a call is polled that is dropped then, at the most: one that waits is polled again and again.
+const MOST_POLLS: u32 = 12;
+
+/// Why checks that need a [`Line`] are left out where there is none.
+pub const WITHOUT_LINE: &str =
+    "a call is carried out in this process: it cannot be late, lost or left without an answer";
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// One of the checks.
+#[derive(Clone, Copy)]
+pub struct Check {
+    /// Begins with the name of its rule.
+    pub name: &'static str,
+    /// Whether it runs only where a client and the store can be kept apart; [`WITHOUT_LINE`] says why.
+    pub needs_line: bool,
+    run: for<'a> fn(&'a Stage<'a>) -> Running<'a>,
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Lists the checks. `store_suite!(line RUN)` makes a test of each, which calls `RUN` with its name; `store_suite!(direct
+/// RUN)` of those that need no line.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! store_suite {
+    (@list $to:tt) => {
+        $crate::store_suite! { @each $to
+            sessions repeat_open [direct];
+            sessions repeat_open_keeps_the_session_alive [direct];
+            sessions session_end_takes_its_entries [direct];
+            sessions session_end_refuses_what_is_entered_after [direct];
+            sessions session_end_keeps_values [direct];
+            sessions close_twice [direct];
+            sessions close_twice_spares_the_next_session [direct];
+            sessions close_twice_of_what_was_never_opened [direct];
+            sessions member_is_taken [direct];
+            sessions member_has_one_session_of_a_client [direct];
+            sessions member_is_free_after_close [direct];
+            sessions lost_is_told_when_the_session_is_over [direct];
+            sessions lost_is_not_said_of_a_silent_store [line];
+            sessions effect_of_a_refusal_is_none [direct];
+            sessions cancel_safe_open [direct];
+            entries repeat_enter [direct];
+            entries repeat_update [direct];
+            entries repeat_leave [direct];
+            entries order_is_that_of_arrival [direct];
+            entries order_over_an_empty_queue [direct];
+            entries order_over_the_end_of_a_session [direct];
+            entries order_over_a_value_that_comes_and_goes [direct];
+            entries blocker_is_the_newest_before [direct];
+            entries blocker_of_shared_entries [direct];
+            entries blocker_after_an_update [direct];
+            entries snapshot_has_all_that_was_said [direct];
+            entries snapshot_has_another_revision_after_each_change [direct];
+            entries own_entries_answer_to_their_session_only [direct];
+            entries own_entries_have_their_number [direct];
+            entries exact_leave_takes_one [direct];
+            entries exact_leave_takes_anothers_as_it_is_listed [direct];
+            entries exact_leave_spares_the_next [direct];
+            entries cancel_safe_enter [direct];
+            entries cancel_safe_update [direct];
+            entries cancel_safe_leave [direct];
+            values write_once_by_compare_and_set [direct];
+            values write_once_however_often_it_is_repeated [direct];
+            values write_once_if_there_is_no_entry [direct];
+            values versions_rise_over_removals [direct];
+            values cancel_safe_write [direct];
+            late late_enter_after_leave [line];
+            late late_enter_of_a_shared_entry_after_leave [line];
+            late late_enter_after_it_was_entered_and_left [line];
+            late repeat_enter_while_the_first_is_late [line];
+            late late_update_after_update [line];
+            late late_update_after_leave [line];
+            late exact_leave_that_is_late [line];
+            late late_write_after_a_removal [line];
+            late late_write_after_another [line];
+            late write_once_though_it_arrives_twice [line];
+            late effect_without_an_answer_is_unknown [line];
+            watching recheck_gone_is_told_of_a_leave [direct];
+            watching recheck_gone_is_told_of_the_end_of_a_session [direct];
+            watching recheck_gone_is_told_of_an_update [direct];
+            watching recheck_gone_of_what_is_gone_already [direct];
+            watching recheck_gone_without_a_notification [line];
+            watching recheck_changed_is_told_of_each_change [direct];
+            watching recheck_changed_ends_though_nothing_changes [direct];
+            watching recheck_changed_without_a_notification [line];
+            watching bounded_gone_while_it_begins [line];
+            watching bounded_gone_of_a_shared_waiter_while_it_begins [line];
+            watching bounded_gone_while_it_waits [line];
+            watching bounded_gone_of_a_shared_waiter_while_it_waits [line];
+            watching bounded_gone_without_a_connection [line];
+            watching bounded_changed_while_it_begins [line];
+            watching bounded_changed_while_it_waits [line];
+            watching no_retry_of_a_call_that_was_lost [line];
+            watching cancel_safe_gone [direct];
+        }
+    };
+    (@each table $($module:ident $check:ident [$need:ident];)+) => {
+        &[$(Check {
+            name: stringify!($check),
+            needs_line: matches!(stringify!($need).as_bytes(), b"line"),
+            run: |stage| Box::pin($module::$check(stage)),
+        }),+]
+    };
+    (@each [$ground:ident $run:path] $($module:ident $check:ident [$need:ident];)+) => {
+        $($crate::store_suite! { @if $ground $need $check $run })+
+    };
+    (@if direct line $check:ident $run:path) => {};
+    (@if $ground:ident $need:ident $check:ident $run:path) => {
+        #[test]
+        fn $check() {
+            $run(stringify!($check));
+        }
+    };
+    ($ground:ident $run:path) => { $crate::store_suite! { @list [$ground $run] } };
+}
+
+/// All checks.
+pub const CHECKS: &[Check] = crate::store_suite!(@list table);
+
+/// Runs the check of this name.
+///
+/// # Errors
+///
+/// Those that the store answers where it should not.
+///
+/// # Panics
+///
+/// When what is checked does not hold, and where there is no such check.
+pub async fn run(name: &str, ground: &dyn Ground, mistake: Option<Mistake>) -> Result<()> {
+    let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
+    let stage = Stage::new(ground, mistake);
+    tokio::time::timeout(LIMIT, (check.run)(&stage)).await.expect("the check ends")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = include_str!("../backend/mod.rs");
+
+    /// The names of the rules, as names of checks begin.
+    fn rules() -> Vec<String> {
+        let listed =
+            RULES.lines().filter_map(|line| line.strip_prefix("//! * `")?.split_once("`:"));
+        listed.map(|(name, _)| name.replace('-', "_")).collect()
+    }
+
+    fn is_of(check: &Check, rule: &str) -> bool {
+        let rest = check.name.strip_prefix(rule);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+
+    #[test]
+    fn every_rule_has_a_check() {
+        assert!(rules().len() > 10, "the rules are listed in another way");
+        for rule in rules() {
+            assert!(CHECKS.iter().any(|check| is_of(check, &rule)), "{rule} has no check");
+        }
+    }
+
+    #[test]
+    fn every_check_has_a_rule() {
+        for check in CHECKS {
+            let rules: Vec<_> = rules().into_iter().filter(|rule| is_of(check, rule)).collect();
+            assert_eq!(rules.len(), 1, "{}: {rules:?}", check.name);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Sessions: what ends with them, and who may have which.
+
+use super::MOST_POLLS;
+use super::stage::{Client, Stage, attempt, dropped_after, open, persist, queue};
+use crate::backend::{Mode, NewSession, SessionId, Write};
+use crate::error::{Effect, ErrorKind, Result};
+
+pub(super) async fn repeat_open(stage: &Stage<'_>) -> Result<()> {
+    let (client, queue) = (stage.client("a").await?, queue("q"));
+    let (_, position) = client.enter(&queue).await?;
+    let leases = [client.open_again().await?, client.open_again().await?];
+    assert_eq!(leases[0].is_some(), leases[1].is_some(), "{leases:?}");
+    assert_eq!(client.numbers(&queue).await?, [position.seq], "its entries");
+    Ok(())
+}
+
+pub(super) async fn repeat_open_keeps_the_session_alive(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    client.open_again().await?;
+    other.close().await?;
+    let lost = persist(|| client.store.renew(client.session.id, &[])).await?;
+    assert!(lost.is_empty());
+    client.enter(&queue).await?;
+    Ok(())
+}
+
+pub(super) async fn session_end_takes_its_entries(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+    let queues = [queue("one"), queue("two")];
+    for queue in &queues {
+        client.enter(queue).await?;
+        client.enter_as(queue, Mode::Shared).await?;
+        let (_, position) = other.enter(queue).await?;
+        assert!(position.blocker.is_some());
+    }
+    client.close().await?;
+    for queue in &queues {
+        let listing = other.read(queue).await?;
+        let members: Vec<_> = listing.entries.iter().map(|entry| &*entry.member).collect();
+        assert_eq!(members, ["b"], "nobody else's entry goes");
+    }
+    Ok(())
+}
+
+pub(super) async fn session_end_refuses_what_is_entered_after(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    client.enter(&queue).await?;
+    client.close().await?;
+    let entry = client.entry(&queue, Mode::Exclusive, "");
+    let refused = client.enter_this(&entry).await.expect_err("its session is over");
+    assert_eq!(refused.kind(), ErrorKind::Lost);
+    assert!(other.is_empty(&queue).await?);
+    Ok(())
+}
+
+pub(super) async fn session_end_keeps_values(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    client.enter(&queue).await?;
+    client.write(&Write::new(&queue, None, Some("kept".into()))).await?;
+    client.close().await?;
+    assert_eq!(other.value(&queue).await?.as_deref(), Some("kept"));
+    Ok(())
+}
+
+pub(super) async fn close_twice(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    client.enter(&queue).await?;
+    let (_, position) = other.enter(&queue).await?;
+    for _ in 0..2 {
+        client.close().await?;
+        assert_eq!(other.numbers(&queue).await?, [position.seq]);
+    }
+    Ok(())
+}
+
+pub(super) async fn close_twice_spares_the_next_session(stage: &Stage<'_>) -> Result<()> {
+    let (client, queue) = (stage.client("a").await?, queue("q"));
+    client.close().await?;
+    let next = Client::open(client.store.clone(), "a").await?;
+    let (_, position) = next.enter(&queue).await?;
+    client.close().await?;
+    assert_eq!(next.numbers(&queue).await?, [position.seq]);
+    Ok(())
+}
+
+pub(super) async fn close_twice_of_what_was_never_opened(stage: &Stage<'_>) -> Result<()> {
+    let (client, queue) = (stage.client("a").await?, queue("q"));
+    let (_, position) = client.enter(&queue).await?;
+    persist(|| client.store.close(SessionId::random())).await?;
+    assert_eq!(client.numbers(&queue).await?, [position.seq]);
+    Ok(())
+}
+
+pub(super) async fn member_is_taken(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let (_, position) = client.enter(&queue).await?;
+    let second = NewSession { id: SessionId::random(), ..client.session.clone() };
+    let refused = open(&*other.store, &second).await.expect_err("it is taken");
+    assert_eq!(refused.kind(), ErrorKind::MemberExists);
+    // Closing what was refused takes nothing from whoever has the name.
+    persist(|| other.store.close(second.id)).await?;
+    assert_eq!(other.numbers(&queue).await?, [position.seq]);
+    let third = NewSession { id: SessionId::random(), ..second.clone() };
+    let refused = open(&*other.store, &third).await.expect_err("it is taken");
+    assert_eq!(refused.kind(), ErrorKind::MemberExists);
+    Ok(())
+}
+
+pub(super) async fn member_has_one_session_of_a_client(stage: &Stage<'_>) -> Result<()> {
+    let client = stage.client("a").await?;
+    let second = NewSession { id: SessionId::random(), ..client.session.clone() };
+    // A store may end the first one for it: a client has one session at a time.
+    let opened = open(&*client.store, &second).await;
+    let renewed = persist(|| client.store.renew(client.session.id, &[])).await;
+    match (opened, renewed) {
+        (Err(error), Ok(_)) => assert_eq!(error.kind(), ErrorKind::MemberExists),
+        (Ok(_), Err(error)) => assert_eq!(error.kind(), ErrorKind::Lost),
+        (opened, renewed) => panic!("the second: {opened:?}, the first: {renewed:?}"),
+    }
+    Ok(())
+}
+
+pub(super) async fn member_is_free_after_close(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+    client.close().await?;
+    Client::open(other.store.clone(), "a").await?;
+    Ok(())
+}
+
+pub(super) async fn lost_is_told_when_the_session_is_over(stage: &Stage<'_>) -> Result<()> {
+    let client = stage.client("a").await?;
+    client.close().await?;
+    let renewed = persist(|| client.store.renew(client.session.id, &[])).await;
+    assert_eq!(renewed.expect_err("it is over").kind(), ErrorKind::Lost);
+    Ok(())
+}
+
+pub(super) async fn lost_is_not_said_of_a_silent_store(stage: &Stage<'_>) -> Result<()> {
+    let (client, queue) = (stage.client_by_line("a").await?, queue("q"));
+    let (entry, position) = client.enter(&queue).await?;
+    let is_lost = |error: &crate::Error| error.kind() == ErrorKind::Lost;
+    for disturb in
+        [|stage: &Stage<'_>| stage.line().silence(), |stage: &Stage<'_>| stage.line().cut()]
+    {
+        disturb(stage);
+        let renewed = attempt(client.store.renew(client.session.id, &[])).await;
+        assert!(!renewed.as_ref().is_err_and(is_lost), "renew: {renewed:?}");
+        let found = attempt(client.store.position(&entry, position.seq)).await;
+        assert!(!found.as_ref().is_err_and(is_lost), "position: {found:?}");
+        stage.line().heal();
+        persist(|| client.store.renew(client.session.id, &[])).await?;
+        assert!(client.position(&entry, position.seq).await?.is_some(), "it has its entry yet");
+    }
+    Ok(())
+}
+
+pub(super) async fn effect_of_a_refusal_is_none(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+    let second = NewSession { id: SessionId::random(), ..client.session };
+    let refused = open(&*other.store, &second).await.expect_err("the name is taken");
+    assert_eq!(refused.effect(), Effect::None);
+    Ok(())
+}
+
+pub(super) async fn cancel_safe_open(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("w").await?, queue("q"));
+    for polls in 0..=MOST_POLLS {
+        let member = format!("b{polls}").into();
+        let session = NewSession { id: SessionId::random(), member, ttl: client.session.ttl };
+        let outcome = dropped_after(polls, client.store.open(&session)).await;
+        // The next try has the same id.
+        open(&*client.store, &session).await?;
+        let next = Client { store: client.store.clone(), session };
+        next.enter(&queue).await?;
+        next.close().await?;
+        if outcome.is_some() {
+            break;
+        }
+    }
+    assert!(other.is_empty(&queue).await?);
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! The store of the simulation, where time is free and what is kept back is just slow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Ground, Line, Mistake, run};
+use crate::error::Result;
+use crate::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+
+const URL: &str = "simulation://";
+/// Any would do: nothing is left to chance but how long a message takes.
+const SEED: u64 = 1;
+/// How long a request is under way that is kept back, in milliseconds.
+const KEPT: u64 = 5_000;
+
+/// A simulated store with two clients: the one that comes by the line, and the other.
+struct Simulated {
+    world: World,
+    by_line: Arc<Client>,
+    direct: Arc<Client>,
+}
+
+impl Ground for Simulated {
+    fn url(&self) -> String {
+        URL.to_owned()
+    }
+
+    fn line(&self) -> Option<&dyn Line> {
+        Some(self)
+    }
+
+    fn as_client(&self, by_line: bool, work: &mut dyn FnMut()) {
+        let client = if by_line { &self.by_line } else { &self.direct };
+        client.enter(work);
+    }
+}
+
+impl Line for Simulated {
+    fn url(&self) -> String {
+        URL.to_owned()
+    }
+
+    fn hold(&self) {
+        self.world.set_weather(Weather { slow: (1_000_000, KEPT..=KEPT), ..Weather::calm() });
+    }
+
+    fn part(&self) {
+        self.world.set_weather(Weather::calm());
+    }
+
+    fn let_go(&self) {}
+
+    fn arrival(&self) -> Duration {
+        Duration::from_millis(KEPT)
+    }
+
+    fn silence(&self) {
+        let link = Link { requests_cut: true, replies_cut: true, ..Link::default() };
+        self.by_line.set_link(link);
+    }
+
+    fn cut(&self) {
+        // Half of what is lost is noticed.
+        self.world.set_weather(Weather { lost_request: 1_000_000, ..Weather::calm() });
+    }
+
+    fn heal(&self) {
+        self.world.set_weather(Weather::calm());
+        self.by_line.set_link(Link::default());
+    }
+}
+
+/// Runs the check of this name on the simulated store, in a runtime of one thread whose time is paused.
+///
+/// # Errors
+///
+/// Those of [`run`].
+///
+/// # Panics
+///
+/// Like [`run`].
+pub async fn simulated(name: &str, mistake: Option<Mistake>) -> Result<()> {
+    let _run = Run::begin(SEED);
+    let traits =
+        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+    let world = World::new(SEED, traits);
+    let (by_line, direct) = (world.client(Clocks::default()), world.client(Clocks::default()));
+    run(name, &Simulated { world, by_line, direct }, mistake).await
+}

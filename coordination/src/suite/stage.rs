@@ -1,0 +1,227 @@
+//! What a check works with: clients of the store, and calls as the session makes them.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::mistaken::{Mistake, Mistaken};
+use super::{Ground, Line};
+use crate::Config;
+use crate::backend::registry::Target;
+use crate::backend::{
+    Data, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Store, Write,
+};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::{DEFAULT_MAX_NAME_BYTES, QueueKey};
+
+/// The lease asked for: longer than a check takes, as nobody sends heartbeats. So nothing but the call itself notices
+/// that the store is silent.
+const TTL: Duration = Duration::from_secs(10);
+/// How long one call may take before it is given up: the heartbeat interval, as in the session.
+pub(super) const CALL: Duration = Duration::from_millis(250);
+/// For how long a call is repeated.
+const REPEATED: Duration = Duration::from_secs(15);
+/// For what has to end by itself after about one call: ten times as long.
+pub(super) const BOUND: Duration = Duration::from_millis(2_500);
+
+/// A namespace of the store that only one check uses.
+pub(super) struct Stage<'a> {
+    ground: &'a dyn Ground,
+    mistake: Option<Mistake>,
+}
+
+/// A client of the store, with a session.
+pub(super) struct Client {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) session: NewSession,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(ground: &'a dyn Ground, mistake: Option<Mistake>) -> Self {
+        Self { ground, mistake }
+    }
+
+    /// What lies between the store and the clients that come [by the line](Self::client_by_line).
+    pub(super) fn line(&self) -> &dyn Line {
+        self.ground.line().expect("a check that needs a line runs only where there is one")
+    }
+
+    /// A client that nothing disturbs.
+    pub(super) async fn client(&self, member: &str) -> Result<Client> {
+        let store = self.connect(&self.ground.url(), false).await?;
+        Client::open(store, member).await
+    }
+
+    /// A client that the line can disturb.
+    pub(super) async fn client_by_line(&self, member: &str) -> Result<Client> {
+        let store = self.connect(&self.line().url(), true).await?;
+        Client::open(store, member).await
+    }
+
+    async fn connect(&self, url: &str, by_line: bool) -> Result<Arc<dyn Store>> {
+        let store = repeat(|| self.connect_once(url, by_line)).await?;
+        Ok(match self.mistake {
+            Some(mistake) => Arc::new(Mistaken::new(store, mistake)),
+            None => store,
+        })
+    }
+
+    async fn connect_once(&self, url: &str, by_line: bool) -> Result<Arc<dyn Store>> {
+        let config = || Config { ttl: Some(TTL), heartbeat: Some(CALL), ..Config::default() };
+        let mut parsed = None;
+        self.ground.as_client(by_line, &mut || parsed = Some(Target::parse(url, config())));
+        let (target, settings) = parsed.expect("the ground does what it is given to do")?;
+        target.connect(&settings).await
+    }
+}
+
+impl Client {
+    /// Opens a session.
+    pub(super) async fn open(store: Arc<dyn Store>, member: &str) -> Result<Self> {
+        let session = NewSession { id: SessionId::random(), member: member.into(), ttl: TTL };
+        open(&*store, &session).await?;
+        Ok(Self { store, session })
+    }
+
+    /// Opens the same session once more.
+    pub(super) async fn open_again(&self) -> Result<Option<Duration>> {
+        open(&*self.store, &self.session).await
+    }
+
+    /// An entry to be entered.
+    pub(super) fn entry(&self, queue: &QueueKey, mode: Mode, data: &str) -> NewEntry {
+        let id = EntryId::random(self.session.id);
+        NewEntry {
+            place: EntryRef { queue: queue.clone(), id },
+            session: self.session.id,
+            member: Arc::clone(&self.session.member),
+            mode,
+            data: data.into(),
+        }
+    }
+
+    /// Enters an exclusive entry.
+    pub(super) async fn enter(&self, queue: &QueueKey) -> Result<(NewEntry, Position)> {
+        self.enter_as(queue, Mode::Exclusive).await
+    }
+
+    /// Enters an entry of this mode.
+    pub(super) async fn enter_as(
+        &self,
+        queue: &QueueKey,
+        mode: Mode,
+    ) -> Result<(NewEntry, Position)> {
+        let entry = self.entry(queue, mode, "");
+        let position = self.enter_this(&entry).await?;
+        Ok((entry, position))
+    }
+
+    pub(super) async fn enter_this(&self, entry: &NewEntry) -> Result<Position> {
+        persist(|| self.store.enter(entry)).await
+    }
+
+    pub(super) async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        persist(|| self.store.update(entry, seq)).await
+    }
+
+    pub(super) async fn leave(&self, entry: &NewEntry, seq: Option<u64>) -> Result<()> {
+        persist(|| self.store.leave(&entry.place, seq)).await
+    }
+
+    pub(super) async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        persist(|| self.store.position(entry, seq)).await
+    }
+
+    pub(super) async fn read(&self, queue: &QueueKey) -> Result<Listing> {
+        persist(|| self.store.read(queue)).await
+    }
+
+    /// The numbers of the entries in a queue.
+    pub(super) async fn numbers(&self, queue: &QueueKey) -> Result<Vec<u64>> {
+        Ok(self.read(queue).await?.entries.iter().map(|entry| entry.seq).collect())
+    }
+
+    /// Whether a queue has no entry.
+    pub(super) async fn is_empty(&self, queue: &QueueKey) -> Result<bool> {
+        Ok(self.numbers(queue).await?.is_empty())
+    }
+
+    /// What a queue's value says.
+    pub(super) async fn value(&self, queue: &QueueKey) -> Result<Option<Data>> {
+        Ok(self.read(queue).await?.value.map(|value| value.data))
+    }
+
+    pub(super) async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        persist(|| self.store.write(write)).await
+    }
+
+    pub(super) async fn close(&self) -> Result<()> {
+        persist(|| self.store.close(self.session.id)).await
+    }
+}
+
+/// A queue; each check has a namespace of its own, so that names need not differ from check to check.
+pub(super) fn queue(name: &str) -> QueueKey {
+    QueueKey::new("lock", name, DEFAULT_MAX_NAME_BYTES).expect("the checks' names are good")
+}
+
+/// Opens a session as the keeper of sessions does: that has several steps on some stores, and no lease depends on it.
+pub(super) async fn open(store: &dyn Store, session: &NewSession) -> Result<Option<Duration>> {
+    repeat(|| given_up_after(TTL / 6, store.open(session))).await
+}
+
+/// One call as the session makes it: given up after a while.
+pub(super) async fn attempt<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    given_up_after(CALL, call).await
+}
+
+async fn given_up_after<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let error = Error::new(ErrorKind::Unavailable, "suite", "no answer in time");
+        Err(error.with_effect(Effect::Unknown))
+    })
+}
+
+/// Repeats a call until it is answered, as the session does.
+pub(super) async fn persist<T, C>(call: impl Fn() -> C) -> Result<T>
+where
+    C: Future<Output = Result<T>>,
+{
+    repeat(|| attempt(call())).await
+}
+
+async fn repeat<T, C>(call: impl Fn() -> C) -> Result<T>
+where
+    C: Future<Output = Result<T>>,
+{
+    let tries = async {
+        loop {
+            match call().await {
+                Err(error) if may_pass(&error) => tokio::time::sleep(CALL / 10).await,
+                answer => return answer,
+            }
+        }
+    };
+    tokio::time::timeout(REPEATED, tries).await.expect("the store answers, if the call is repeated")
+}
+
+/// Whether the same call may be answered later.
+pub(super) fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
+}
+
+/// Polls a call so often and drops it then; answers what it answered, if it did.
+pub(super) async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = pin!(call);
+    let mut left = polls;
+    std::future::poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        call.as_mut().poll(context).map(Some)
+    })
+    .await
+}

@@ -1,0 +1,125 @@
+//! Where the suite for stores (`coordination::suite`) runs: each store with room of its own, and a proxy before its
+//! server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use coordination::Result;
+use coordination::suite::{self, Ground, Line, Mistake};
+
+use crate::checks::{Backend, shared_server, unique};
+use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
+
+/// Runs the suite's check of this name on a store.
+///
+/// # Errors
+///
+/// Those that the store answers where it should not.
+///
+/// # Panics
+///
+/// When what is checked does not hold.
+pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
+    let ground: Box<dyn Ground> = match backend {
+        Backend::Memory => {
+            Box::new(Place { url: format!("memory://{}", unique()), _scratch: None })
+        }
+        Backend::File => {
+            let scratch = Scratch::new("suite");
+            let url = format!("file://{}", scratch.join("locks").display());
+            Box::new(Place { url, _scratch: Some(scratch) })
+        }
+        _ => Box::new(Served::new(shared_server(backend))),
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(suite::run(check, &*ground, mistake))
+}
+
+/// Runs the suite's check of this name on the simulated store.
+///
+/// # Errors
+///
+/// Those that the store answers where it should not.
+///
+/// # Panics
+///
+/// When what is checked does not hold.
+pub fn simulated(check: &str, mistake: Option<Mistake>) -> Result<()> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(suite::simulated(check, mistake))
+}
+
+/// A store that is carried out in this process.
+struct Place {
+    url: String,
+    _scratch: Option<Scratch>,
+}
+
+impl Ground for Place {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+}
+
+/// A store with a server, behind a proxy for those who come by the line.
+struct Served {
+    // Before the server it leads to, so that it goes first.
+    proxy: Proxy,
+    server: Arc<dyn Server>,
+    namespace: String,
+    /// How many bytes had come when it began to hold them back.
+    before: AtomicU64,
+}
+
+impl Served {
+    fn new(server: Arc<dyn Server>) -> Self {
+        let (proxy, before) = (server.proxy_to(0), AtomicU64::new(0));
+        Self { proxy, server, namespace: unique(), before }
+    }
+}
+
+impl Ground for Served {
+    fn url(&self) -> String {
+        self.server.url(&self.server.authority(), &self.namespace)
+    }
+
+    fn line(&self) -> Option<&dyn Line> {
+        Some(self)
+    }
+}
+
+impl Line for Served {
+    fn url(&self) -> String {
+        self.server.url(&self.proxy.address().to_string(), &self.namespace)
+    }
+
+    fn hold(&self) {
+        self.before.store(self.proxy.bytes(Direction::ToServer), Ordering::SeqCst);
+        self.proxy.hold();
+    }
+
+    fn part(&self) {
+        let kept = self.proxy.bytes(Direction::ToServer) - self.before.load(Ordering::SeqCst);
+        assert!(kept > 0, "no request came that could be late");
+        self.proxy.part();
+    }
+
+    fn let_go(&self) {
+        self.proxy.let_go();
+    }
+
+    fn silence(&self) {
+        self.proxy.set_both(Mode::Blackhole);
+    }
+
+    fn cut(&self) {
+        self.proxy.refuse();
+        self.proxy.reset_all();
+    }
+
+    fn heal(&self) {
+        self.proxy.heal();
+    }
+}

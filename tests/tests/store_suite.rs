@@ -1,0 +1,92 @@
+//! Every store keeps the rules of the traits that it implements: `coordination::suite`, one test for each check and
+//! store.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread;
+
+use coordination::Result;
+use coordination::suite::{CHECKS, Mistake};
+use coordination_tests::ground;
+
+/// How many checks run side by side where one test runs them all.
+const SIDE_BY_SIDE: usize = 6;
+
+macro_rules! on_store {
+    ($module:ident $backend:ident $kind:ident) => {
+        mod $module {
+            use coordination_tests::{checks::Backend, ground};
+
+            fn check(name: &str) {
+                ground::run(Backend::$backend, name, None).expect(name);
+            }
+
+            coordination::store_suite!($kind check);
+        }
+    };
+}
+
+on_store!(memory Memory direct);
+on_store!(file File direct);
+#[cfg(feature = "etcd")]
+on_store!(etcd Etcd line);
+#[cfg(feature = "zookeeper")]
+on_store!(zookeeper Zookeeper line);
+#[cfg(feature = "consul")]
+on_store!(consul Consul line);
+#[cfg(feature = "redis")]
+on_store!(redis Redis line);
+
+mod simulation {
+    fn check(name: &str) {
+        coordination_tests::ground::simulated(name, None).expect(name);
+    }
+
+    coordination::store_suite!(line check);
+}
+
+/// The rules whose checks fail.
+const MISTAKES: [(Mistake, &str); 2] =
+    [(Mistake::LateEnterTakesEffect, "late_enter_"), (Mistake::GoneWaitsForEver, "bounded_gone_")];
+
+/// The checks that fail each time.
+fn failing(run: impl Fn(&str) -> Result<()> + Sync) -> BTreeSet<&'static str> {
+    let fails = |name| !matches!(catch_unwind(AssertUnwindSafe(|| run(name))), Ok(Ok(())));
+    let (rest, failing) = (Mutex::new(CHECKS.iter()), Mutex::new(BTreeSet::new()));
+    thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                loop {
+                    let next = rest.lock().expect("no panic in between").next();
+                    let Some(check) = next else { break };
+                    // Once more, as a busy machine may make a call late too.
+                    if fails(check.name) && fails(check.name) {
+                        failing.lock().expect("no panic in between").insert(check.name);
+                    }
+                }
+            });
+        }
+    });
+    failing.into_inner().expect("no panic in between")
+}
+
+fn only_checks_of_the_rule_fail(run: impl Fn(&str, Mistake) -> Result<()> + Sync) {
+    for (mistake, rule) in MISTAKES {
+        let of_rule = CHECKS.iter().map(|check| check.name).filter(|name| name.starts_with(rule));
+        assert_eq!(failing(|name| run(name, mistake)), of_rule.collect(), "{mistake:?}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_simulated_store_are_noticed() {
+    only_checks_of_the_rule_fail(|name, mistake| ground::simulated(name, Some(mistake)));
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn mistakes_of_a_store_with_a_server_are_noticed() {
+    use coordination_tests::checks::Backend;
+
+    only_checks_of_the_rule_fail(|name, mistake| ground::run(Backend::Etcd, name, Some(mistake)));
+}
