@@ -12,13 +12,8 @@ use crate::key::QueueKey;
 /// Its number is the index of Consul's log by which it was created: each transaction has one of its own.
 pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
     let name = name_of(pair, keys)?;
-    let stored = StoredEntry::read(&pair.value());
-    let mode = stored.as_ref().map(StoredEntry::mode).unwrap_or_default();
-    let since = stored.as_ref().and_then(StoredEntry::since);
-    let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
-    let id = EntryId::from_store(name);
-    let (member, data) = (member.into(), data.into());
-    Some(Entry { id, seq: pair.create_index, member, since, mode, data })
+    let (seq, text) = (pair.create_index, pair.value());
+    Some(StoredEntry::entry(name, seq, Mode::Exclusive, &text))
 }
 
 /// The name of the entry whose key this is.

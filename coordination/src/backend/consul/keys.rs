@@ -3,6 +3,7 @@
 //! Under a queue's prefix stand its entries, each under its own name, which begins with a hexadecimal digit, and
 //! keys that begin with a dot: ours, and the `.lock` of Consul's own tools, which is none of our business.
 
+use crate::backend::server::keyed::ValueKeys;
 use crate::backend::{Mode, SessionId};
 use crate::key;
 
@@ -43,11 +44,16 @@ impl Keys {
     }
 
     /// Stands for a while where a value was removed.
-    pub(super) fn removed(&self) -> String {
+    fn removed(&self) -> String {
         format!("{}{REMOVED}", self.prefix)
     }
 
-    /// `name`: see [`Slots`](crate::backend::server::slots::Slots).
+    pub(super) fn of_value(&self) -> ValueKeys {
+        let prefix = self.prefix.clone();
+        ValueKeys { prefix, value: self.value(), removed: self.removed() }
+    }
+
+    /// `name`: see [`Slots`](crate::backend::server::keyed::Slots).
     pub(super) fn entry(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }

@@ -68,7 +68,7 @@ pub(super) struct Operation<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     flags: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<&'a str>,
+    session: Option<Cow<'a, str>>,
 }
 
 impl<'a> Operation<'a> {
@@ -85,14 +85,18 @@ impl<'a> Operation<'a> {
     }
 
     /// Writes a key and takes it for a session, unless another has it.
-    pub(super) fn lock(key: impl Into<Cow<'a, str>>, value: &[u8], session: &'a str) -> Self {
+    pub(super) fn lock(
+        key: impl Into<Cow<'a, str>>,
+        value: &[u8],
+        session: impl Into<Cow<'a, str>>,
+    ) -> Self {
         let value = Some(BASE64.encode(value));
-        Self { value, session: Some(session), ..Self::new("lock", key) }
+        Self { value, session: Some(session.into()), ..Self::new("lock", key) }
     }
 
     /// Holds while the session has the key.
     pub(super) fn is_held(key: impl Into<Cow<'a, str>>, session: &'a str) -> Self {
-        Self { session: Some(session), ..Self::new("check-session", key) }
+        Self { session: Some(session.into()), ..Self::new("check-session", key) }
     }
 
     /// A number beside the value. A write of what is there already changes nothing, not even the index.
@@ -100,20 +104,14 @@ impl<'a> Operation<'a> {
         Self { flags: Some(flags), ..self }
     }
 
-    /// Writes a key if it was last modified then; 0: if it is not there.
-    pub(super) fn write(key: impl Into<Cow<'a, str>>, value: &[u8], modified: u64) -> Self {
-        let value = Some(BASE64.encode(value));
-        Self { value, index: Some(modified), ..Self::new("cas", key) }
+    /// Writes a key.
+    pub(super) fn set(key: impl Into<Cow<'a, str>>, value: &[u8]) -> Self {
+        Self { value: Some(BASE64.encode(value)), ..Self::new("set", key) }
     }
 
     /// Deletes a key if it is there.
     pub(super) fn delete(key: impl Into<Cow<'a, str>>) -> Self {
         Self::new("delete", key)
-    }
-
-    /// Deletes a key if it was last modified then.
-    pub(super) fn delete_unchanged(key: impl Into<Cow<'a, str>>, modified: u64) -> Self {
-        Self { index: Some(modified), ..Self::new("delete-cas", key) }
     }
 
     /// Reads all keys that begin with this.
@@ -297,12 +295,12 @@ mod tests {
     fn a_transaction_is_written_as_consul_reads_it() -> Result<()> {
         let request = transaction(&[
             Operation::lock("a", b"hi", "s").numbered(2),
-            Operation::write("b", b"", 0),
+            Operation::set("b", b""),
             Operation::read("c/"),
         ])?;
         let expected = concat!(
             r#"[{"KV":{"Verb":"lock","Key":"a","Value":"aGk=","Flags":2,"Session":"s"}},"#,
-            r#"{"KV":{"Verb":"cas","Key":"b","Value":"","Index":0}},"#,
+            r#"{"KV":{"Verb":"set","Key":"b","Value":""}},"#,
             r#"{"KV":{"Verb":"get-tree","Key":"c/"}}]"#
         );
         assert_eq!(String::from_utf8_lossy(&request.body), expected);

@@ -13,7 +13,8 @@ use super::client::Connections;
 use super::entry::name_of;
 use super::keys::Keys;
 use super::kv::{Operation, Outcome, Pair, transact};
-use super::session::OpenSessions;
+use super::txn::Transactions;
+use crate::backend::server::keyed::Keyed;
 
 /// How often it is tried in one lock-delay, and within which bounds.
 const TRIES: u32 = 20;
@@ -25,7 +26,7 @@ pub(super) struct Leftovers(Arc<Shared>);
 
 struct Shared {
     connections: Arc<Connections>,
-    sessions: Arc<OpenSessions>,
+    keyed: Arc<Keyed<Transactions>>,
     pause: Duration,
     /// The keys that are being removed, one task each.
     removing: Mutex<HashSet<String>>,
@@ -34,7 +35,7 @@ struct Shared {
 impl Leftovers {
     pub(super) fn new(
         connections: Arc<Connections>,
-        sessions: Arc<OpenSessions>,
+        keyed: Arc<Keyed<Transactions>>,
         lock_delay: Duration,
     ) -> Self {
         let pause = match lock_delay {
@@ -42,7 +43,7 @@ impl Leftovers {
             Duration::ZERO => LONGEST_PAUSE,
             delay => (delay / TRIES).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
         };
-        Self(Arc::new(Shared { connections, sessions, pause, removing: Mutex::default() }))
+        Self(Arc::new(Shared { connections, keyed, pause, removing: Mutex::default() }))
     }
 
     /// Has those among these keys removed, as soon as Consul permits it.
@@ -62,10 +63,12 @@ impl Leftovers {
 impl Shared {
     async fn remove(&self, pair: &Pair) {
         // Without a session of ours somebody else has to do it: this one is closed.
-        while let Ok(admission) = self.sessions.any_admission() {
+        while let Ok(admission) = self.keyed.admissions.any()
+            && let Ok(id) = self.keyed.store.id("leave", admission.session)
+        {
             let steps = [
                 Operation::is_unchanged(&*pair.key, pair.modify_index),
-                Operation::lock(&*pair.key, b"", &admission.id),
+                Operation::lock(&*pair.key, b"", &*id),
                 Operation::delete(&*pair.key),
             ];
             match transact(&self.connections, "leave", &steps).await {

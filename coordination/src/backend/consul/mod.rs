@@ -56,6 +56,7 @@ mod keys;
 mod kv;
 mod leftover;
 mod session;
+mod txn;
 mod values;
 mod watch;
 
@@ -71,16 +72,16 @@ use self::crowd::Crowds;
 use self::keys::Keys;
 use self::leftover::Leftovers;
 use self::session::OpenSessions;
+use self::txn::Transactions;
 use self::watch::Watches;
 use super::descriptor::{Connect, Descriptor};
+use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
-use super::server::slots::Slots;
-use super::server::unanswered::Unanswered;
-use super::{EntryRef, SessionId, Store};
+use super::{EntryRef, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
-use crate::error::{Error, LossReason, Result};
+use crate::error::Result;
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
@@ -119,9 +120,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Consul {
     connections: Arc<Connections>,
     sessions: Arc<OpenSessions>,
-    slots: Slots,
+    keyed: Arc<Keyed<Transactions>>,
     crowds: Crowds,
-    unanswered: Unanswered,
     watches: Watches,
     reads: Reads<u64>,
     leftovers: Leftovers,
@@ -138,10 +138,12 @@ impl Consul {
         let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
         let sessions = Arc::new(OpenSessions::new(&prefix, config.lock_delay));
+        let transactions = Transactions::new(Arc::clone(&connections), Arc::clone(&sessions));
+        let keyed = Arc::new(Keyed::new(transactions, keys::name_of, KEYS_IN_TURN));
         Ok(Self {
             leftovers: Leftovers::new(
                 Arc::clone(&connections),
-                Arc::clone(&sessions),
+                Arc::clone(&keyed),
                 config.lock_delay,
             ),
             watches: Watches::new(
@@ -151,9 +153,8 @@ impl Consul {
             ),
             connections,
             sessions,
-            slots: Slots::new(keys::name_of, KEYS_IN_TURN),
+            keyed,
             crowds: Crowds::default(),
-            unanswered: Unanswered::default(),
             reads: Reads::default(),
             namespace: settings.namespace.clone(),
             agent,
@@ -165,13 +166,7 @@ impl Consul {
     }
 
     fn key(&self, entry: &EntryRef) -> String {
-        self.keys(&entry.queue).entry(&self.slots.name(entry))
-    }
-
-    /// Consul's id of a session.
-    fn session(&self, operation: &'static str, session: SessionId) -> Result<Arc<str>> {
-        let over = || Error::lost(operation, LossReason::ExpiredByServer);
-        self.sessions.id(session).ok_or_else(over)
+        self.keys(&entry.queue).entry(&self.keyed.slots.name(entry))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Connections, Request};
 use super::error::garbled;
-use super::kv::{Operation, Outcome, Pair, parsed, read_all, transact};
+use super::kv::{Operation, Outcome, parsed, read_all, transact};
 use super::{Consul, keys};
 use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
@@ -30,42 +30,8 @@ pub(super) struct OpenSessions {
 struct Known {
     /// Consul's; `None`: the answer that told it was lost.
     id: Option<Arc<str>>,
-    member_key: Arc<str>,
-    /// Whether the member's key was taken for it.
-    is_open: bool,
-    /// The index of the member's key, and how often that was put: see [`Admission`].
-    admission: u64,
-    puts: u64,
     /// How often it was to be created: there may be so many at the server.
     creates: u32,
-}
-
-/// Which calls of a session still count.
-///
-/// A call that was given up may reach the servers much later: one that stands still for seconds passes on what it
-/// had when it goes on. So what creates a key does it on condition of the index of its member's key. When a call
-/// that may still create something is to have no effect, the member's key is put anew: from then on nothing that
-/// was sent before has any.
-#[derive(Clone)]
-pub(super) struct Admission {
-    pub(super) session: SessionId,
-    /// Consul's.
-    pub(super) id: Arc<str>,
-    key: Arc<str>,
-    index: u64,
-}
-
-impl Admission {
-    pub(super) fn holds(&self) -> Operation<'_> {
-        Operation::is_unchanged(&*self.key, self.index)
-    }
-}
-
-impl Known {
-    fn admission(&self, session: SessionId) -> Option<Admission> {
-        let (id, key) = (self.id.clone()?, Arc::clone(&self.member_key));
-        Some(Admission { session, id, key, index: self.admission })
-    }
 }
 
 /// A session to create. What is said here is not the default: that is a lock-delay of 15 s, and a health check which
@@ -102,22 +68,20 @@ impl OpenSessions {
         Self { prefix: prefix.to_owned(), lock_delay, known: Mutex::default() }
     }
 
-    /// Opens a session and takes the member's key for it.
+    /// Opens a session and takes the member's key for it; answers the index of that.
     pub(super) async fn open(
         &self,
         connections: &Arc<Connections>,
         session: &NewSession,
         member_key: &str,
-    ) -> Result<Duration> {
-        let id = self.find_or_create(connections, session, member_key).await?;
+    ) -> Result<u64> {
+        let id = self.find_or_create(connections, session).await?;
         let name = session.id.to_string();
-        let lock = Operation::lock(member_key, name.as_bytes(), &id);
+        let lock = Operation::lock(member_key, name.as_bytes(), &*id);
         let locked = transact(connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
-                let index = pairs.first().map(|pair| pair.modify_index).unwrap_or_default();
-                self.change(session.id, |known| (known.is_open, known.admission) = (true, index));
-                return Ok(session.ttl);
+                return Ok(pairs.first().map(|pair| pair.modify_index).unwrap_or_default());
             }
             Ok(Outcome::Refused(refusal)) if refusal.is_of_no_session() => {
                 self.change(session.id, |known| known.id = None);
@@ -148,7 +112,6 @@ impl OpenSessions {
         &self,
         connections: &Arc<Connections>,
         session: &NewSession,
-        member_key: &str,
     ) -> Result<Arc<str>> {
         let known = self.known().get(&session.id).cloned();
         if let Some(id) = known.as_ref().and_then(|known| known.id.clone()) {
@@ -168,15 +131,7 @@ impl OpenSessions {
             }
         }
         let creates = self.known().get(&session.id).map_or(0, |known| known.creates) + 1;
-        let started = Known {
-            id: None,
-            creates,
-            member_key: member_key.into(),
-            is_open: false,
-            admission: 0,
-            puts: 0,
-        };
-        self.known().insert(session.id, started);
+        self.known().insert(session.id, Known { id: None, creates });
         let id = self.create(connections, session).await?;
         self.change(session.id, |known| known.id = Some(id.clone()));
         Ok(id)
@@ -267,72 +222,6 @@ impl OpenSessions {
         self.known().get(&session)?.id.clone()
     }
 
-    /// What is to be created under this session has to ask for it.
-    pub(super) fn admission(&self, session: SessionId) -> Result<Admission> {
-        let known = self.known();
-        let known = known.get(&session).filter(|known| known.is_open);
-        let found = known.and_then(|known| known.admission(session));
-        found.ok_or_else(|| Error::lost("enter", LossReason::ExpiredByServer))
-    }
-
-    /// That of a session that is open, for what belongs to none.
-    pub(super) fn any_admission(&self) -> Result<Admission> {
-        let known = self.known();
-        let mut open = known.iter().filter(|(_, known)| known.is_open);
-        let found = open.find_map(|(session, known)| known.admission(*session));
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
-        })
-    }
-
-    /// The admission does not hold: calls of others were in doubt meanwhile, or the session is over.
-    pub(super) async fn learn(
-        &self,
-        connections: &Arc<Connections>,
-        operation: &'static str,
-        admission: &Admission,
-    ) -> Result<()> {
-        let (found, _) = read_all(connections, operation, &admission.key).await?;
-        let is_own = |pair: &&Pair| *pair.key == *admission.key && pair.is_of(&admission.id);
-        let own = found.iter().find(is_own);
-        let own = own.ok_or_else(|| Error::lost(operation, LossReason::ExpiredByServer))?;
-        self.change(admission.session, |known| known.admission = own.modify_index);
-        Ok(())
-    }
-
-    /// Does this, and ends the admission of all that may still be on its way.
-    pub(super) async fn admit_anew(
-        &self,
-        connections: &Arc<Connections>,
-        operation: &'static str,
-        admission: &Admission,
-        before: Option<Operation<'_>>,
-    ) -> Result<Outcome> {
-        let mut number = 0;
-        self.change(admission.session, |known| {
-            known.puts += 1;
-            number = known.puts;
-        });
-        let name = admission.session.to_string();
-        let put = Operation::lock(&*admission.key, name.as_bytes(), &admission.id);
-        let steps: Vec<_> = before.into_iter().chain([put.numbered(number)]).collect();
-        let outcome = transact(connections, operation, &steps).await?;
-        if let Outcome::Done(pairs) = &outcome
-            && let Some(own) = pairs.iter().find(|pair| *pair.key == *admission.key)
-        {
-            // Answers may overtake each other.
-            self.change(admission.session, |known| {
-                known.admission = known.admission.max(own.modify_index);
-            });
-        }
-        Ok(outcome)
-    }
-
-    /// The session is over: what is written now goes by another one.
-    pub(super) fn is_over(&self, session: SessionId) {
-        self.change(session, |known| known.is_open = false);
-    }
-
     fn change(&self, session: SessionId, change: impl FnOnce(&mut Known)) {
         if let Some(known) = self.known().get_mut(&session) {
             change(known);
@@ -348,21 +237,23 @@ impl OpenSessions {
 impl Sessions for Consul {
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         let member_key = keys::member(&self.namespace, &session.member);
-        self.sessions.open(&self.connections, session, &member_key).await.map(Some)
+        let index = self.sessions.open(&self.connections, session, &member_key).await?;
+        self.keyed.admissions.note(session.id, &member_key, index);
+        Ok(Some(session.ttl))
     }
 
     async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
         let renewed = self.sessions.renew(&self.connections, session).await;
         if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
-            self.sessions.is_over(session);
+            self.keyed.admissions.forget(session);
         }
         renewed.map(|()| Vec::new())
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        self.sessions.is_over(session);
+        self.keyed.admissions.forget(session);
         self.sessions.close(&self.connections, session).await?;
-        self.slots.forget(session);
+        self.keyed.forget(session);
         Ok(())
     }
 }

@@ -368,7 +368,7 @@ impl Watching for Consul {
     ) -> Result<()> {
         let keys = self.keys(&entry.queue);
         let subject = Subject::Key(self.key(entry));
-        let is_own = self.slots.own(entry).is_some();
+        let is_own = self.keyed.slots.own(entry).is_some();
         let is_over = |seen: &Seen| {
             // There may have been none before it was made.
             let Some(pair) = &seen.pair else { return seen.index >= seq };

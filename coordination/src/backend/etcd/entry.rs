@@ -4,7 +4,7 @@ use etcd_client::KeyValue;
 
 use super::keys::{Keys, SHARED};
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{Blocker, Entry, EntryId, Mode};
+use crate::backend::{Blocker, Entry, Mode};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The entry of a key; `None`: the key is not text, and none of ours.
@@ -14,18 +14,8 @@ pub(super) fn entry_of(kv: &KeyValue, keys: &Keys) -> Option<Entry> {
 
 /// The entry that this value tells of.
 pub(super) fn entry_in(name: &str, value: &[u8], seq: u64) -> Entry {
-    let stored = StoredEntry::read(value);
-    let mode = mode_of(name, stored.as_ref());
-    let since = stored.as_ref().and_then(StoredEntry::since);
-    let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
-    Entry {
-        id: EntryId::from_store(name),
-        seq,
-        member: member.into(),
-        since,
-        mode,
-        data: data.into(),
-    }
+    let named = if name.starts_with(SHARED) { Mode::Shared } else { Mode::Exclusive };
+    StoredEntry::entry(name, seq, named, value)
 }
 
 /// The entry of a key, if it keeps a later one of this mode waiting.
@@ -34,16 +24,7 @@ pub(super) fn blocker_of(kv: &KeyValue, keys: &Keys, later: Mode) -> Result<Opti
         let message = format!("a key under {} is not text", keys.prefix());
         Error::new(ErrorKind::Corrupt, "read", message)
     })?;
-    Ok(entry.mode.blocks(later).then_some(Blocker { id: entry.id, seq: entry.seq }))
-}
-
-/// One that was downgraded keeps its key, and its value says that it is shared.
-fn mode_of(name: &str, stored: Option<&StoredEntry>) -> Mode {
-    if name.starts_with(SHARED) {
-        Mode::Shared
-    } else {
-        stored.map(StoredEntry::mode).unwrap_or_default()
-    }
+    Ok(entry.mode.blocks(later).then_some(Blocker::from(&entry)))
 }
 
 /// An entry's number is the revision in which its key was created.

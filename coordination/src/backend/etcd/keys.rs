@@ -6,6 +6,7 @@
 
 use etcd_client::{GetOptions, TxnOp};
 
+use crate::backend::server::keyed::ValueKeys;
 use crate::backend::{Mode, SessionId};
 
 /// Before every entry.
@@ -51,8 +52,13 @@ impl Keys {
     }
 
     /// Stands for a while where a value was removed.
-    pub(super) fn removed(&self) -> String {
+    fn removed(&self) -> String {
         format!("{}{REMOVED}", self.prefix)
+    }
+
+    pub(super) fn of_value(&self) -> ValueKeys {
+        let prefix = self.prefix.clone();
+        ValueKeys { prefix, value: self.value(), removed: self.removed() }
     }
 
     pub(super) fn entry(&self, name: &str) -> String {

@@ -42,7 +42,6 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
-mod admission;
 mod client;
 mod config;
 mod entries;
@@ -52,6 +51,7 @@ mod error;
 mod fuzz;
 mod keys;
 mod session;
+mod txn;
 mod values;
 mod watch;
 
@@ -59,20 +59,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::{
-    GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnOpResponse, TxnResponse,
-};
+use etcd_client::{GetOptions, GetResponse};
 
-use self::admission::Admissions;
 use self::client::{Connections, Endpoints, early_expiry, status};
 use self::config::Config;
 use self::keys::Keys;
 use self::session::OpenSessions;
+use self::txn::Transactions;
 use self::watch::Watches;
+use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
-use super::server::slots::Slots;
-use super::server::unanswered::Unanswered;
 use super::{EntryRef, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
@@ -104,11 +101,9 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
     sessions: OpenSessions,
-    admissions: Arc<Admissions>,
+    keyed: Arc<Keyed<Transactions>>,
     watches: Watches,
-    slots: Arc<Slots>,
     reads: Reads<i64>,
-    unanswered: Unanswered,
     namespace: String,
     early_expiry: Option<&'static str>,
     /// How long one read may take within a wait.
@@ -125,13 +120,11 @@ impl Etcd {
         let status = status.map_err(|error| error.at(&connections.shown()))?;
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
+            // The lowest keys are used again at once: every key in the index costs something.
+            keyed: Arc::new(Keyed::new(Transactions(Arc::clone(&connections)), keys::name_of, 1)),
             connections,
             sessions: OpenSessions::default(),
-            admissions: Arc::default(),
-            // The lowest are used again at once: every key in the index costs something.
-            slots: Arc::new(Slots::new(keys::name_of, 1)),
             reads: Reads::default(),
-            unanswered: Unanswered::default(),
             namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
             patience,
@@ -143,7 +136,7 @@ impl Etcd {
     }
 
     fn key(&self, entry: &EntryRef) -> String {
-        self.keys(&entry.queue).entry(&self.slots.name(entry))
+        self.keys(&entry.queue).entry(&self.keyed.slots.name(entry))
     }
 
     async fn get(
@@ -157,13 +150,6 @@ impl Etcd {
             kv.get(key, Some(options)).await
         });
         reading.await
-    }
-
-    async fn transact(&self, operation: &'static str, transaction: Txn) -> Result<TxnResponse> {
-        let done = self.connections.call(operation, |client| async move {
-            client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(transaction).await
-        });
-        done.await
     }
 }
 
@@ -194,18 +180,4 @@ impl Store for Etcd {
             min_ttl: Some(Duration::from_secs(1)),
         }
     }
-}
-
-/// The revision of the store as of an answer; for a change, the one that it made.
-fn revision_in(header: Option<&ResponseHeader>) -> i64 {
-    header.map_or(0, ResponseHeader::revision)
-}
-
-/// What the `nth` read of a transaction found.
-fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
-    let mut reads = answer.op_responses().into_iter().filter_map(|response| match response {
-        TxnOpResponse::Get(mut found) => Some(found.take_kvs()),
-        _ => None,
-    });
-    reads.nth(nth).unwrap_or_default()
 }

@@ -11,9 +11,11 @@ use etcd_client::{
 };
 use tokio::sync::Mutex;
 
+use super::Etcd;
 use super::client::Connections;
+use super::entry::number;
 use super::error::{is_lease_exists, is_lease_missing};
-use super::{Etcd, found, revision_in};
+use super::txn::{found, revision_in};
 use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key;
@@ -123,7 +125,7 @@ impl Sessions for Etcd {
         let member_key = format!("{}/member/{}", self.namespace, key::encode(&session.member));
         let (granted, revision) =
             self.sessions.open(&self.connections, session, &member_key).await?;
-        self.admissions.note(session.id, &member_key, revision);
+        self.keyed.admissions.note(session.id, &member_key, number(revision));
         Ok(Some(granted))
     }
 
@@ -133,8 +135,7 @@ impl Sessions for Etcd {
 
     async fn close(&self, session: SessionId) -> Result<()> {
         self.sessions.close(&self.connections, session).await?;
-        self.slots.forget(session);
-        self.admissions.forget(session);
+        self.keyed.forget(session);
         Ok(())
     }
 }

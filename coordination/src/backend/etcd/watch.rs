@@ -18,7 +18,8 @@ use tokio::time::{Instant, timeout};
 
 use super::client::Connections;
 use super::entry::{blocker_of, revision_of, seq_of};
-use super::{Etcd, LONGEST_ANSWER, revision_in};
+use super::txn::revision_in;
+use super::{Etcd, LONGEST_ANSWER};
 use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Mode, Watching};

@@ -62,7 +62,7 @@ impl Entries for Redis {
             .with(entry.id.as_str())
             .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
         self.connections.run(&call).await?;
-        if let Some(wait) = self.entries.left(&entry.id) {
+        if let Some(wait) = self.entries.remove(&entry.id).and_then(|own| own.known) {
             self.hub.forget(&wait);
         }
         Ok(())
@@ -150,13 +150,16 @@ impl Redis {
     }
 
     fn waits_for(&self, id: &EntryId, wait: Option<Wait>) {
-        let before = self.entries.waits_for(id, wait.clone());
+        let before = self
+            .entries
+            .change(id, |own| std::mem::replace(&mut own.known, wait.clone()))
+            .flatten();
         if let Some(before) = before.filter(|before| Some(before) != wait.as_ref()) {
             self.hub.forget(&before);
         }
     }
 
     fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
-        StoredEntry::new(entry, self.entries.since_ms(&entry.place.id)).to_bytes()
+        StoredEntry::new(entry, self.entries.begin(entry, || None).0.since_ms).to_bytes()
     }
 }

@@ -155,7 +155,8 @@ impl Sessions for Redis {
 
     async fn close(&self, session: SessionId) -> Result<()> {
         // Whatever the server says: nothing of it is waited for any more.
-        self.entries.all_left(session).iter().for_each(|wait| self.hub.forget(wait));
+        let left = self.entries.forget(session);
+        left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
         self.sessions.close(&self.connections, session).await
     }
 }

@@ -1,21 +1,21 @@
 //! The floor for stores with servers: what all of them need, and none has of its own.
 
 pub(crate) mod access;
+pub(crate) mod book;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(crate) mod cause;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(crate) mod connections;
 pub(crate) mod hub;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) mod keyed;
 pub(crate) mod memo;
+pub(crate) mod names;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(crate) mod reads;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(crate) mod rotation;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-pub(crate) mod slots;
 pub(crate) mod stored;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-pub(crate) mod unanswered;
 
 use std::time::Duration;
 

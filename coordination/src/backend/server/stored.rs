@@ -1,17 +1,18 @@
 //! What stores that keep bytes keep of entries and values: one JSON text each.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Mode, NewEntry};
+use crate::backend::{Entry, EntryId, Mode, NewEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
 /// An entry. Other libraries write texts of their own, or none.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredEntry {
-    pub(crate) member: String,
+    member: String,
     since_ms: u64,
     /// The name in full, where the key has its hash only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -19,7 +20,7 @@ pub(crate) struct StoredEntry {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) data: String,
+    data: String,
 }
 
 /// A queue's value.
@@ -52,7 +53,7 @@ impl StoredEntry {
     }
 
     /// `None`: another library wrote it.
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+    fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
@@ -62,14 +63,28 @@ impl StoredEntry {
         })
     }
 
-    #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has it apart from the text"))]
-    pub(crate) fn mode(&self) -> Mode {
-        if self.shared { Mode::Shared } else { Mode::Exclusive }
+    /// The entry that this text tells of. Of another library's, which tells nothing, only what is known without it.
+    pub(crate) fn entry(id: impl Into<Arc<str>>, seq: u64, named: Mode, text: &[u8]) -> Entry {
+        let stored = Self::read(text);
+        let mode = mode_of(named, stored.as_ref());
+        let since_ms = stored.as_ref().map(|stored| Duration::from_millis(stored.since_ms));
+        let since = since_ms.and_then(|passed| UNIX_EPOCH.checked_add(passed));
+        let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
+        let id = EntryId::from_store(id);
+        Entry { id, seq, member: member.into(), since, mode, data: data.into() }
     }
+}
 
-    pub(crate) fn since(&self) -> Option<SystemTime> {
-        UNIX_EPOCH.checked_add(Duration::from_millis(self.since_ms))
-    }
+/// What mode an entry with this text has, whose key says that it was entered with mode `named`.
+#[cfg(feature = "zookeeper")]
+pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
+    mode_of(named, StoredEntry::read(text).as_ref())
+}
+
+/// One that was downgraded keeps its key, and its text says that it is shared.
+fn mode_of(named: Mode, stored: Option<&StoredEntry>) -> Mode {
+    let is_shared = stored.is_some_and(|stored| stored.shared);
+    if is_shared { Mode::Shared } else { named }
 }
 
 impl StoredValue {

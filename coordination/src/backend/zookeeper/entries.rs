@@ -1,6 +1,6 @@
 //! Entries: made, found, read and removed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use async_trait::async_trait;
 use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult};
 
 use super::client::{Connection, Found};
-use super::entry::{entry_of, mode_of};
+use super::entry::{Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
-use super::places::{Made, Place};
 use super::reads::{Age, Written};
 use super::tree::Making;
 use super::{Zookeeper, values};
-use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::server::book::Own;
+use crate::backend::server::names::{self, Extent};
+use crate::backend::server::stored::{StoredEntry, check_name, mode_in, queue_name};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -28,8 +29,6 @@ const READS: usize = 8;
 const BATCH: usize = 1024;
 /// How many queues are looked at together for their names.
 const QUEUES: usize = 32;
-/// How many entries of a queue are read for its name: all, where the first has left meanwhile or is another library's.
-const LIMITS: [usize; 2] = [1, usize::MAX];
 
 /// A sequence number for a transaction's.
 pub(super) fn number(transaction: i64) -> u64 {
@@ -40,10 +39,10 @@ pub(super) fn number(transaction: i64) -> u64 {
 impl Entries for Zookeeper {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let connection = self.sessions.of("enter", entry.session)?;
-        let (since_ms, before) = self.places.begin(entry);
-        if let Some(before) = before {
+        let (own, is_known) = self.own.begin(entry, || None);
+        if is_known {
             // An earlier call may have got through, and its answer was lost.
-            let made = match before.node {
+            let made = match own.known {
                 Some(made) => Some(made),
                 None => self.find(&connection, entry).await?,
             };
@@ -51,12 +50,12 @@ impl Entries for Zookeeper {
                 if let Some(position) = self.position_of(&connection, entry, &made).await? {
                     return Ok(position);
                 }
-                self.places.unmade(&entry.place.id);
+                self.own.change(&entry.place.id, |own| own.known = None);
                 let message = "the entry was removed again";
                 return Err(Error::new(ErrorKind::Unavailable, "enter", message));
             }
         }
-        let data = StoredEntry::new(entry, since_ms).to_bytes()?;
+        let data = StoredEntry::new(entry, own.since_ms).to_bytes()?;
         let (mut made, mut children) = self.make(&connection, entry, data.clone()).await?;
         if matches!(made, Err(ZooKeeperError::NoNode)) {
             // It was known, and the server has removed it since: it was empty for a while.
@@ -74,7 +73,7 @@ impl Entries for Zookeeper {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let Some(Place { mode, since_ms, node, .. }) = self.places.find(&entry.place.id) else {
+        let Some(Own { mode, since_ms, known, .. }) = self.own.own(&entry.place.id) else {
             return Ok(false);
         };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
@@ -82,7 +81,7 @@ impl Entries for Zookeeper {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        let Some(made) = node.filter(|made| made.seq == seq) else { return Ok(false) };
+        let Some(made) = known.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
         let queue = self.tree.queue(&entry.place.queue);
@@ -103,7 +102,7 @@ impl Entries for Zookeeper {
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         let queue = self.tree.queue(&entry.queue);
-        let Some(place) = self.places.find(&entry.id) else {
+        let Some(place) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
                 // Ours: it has left before, or its session is over.
@@ -115,7 +114,7 @@ impl Entries for Zookeeper {
             return self.sessions.outside("leave", deleting).await;
         };
         let connection = self.sessions.of("leave", place.session)?;
-        let path = match place.node {
+        let path = match place.known {
             Some(made) => Some(made.path),
             // Whether it was made is not known: what was sent before is through by this answer.
             None => {
@@ -126,12 +125,12 @@ impl Entries for Zookeeper {
         if let Some(path) = path {
             delete(&connection, &path).await?;
         }
-        self.places.remove(&entry.id);
+        self.own.remove(&entry.id);
         Ok(())
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let made = self.places.find(&entry.place.id).and_then(|place| place.node);
+        let made = self.own.own(&entry.place.id).and_then(|own| own.known);
         let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
         let connection = self.sessions.of("position", entry.session)?;
         self.position_of(&connection, entry, &made).await
@@ -165,7 +164,7 @@ impl Zookeeper {
         let prefix = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
         let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
         let missing = self.tree.missing(&entry.place.queue);
-        let (places, id) = (Arc::clone(&self.places), entry.place.id.clone());
+        let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
         let making = |client: Arc<Client>| async move {
             let making = Making::send(&client, &missing);
             let create = client.create(&prefix, &data, &options);
@@ -181,7 +180,7 @@ impl Zookeeper {
                 Made { path, number, seq: self::number(stat.czxid) }
             });
             if let Ok(made) = &made {
-                places.made(&id, made.clone());
+                own.change(&id, |own| own.known = Some(made.clone()));
             }
             Ok((made, listed))
         };
@@ -205,7 +204,7 @@ impl Zookeeper {
         let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
         Ok(own.map(|stat| {
             let made = Made { path, number, seq: self::number(stat.czxid) };
-            self.places.made(&entry.place.id, made.clone());
+            self.own.change(&entry.place.id, |own| own.known = Some(made.clone()));
             made
         }))
     }
@@ -271,7 +270,7 @@ impl Zookeeper {
         for (node, found) in nodes.iter().zip(found) {
             let Some(found) = found else { continue };
             check_name(queue, &found.data)?;
-            if mode_of(*node, StoredEntry::read(&found.data).as_ref()).blocks(mode) {
+            if mode_in(node.mode, &found.data).blocks(mode) {
                 return Ok(Some(*node));
             }
         }
@@ -287,7 +286,7 @@ impl Zookeeper {
     pub(super) fn blocks(&self, path: &str, data: &[u8], mode: Mode) -> bool {
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
         let node = self.style.read(name);
-        node.is_none_or(|node| mode_of(node, StoredEntry::read(data).as_ref()).blocks(mode))
+        node.is_none_or(|node| mode_in(node.mode, data).blocks(mode))
     }
 
     async fn position_of(
@@ -387,35 +386,35 @@ impl Zookeeper {
     async fn names_of_queues(&self, connection: &Connection, kind: &str) -> Result<Vec<String>> {
         let above = self.tree.queues(kind);
         let queues = fresh_children(connection, "list", &above).await?;
-        let (mut hashed, mut plain): (Vec<_>, Vec<_>) =
+        let (hashed, mut plain): (Vec<_>, Vec<_>) =
             queues.into_iter().partition(|queue| key::is_hashed(queue));
         // No queue of ours has what stands under any other name.
         plain.retain(|queue| queue_name(queue, b"").is_some());
         let entries = self.entries_below(connection, &above, &plain).await?;
         let used = plain.iter().zip(entries).filter(|(_, entries)| !entries.is_empty());
-        let mut names: Vec<_> = used.filter_map(|(queue, _)| queue_name(queue, b"")).collect();
-        for limit in LIMITS {
-            let entries = self.entries_below(connection, &above, &hashed).await?;
-            let mut nodes = Vec::new();
-            for (queue, entries) in hashed.iter().zip(&entries) {
-                let path = |entry| (queue.clone(), format!("{above}/{queue}/{entry}"));
-                nodes.extend(entries.iter().take(limit).map(path));
-            }
-            let mut unknown: BTreeSet<_> = nodes.iter().map(|(queue, _)| queue.clone()).collect();
-            for batch in nodes.chunks(QUEUES) {
-                let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
+        let above = &above;
+        let read = |batch: Vec<String>, extent| async move {
+            let limit = if extent == Extent::One { 1 } else { usize::MAX };
+            let entries = self.entries_below(connection, above, &batch).await?;
+            let nodes = batch.iter().zip(&entries).flat_map(|(queue, entries)| {
+                entries.iter().take(limit).map(move |entry| (queue, entry))
+            });
+            let nodes: Vec<_> = nodes.collect();
+            let mut texts = Vec::new();
+            for nodes in nodes.chunks(QUEUES) {
+                let path = |(queue, entry): &(_, _)| format!("{above}/{queue}/{entry}");
+                let paths: Vec<_> = nodes.iter().map(path).collect();
                 let (_, found) = connection.read("list", None, &paths).await?;
-                for ((queue, _), found) in batch.iter().zip(found) {
-                    if let Some(name) = found.and_then(|found| queue_name(queue, &found.data)) {
-                        unknown.remove(queue);
-                        names.push(name);
-                    }
-                }
+                let found = nodes.iter().zip(found);
+                texts.extend(
+                    found.filter_map(|((queue, _), found)| Some(((*queue).clone(), found?.data))),
+                );
             }
-            hashed = unknown.into_iter().collect();
-        }
+            Ok(texts)
+        };
+        let mut names = names::of_entries(hashed, read).await?;
+        names.extend(used.filter_map(|(queue, _)| queue_name(queue, b"")));
         names.sort_unstable();
-        names.dedup();
         Ok(names)
     }
 

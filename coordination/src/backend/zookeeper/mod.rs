@@ -53,7 +53,6 @@ mod error;
 mod fuzz;
 mod greeting;
 mod nodes;
-mod places;
 mod reads;
 mod session;
 mod tree;
@@ -67,7 +66,7 @@ use async_trait::async_trait;
 
 use self::client::Connector;
 use self::config::{Config, Style};
-use self::places::Places;
+use self::entry::OwnEntries;
 use self::reads::Reads;
 use self::session::OpenSessions;
 use self::tree::Tree;
@@ -101,7 +100,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 /// The backend: a namespace of an ensemble.
 pub(crate) struct Zookeeper {
     sessions: OpenSessions,
-    places: Arc<Places>,
+    own: Arc<OwnEntries>,
     watches: Watches,
     seen: LastSeen,
     reads: Reads,
@@ -122,7 +121,7 @@ impl Zookeeper {
         let shortest = greeting::greet(&config).await?;
         Ok(Self {
             sessions: OpenSessions::new(connector),
-            places: Arc::default(),
+            own: Arc::default(),
             watches: Watches::default(),
             seen: LastSeen::default(),
             reads: Reads::default(),

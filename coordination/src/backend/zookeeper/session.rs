@@ -20,7 +20,7 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 pub(super) struct OpenSessions {
     connector: Arc<Connector>,
     state: Mutex<State>,
-    /// OpenSessions that are being opened: a call that is repeated goes on where the one before was given up.
+    /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
 }
 
@@ -190,7 +190,7 @@ impl Sessions for Zookeeper {
 
     async fn close(&self, session: SessionId) -> Result<()> {
         self.sessions.close(session).await?;
-        self.places.forget(session);
+        self.own.forget(session);
         Ok(())
     }
 }

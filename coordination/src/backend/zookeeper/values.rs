@@ -16,15 +16,14 @@ use super::client::{Connection, Found};
 use super::entries::{fresh_children, number};
 use super::error::from_zookeeper;
 use crate::backend::server::memo::Memo;
-use crate::backend::server::stored::{StoredValue, check_name, name_in};
+use crate::backend::server::names;
+use crate::backend::server::stored::{StoredValue, check_name};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::{self, QueueKey};
+use crate::key::QueueKey;
 
 /// How often a write looks again when something else has come in between.
 const LOOKS: usize = 5;
-/// How many values are read at once: each may be large.
-const BATCH: usize = 32;
 
 /// The value that a node has.
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
@@ -211,17 +210,13 @@ impl Zookeeper {
     ) -> Result<Vec<String>> {
         let values = self.tree.values(kind);
         let queues = fresh_children(connection, "list", &values).await?;
-        let (hashed, plain): (Vec<_>, Vec<_>) =
-            queues.into_iter().partition(|queue| key::is_hashed(queue));
-        let mut names: Vec<_> = plain.iter().filter_map(|queue| key::unescape(queue)).collect();
-        for batch in hashed.chunks(BATCH) {
+        let values = &values;
+        let read = |batch: Vec<String>| async move {
             let paths: Vec<_> = batch.iter().map(|queue| format!("{values}/{queue}")).collect();
             let (_, found) = connection.read("list", None, &paths).await?;
-            // One that was removed meanwhile has none.
-            names.extend(found.into_iter().filter_map(|found| name_in(&found?.data)));
-        }
-        names.sort_unstable();
-        Ok(names)
+            Ok(found.into_iter().flatten().map(|found| found.data).collect())
+        };
+        names::of_values(queues, read).await
     }
 }
 

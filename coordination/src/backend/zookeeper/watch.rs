@@ -145,9 +145,9 @@ impl Watching for Zookeeper {
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
-        if let Some(place) = self.places.find(&entry.id) {
-            let Some(made) = place.node else { return Ok(()) };
-            let connection = self.sessions.of("watch", place.session)?;
+        if let Some(own) = self.own.own(&entry.id) {
+            let Some(made) = own.known else { return Ok(()) };
+            let connection = self.sessions.of("watch", own.session)?;
             return self.watch_node(&connection, &made.path, waiter, recheck).await;
         }
         let path = format!("{}/{}", self.tree.queue(&entry.queue), self.style.name(&entry.id));

@@ -13,9 +13,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::backend::server::book::{Book, Own};
+use crate::backend::{EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
-use crate::world::unix_micros;
 
 /// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
 pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
@@ -25,31 +25,24 @@ pub(crate) struct Slots {
     naming: Naming,
     /// How many keys are used in turn at least, for stores that may not tell that one was deleted and put again.
     in_turn: usize,
-    state: Mutex<State>,
+    book: Book<Slot>,
+    numbers: Mutex<Numbers>,
 }
 
 #[derive(Default)]
-struct State {
-    by_entry: HashMap<EntryId, Own>,
-    /// Per session and queue, which numbers are taken.
+struct Numbers {
+    /// Per session and queue, which are taken.
     taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
     turn: usize,
 }
 
-/// An entry of ours.
+/// The key of an entry of ours, and the calls about it.
 #[derive(Clone)]
-pub(crate) struct Own {
-    pub(crate) session: SessionId,
+pub(crate) struct Slot {
     /// The last part of its key.
     pub(crate) name: Arc<str>,
-    pub(crate) mode: Mode,
-    /// When it was first to be put, in milliseconds of the wall clock.
-    pub(crate) since_ms: u64,
     /// The number of its last update, as far as is known.
     pub(crate) updated: Option<u64>,
-    /// How many updates were begun.
-    #[cfg(feature = "consul")]
-    updates: u64,
     number: usize,
     /// How many calls that put it were sent and not answered.
     unanswered: u32,
@@ -59,108 +52,90 @@ pub(crate) struct Own {
 
 impl Slots {
     pub(crate) fn new(naming: Naming, in_turn: usize) -> Self {
-        Self { naming, in_turn, state: Mutex::default() }
+        Self { naming, in_turn, book: Book::default(), numbers: Mutex::default() }
     }
 
     /// A call that puts the entry is being sent. It has the same key until it is [freed](Self::free).
-    pub(crate) fn sent(&self, entry: &NewEntry) -> Own {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let own = state.by_entry.entry(entry.place.id.clone()).or_insert_with(|| {
-            let taken = (entry.session, entry.place.queue.clone());
-            let taken = state.taken.entry(taken).or_default();
-            let number = free_number(taken, state.turn, self.in_turn);
-            taken.resize(taken.len().max(number + 1), false);
-            if let Some(free) = taken.get_mut(number) {
-                *free = true;
-            }
-            state.turn = state.turn.wrapping_add(1);
-            Own {
-                session: entry.session,
-                name: (self.naming)(entry.session, entry.mode, number).into(),
-                mode: entry.mode,
-                since_ms: unix_micros() / 1000,
-                updated: None,
-                #[cfg(feature = "consul")]
-                updates: 0,
-                number,
-                unanswered: 0,
-                deletes: 0,
-            }
+    pub(crate) fn sent(&self, entry: &NewEntry) -> Own<Slot> {
+        let (own, _) = self.book.begin(entry, || {
+            let number = self.take_number(entry);
+            let name = (self.naming)(entry.session, entry.mode, number).into();
+            Slot { name, updated: None, number, unanswered: 0, deletes: 0 }
         });
-        own.unanswered += 1;
-        own.clone()
+        self.change(&entry.place, |own| own.known.unanswered += 1);
+        own
+    }
+
+    fn take_number(&self, entry: &NewEntry) -> usize {
+        let mut guard = self.numbers();
+        let numbers = &mut *guard;
+        let taken = (entry.session, entry.place.queue.clone());
+        let taken = numbers.taken.entry(taken).or_default();
+        let number = free_number(taken, numbers.turn, self.in_turn);
+        taken.resize(taken.len().max(number + 1), false);
+        if let Some(free) = taken.get_mut(number) {
+            *free = true;
+        }
+        numbers.turn = numbers.turn.wrapping_add(1);
+        number
     }
 
     /// That call was answered: it is not under way any longer.
     pub(crate) fn answered(&self, entry: &EntryRef) {
-        self.change(entry, |own| own.unanswered = own.unanswered.saturating_sub(1));
+        self.change(entry, |own| own.known.unanswered = own.known.unanswered.saturating_sub(1));
     }
 
     /// The session of an entry which a call may still put that was given up; `None`: there is no such call.
     pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
-        self.own(entry).filter(|own| own.unanswered > 0).map(|own| own.session)
+        self.own(entry).filter(|own| own.known.unanswered > 0).map(|own| own.session)
     }
 
-    pub(crate) fn own(&self, entry: &EntryRef) -> Option<Own> {
-        self.state().by_entry.get(&entry.id).cloned()
+    pub(crate) fn own(&self, entry: &EntryRef) -> Option<Own<Slot>> {
+        self.book.own(&entry.id)
     }
 
     /// The last part of an entry's key: of ours by its slot, of others as it was listed.
     pub(crate) fn name(&self, entry: &EntryRef) -> Arc<str> {
-        self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.name)
+        self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.known.name)
     }
 
     /// It was updated, as is known now.
     pub(crate) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
-        self.change(entry, |own| (own.updated, own.mode) = (Some(number), mode));
-    }
-
-    /// An update is being sent; answers how many there were with it.
-    #[cfg(feature = "consul")]
-    pub(crate) fn count_update(&self, entry: &EntryRef) -> u64 {
-        self.change(entry, |own| {
-            own.updates += 1;
-            own.updates
-        })
-        .unwrap_or_default()
+        self.change(entry, |own| (own.known.updated, own.mode) = (Some(number), mode));
     }
 
     /// A delete without a condition is being sent; false: the entry is none of ours.
     pub(crate) fn delete(&self, entry: &EntryRef) -> bool {
-        self.change(entry, |own| own.deletes += 1).is_some()
+        self.change(entry, |own| own.known.deletes += 1).is_some()
     }
 
     /// The entry is known to be gone: its key may be used again, unless a delete may still be on its way.
     pub(crate) fn free(&self, entry: &EntryRef) {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let Some(own) = state.by_entry.remove(&entry.id).filter(|own| own.deletes < 2) else {
-            return;
-        };
+        let own = self.book.remove(&entry.id).filter(|own| own.known.deletes < 2);
+        let Some(own) = own else { return };
+        let mut numbers = self.numbers();
         let queue = (own.session, entry.queue.clone());
-        let Some(taken) = state.taken.get_mut(&queue) else { return };
-        if let Some(taken) = taken.get_mut(own.number) {
+        let Some(taken) = numbers.taken.get_mut(&queue) else { return };
+        if let Some(taken) = taken.get_mut(own.known.number) {
             *taken = false;
         }
         if taken.iter().all(|taken| !taken) {
-            state.taken.remove(&queue);
+            numbers.taken.remove(&queue);
         }
     }
 
     /// The session is over, and its keys with it.
     pub(crate) fn forget(&self, session: SessionId) {
-        let mut state = self.state();
-        state.by_entry.retain(|_, own| own.session != session);
-        state.taken.retain(|(owner, _), _| *owner != session);
+        self.book.forget(session);
+        self.numbers().taken.retain(|(owner, _), _| *owner != session);
     }
 
-    fn change<T>(&self, entry: &EntryRef, change: impl FnOnce(&mut Own) -> T) -> Option<T> {
-        self.state().by_entry.get_mut(&entry.id).map(change)
+    fn change<R>(&self, entry: &EntryRef, change: impl FnOnce(&mut Own<Slot>) -> R) -> Option<R> {
+        self.book.change(&entry.id, change)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -178,6 +153,7 @@ fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::EntryId;
 
     fn slots() -> Slots {
         Slots::new(naming, 1)
@@ -195,7 +171,7 @@ mod tests {
     }
 
     fn name(slots: &Slots, entry: &NewEntry) -> String {
-        slots.sent(entry).name.to_string()
+        slots.sent(entry).known.name.to_string()
     }
 
     #[test]
@@ -260,7 +236,7 @@ mod tests {
         slots.updated(&shared.place, 7, Mode::Exclusive);
         assert_eq!(&*slots.name(&shared.place), format!("r{session}-0"));
         let own = slots.own(&shared.place).expect("it is ours");
-        assert_eq!((own.updated, own.mode), (Some(7), Mode::Exclusive));
+        assert_eq!((own.known.updated, own.mode), (Some(7), Mode::Exclusive));
     }
 
     #[test]
@@ -279,7 +255,6 @@ mod tests {
         slots.sent(&second);
         slots.free(&first.place);
         slots.forget(session);
-        let state = slots.state();
-        assert!(state.by_entry.is_empty() && state.taken.is_empty());
+        assert!(slots.book.of(session).is_empty() && slots.numbers().taken.is_empty());
     }
 }

@@ -1,0 +1,169 @@
+//! Transactions of the algorithms that etcd has too, as Consul has them.
+//!
+//! What Consul refuses it does not look up for us: that takes a request more, and may be of a moment later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::client::Connections;
+use super::entry::entry_of;
+use super::keys::Keys;
+use super::kv::{self, Operation, Pair, delete, read_all, read_together, transact};
+use super::session::OpenSessions;
+use crate::backend::SessionId;
+use crate::backend::server::keyed::{
+    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
+};
+use crate::error::{Error, ErrorKind, LossReason, Result};
+
+/// Makes transactions.
+pub(super) struct Transactions {
+    connections: Arc<Connections>,
+    sessions: Arc<OpenSessions>,
+    /// How many keys were put for sessions: a put that says nothing new would change nothing, not even the index.
+    puts: AtomicU64,
+}
+
+impl Transactions {
+    pub(super) fn new(connections: Arc<Connections>, sessions: Arc<OpenSessions>) -> Self {
+        Self { connections, sessions, puts: AtomicU64::new(0) }
+    }
+
+    /// Makes one of Consul's own; an error says that a session of ours is over, or that a lock-delay is in the way.
+    pub(super) async fn make(
+        &self,
+        operation: &'static str,
+        steps: &[Operation<'_>],
+    ) -> Result<kv::Outcome> {
+        match transact(&self.connections, operation, steps).await? {
+            kv::Outcome::Refused(refusal) if refusal.is_of_no_session() => Err(over(operation)),
+            kv::Outcome::Refused(refusal) if refusal.is_of_delay() => {
+                Err(Error::new(ErrorKind::Unavailable, operation, refusal.message))
+            }
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Consul's id of a session.
+    pub(super) fn id(&self, operation: &'static str, session: SessionId) -> Result<Arc<str>> {
+        self.sessions.id(session).ok_or_else(|| over(operation))
+    }
+
+    fn steps(&self, operation: &'static str, change: Change) -> Result<Vec<Operation<'static>>> {
+        let number = self.puts.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(match change {
+            Change::Put(key, value) => vec![Operation::set(key, &value)],
+            Change::Delete(key) => vec![Operation::delete(key)],
+            Change::Hold(key, value, session) => {
+                let id = self.id(operation, session)?;
+                vec![Operation::lock(key, &value, id.to_string()).numbered(number)]
+            }
+            Change::Seize(key, session) => {
+                let id = self.id(operation, session)?;
+                vec![Operation::delete(key.clone()), Operation::lock(key, b"", id.to_string())]
+            }
+        })
+    }
+
+    async fn look(&self, operation: &'static str, keys: Vec<String>) -> Result<Vec<Option<Kept>>> {
+        let reads: Vec<_> = keys.iter().map(|key| Operation::read(key.as_str())).collect();
+        let pairs = match reads.is_empty() {
+            true => Vec::new(),
+            false => read_together(&self.connections, operation, &reads).await?,
+        };
+        let find = |key: &String| pairs.iter().find(|pair| pair.key == *key).map(kept);
+        Ok(keys.iter().map(find).collect())
+    }
+}
+
+impl Transact for Transactions {
+    const LOOKS_AT_ONCE: bool = false;
+
+    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+        let mut steps: Vec<_> = txn.conditions.into_iter().map(check).collect();
+        for change in txn.changes {
+            steps.extend(self.steps(operation, change)?);
+        }
+        match self.make(operation, &steps).await? {
+            kv::Outcome::Done(pairs) => {
+                let version = pairs.iter().map(|pair| pair.modify_index).max();
+                Ok(Outcome::Done(version.unwrap_or_default()))
+            }
+            kv::Outcome::Refused(_) => self.look(operation, txn.looks).await.map(Outcome::Refused),
+        }
+    }
+
+    async fn delete(&self, key: &str, only: Option<u64>) -> Result<()> {
+        let Some(seq) = only else { return delete(&self.connections, "leave", key).await };
+        let mut modified = seq;
+        loop {
+            let steps = [Operation::is_unchanged(key, modified), Operation::delete(key)];
+            if let kv::Outcome::Done(_) = self.make("leave", &steps).await? {
+                return Ok(());
+            }
+            // It was updated, or it is gone.
+            let (found, _) = read_all(&self.connections, "leave", key).await?;
+            let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
+            match found.iter().find(is_it) {
+                Some(pair) => modified = pair.modify_index,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// No condition tells of a whole range of keys. So a key is put that whoever enters from now on removes, and with it
+    /// the condition of what follows.
+    async fn alone(&self, keys: &ValueKeys, admission: &Admission) -> Result<Queue> {
+        let keys = Keys::new(keys.prefix.clone());
+        let (closing, id) = (keys.closing(), self.id("write", admission.session)?);
+        let look = [
+            Operation::delete(closing.as_str()),
+            Operation::lock(closing.as_str(), b"", &*id),
+            Operation::read(keys.prefix()),
+        ];
+        let pairs = match self.make("write", &look).await? {
+            kv::Outcome::Done(pairs) => pairs,
+            kv::Outcome::Refused(refusal) => {
+                return Err(Error::new(ErrorKind::Unavailable, "write", refusal.message));
+            }
+        };
+        let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
+        let closed = find(&closing).map_or(0, |pair| pair.modify_index);
+        let changes = vec![Change::Delete(closing.clone())];
+        let conditions = vec![Condition::Version(closing.clone(), closed)];
+        let alone = Alone { conditions, changes };
+        if pairs.iter().any(|pair| entry_of(pair, &keys).is_some()) {
+            let value = find(&keys.value()).map(kept);
+            let Alone { conditions, changes } = alone;
+            self.commit("write", Txn { conditions, changes, looks: Vec::new() }).await?;
+            return Ok(Queue::Taken(value));
+        }
+        Ok(Queue::Empty(alone))
+    }
+
+    fn owner(&self, session: SessionId) -> Option<Arc<str>> {
+        self.sessions.id(session)
+    }
+}
+
+pub(super) fn check(condition: Condition) -> Operation<'static> {
+    match condition {
+        Condition::Version(key, 0) => Operation::is_absent(key),
+        Condition::Version(key, version) => Operation::is_unchanged(key, version),
+        #[cfg(feature = "etcd")]
+        Condition::None(from, _) => Operation::is_absent(from),
+    }
+}
+
+pub(super) fn kept(pair: &Pair) -> Kept {
+    Kept {
+        version: pair.modify_index,
+        created: pair.create_index,
+        value: pair.value(),
+        owner: pair.session.as_deref().unwrap_or_default().into(),
+    }
+}
+
+fn over(operation: &'static str) -> Error {
+    Error::lost(operation, LossReason::ExpiredByServer)
+}

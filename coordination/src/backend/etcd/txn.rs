@@ -1,0 +1,130 @@
+//! Transactions, as etcd has them.
+
+use std::sync::Arc;
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, TxnOp, TxnOpResponse,
+    TxnResponse,
+};
+
+use super::LONGEST_ANSWER;
+use super::client::Connections;
+use super::entry::{number, revision_of};
+use super::keys::Keys;
+use super::session::lease_of;
+use crate::backend::SessionId;
+use crate::backend::server::keyed::{
+    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
+};
+use crate::error::Result;
+
+/// Makes transactions.
+pub(super) struct Transactions(pub(super) Arc<Connections>);
+
+impl Transactions {
+    pub(super) async fn make(
+        &self,
+        operation: &'static str,
+        txn: etcd_client::Txn,
+    ) -> Result<TxnResponse> {
+        let making = self.0.call(operation, |client| async move {
+            client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(txn).await
+        });
+        making.await
+    }
+}
+
+impl Transact for Transactions {
+    const LOOKS_AT_ONCE: bool = true;
+
+    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+        let Txn { conditions, changes, looks } = txn;
+        let count = looks.len();
+        let read = |key| TxnOp::get(key, None);
+        let txn = etcd_client::Txn::new()
+            .when(conditions.into_iter().map(compare).collect::<Vec<_>>())
+            .and_then(changes.into_iter().map(change).collect::<Vec<_>>())
+            .or_else(looks.into_iter().map(read).collect::<Vec<_>>());
+        let answer = self.make(operation, txn).await?;
+        if answer.succeeded() {
+            return Ok(Outcome::Done(number(revision_in(answer.header()))));
+        }
+        let look = |nth| found(&answer, nth).first().map(kept);
+        Ok(Outcome::Refused((0..count).map(look).collect()))
+    }
+
+    async fn delete(&self, key: &str, only: Option<u64>) -> Result<()> {
+        let deleting = self.0.call("leave", |client| async move {
+            let Some(seq) = only else {
+                return client.kv_client().delete(key, None).await.map(drop);
+            };
+            let same = Compare::create_revision(key, CompareOp::Equal, revision_of(seq));
+            let delete = [TxnOp::delete(key, None)];
+            let delete = etcd_client::Txn::new().when([same]).and_then(delete);
+            client.kv_client().txn(delete).await.map(drop)
+        });
+        deleting.await
+    }
+
+    /// One condition tells of a whole range of keys.
+    async fn alone(&self, keys: &ValueKeys, _admission: &Admission) -> Result<Queue> {
+        let entries = Keys::new(keys.prefix.clone()).entries();
+        let conditions = vec![Condition::None(entries.from, entries.to)];
+        Ok(Queue::Empty(Alone { conditions, changes: Vec::new() }))
+    }
+
+    fn owner(&self, session: SessionId) -> Option<Arc<str>> {
+        Some(session.to_string().into())
+    }
+}
+
+pub(super) fn compare(condition: Condition) -> Compare {
+    match condition {
+        // Of a key that is not there the revision is zero.
+        Condition::Version(key, version) => {
+            Compare::mod_revision(key, CompareOp::Equal, revision_of(version))
+        }
+        // Holds for every key of the range: so there is none.
+        Condition::None(from, to) => {
+            Compare::create_revision(from, CompareOp::Equal, 0).with_range(to)
+        }
+    }
+}
+
+fn change(change: Change) -> TxnOp {
+    let with = |session| Some(PutOptions::new().with_lease(lease_of(session)));
+    match change {
+        Change::Put(key, value) => TxnOp::put(key, value, None),
+        Change::Hold(key, value, session) => TxnOp::put(key, value, with(session)),
+        Change::Seize(key, session) => TxnOp::put(key, "", with(session)),
+        Change::Delete(key) => TxnOp::delete(key, None),
+    }
+}
+
+pub(super) fn kept(kv: &KeyValue) -> Kept {
+    Kept {
+        version: number(kv.mod_revision()),
+        created: number(kv.create_revision()),
+        value: kv.value().to_vec(),
+        owner: format!("{:016x}", kv.lease()).into(),
+    }
+}
+
+/// The revision of the store as of an answer; for a change, the one that it made.
+pub(super) fn revision_in(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, ResponseHeader::revision)
+}
+
+/// What the `nth` read of a transaction found.
+pub(super) fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
+    let mut reads = answer.op_responses().into_iter().filter_map(|response| match response {
+        TxnOpResponse::Get(mut found) => Some(found.take_kvs()),
+        _ => None,
+    });
+    reads.nth(nth).unwrap_or_default()
+}
+
+/// Reads the name of a key only.
+pub(super) fn keys_only(key: &str) -> TxnOp {
+    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
+}

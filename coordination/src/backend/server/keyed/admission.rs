@@ -1,0 +1,123 @@
+//! Which calls of a session still count.
+//!
+//! A call that was given up may reach the servers much later: one that stands still for seconds passes on what it had
+//! when it goes on. So an entry is put, and a value created, on condition of the version in which its member's key was
+//! last put, the session's *admission*. Where an entry is removed that such a call may still put, or a value was
+//! written that one may still create, the member's key is put anew: from then on nothing that was sent before has an
+//! effect.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{Change, Condition, Kept, Keyed, Outcome, Transact, Txn};
+use crate::backend::SessionId;
+use crate::error::{Error, ErrorKind, LossReason, Result};
+
+/// How often a call is made anew while calls of others are in doubt.
+const TRIES: usize = 2;
+
+/// Those of the sessions that are open.
+#[derive(Default)]
+pub(crate) struct Admissions(Mutex<HashMap<SessionId, Admission>>);
+
+/// Holds as long as the member's key has this version.
+#[derive(Clone)]
+pub(crate) struct Admission {
+    pub(crate) session: SessionId,
+    pub(crate) key: Arc<str>,
+    pub(crate) version: u64,
+}
+
+impl Admissions {
+    /// The member's key was put in this version.
+    pub(crate) fn note(&self, session: SessionId, key: &str, version: u64) {
+        let mut all = self.all();
+        let admission =
+            all.entry(session).or_insert_with(|| Admission { session, key: key.into(), version });
+        // Answers may overtake each other.
+        admission.version = admission.version.max(version);
+    }
+
+    /// The session's, as far as is known.
+    pub(crate) fn of(&self, session: SessionId) -> Result<Admission> {
+        self.all().get(&session).cloned().ok_or_else(over)
+    }
+
+    /// That of a session that is open, for what belongs to none.
+    pub(crate) fn any(&self) -> Result<Admission> {
+        // Of several the last one: that before may be over.
+        let newest = self.all().values().max_by_key(|admission| admission.version).cloned();
+        newest.ok_or_else(no_session)
+    }
+
+    /// The session is over: what belongs to none goes by another one from now on.
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.all().remove(&session);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Admission>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Admission {
+    pub(crate) fn holds(&self) -> Condition {
+        Condition::Version(self.key.to_string(), self.version)
+    }
+
+    /// Ends it; the next one has the version in which this is done.
+    fn renew(&self) -> Change {
+        Change::Hold(self.key.to_string(), self.session.to_string().into_bytes(), self.session)
+    }
+
+    /// Whether the member's key, as it was read, is the one that was put then.
+    pub(crate) fn is_of(&self, found: Option<&Kept>) -> bool {
+        found.is_some_and(|kept| kept.version == self.version)
+    }
+}
+
+impl<T: Transact> Keyed<T> {
+    /// Does this, and ends the admission of whatever may still be on its way.
+    pub(crate) async fn admit_anew(
+        &self,
+        operation: &'static str,
+        session: SessionId,
+        change: Option<Change>,
+    ) -> Result<()> {
+        for _ in 0..TRIES {
+            let admission = self.admissions.of(session)?;
+            let anew = Txn {
+                conditions: vec![admission.holds()],
+                changes: change.iter().cloned().chain([admission.renew()]).collect(),
+                looks: vec![admission.key.to_string()],
+            };
+            match self.store.commit(operation, anew).await? {
+                Outcome::Done(version) => {
+                    self.admissions.note(session, &admission.key, version);
+                    return Ok(());
+                }
+                Outcome::Refused(found) => {
+                    self.learn(&admission, found.into_iter().next().flatten().as_ref())?;
+                }
+            }
+        }
+        let message = "other calls were in doubt meanwhile";
+        Err(Error::new(ErrorKind::Unavailable, operation, message))
+    }
+
+    /// An admission did not hold, and this was read of its key.
+    pub(crate) fn learn(&self, admission: &Admission, found: Option<&Kept>) -> Result<()> {
+        let own = found.filter(|kept| self.is_of(kept, admission.session)).ok_or_else(over)?;
+        self.admissions.note(admission.session, &admission.key, own.version);
+        Ok(())
+    }
+}
+
+/// What belongs to no session finds none whose admission it could ask for.
+pub(crate) fn no_session() -> Error {
+    Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
+}
+
+fn over() -> Error {
+    Error::lost("enter", LossReason::ExpiredByServer)
+}
