@@ -24,7 +24,7 @@ use std::sync::Arc;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::header::{number, sealed, unseal};
-use super::session::session_of;
+use super::liveness::session_of;
 use crate::backend::{Data, Mode};
 
 /// An entry of the log.

@@ -42,6 +42,8 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod header;
+mod inotify;
+mod liveness;
 mod log;
 mod queue;
 mod session;

@@ -7,10 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::config::Config;
 use super::directory::Directory;
+use super::inotify::{Waiting, Watcher};
+use super::liveness::{OpenSessions, session_of};
 use super::log::{Record, Removed, Written};
 use super::queue::{self, Locked, QueueFile};
-use super::session::{OpenSessions, session_of};
-use super::watch::{Waiting, Watcher};
 use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, SessionId,
     Value, Write,

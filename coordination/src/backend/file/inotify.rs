@@ -1,0 +1,219 @@
+//! Notifications: one inotify descriptor for all waiters of this backend.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+/// After a session's file was closed, its lock goes within this time.
+const UNLOCKING: Duration = Duration::from_millis(50);
+/// After the close of a session's file, until it is looked at again.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    /// Changes to a queue's file, by its watch descriptor.
+    Queue(i32),
+    /// The end of any session. There are few, so nobody is woken often.
+    Sessions,
+}
+
+/// The waiters, and the descriptor that wakes them; made when the first one comes.
+pub(super) struct Watcher(Mutex<Option<Arc<Shared>>>);
+
+struct Shared {
+    inotify: AsyncFd<OwnedFd>,
+    listeners: Mutex<HashMap<Subject, Listeners>>,
+    /// When the newest end of a session was told.
+    ended: Mutex<Option<Instant>>,
+}
+
+struct Listeners {
+    changed: Arc<Notify>,
+    count: usize,
+}
+
+/// Hears of changes to one queue, or of the end of a session, from its making on.
+pub(super) struct Waiting {
+    shared: Arc<Shared>,
+    queue: i32,
+    changed: Arc<Notify>,
+    ended: Arc<Notify>,
+}
+
+impl Watcher {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Starts to listen, on the session's runtime. `None`: the system grants no more watches.
+    pub(super) fn listen(&self, queue: &Path, sessions: &Path) -> Option<Waiting> {
+        let shared = self.shared(sessions).inspect_err(|errno| {
+            tracing::warn!(%errno, "no inotify: waiting by polling (see fs.inotify.max_user_instances)");
+        });
+        shared.ok()?.listen(queue).inspect_err(|errno| {
+            tracing::warn!(%errno, "no inotify watch: waiting by polling (see fs.inotify.max_user_watches)");
+        }).ok()
+    }
+
+    fn shared(&self, sessions: &Path) -> Result<Arc<Shared>, Errno> {
+        let mut slot = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(shared) = &*slot {
+            return Ok(Arc::clone(shared));
+        }
+        let descriptor = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&descriptor, sessions, WatchFlags::CLOSE_WRITE | WatchFlags::DELETE)?;
+        let inotify = register(descriptor)?;
+        let shared =
+            Arc::new(Shared { inotify, listeners: Mutex::default(), ended: Mutex::default() });
+        tokio::spawn(distribute(Arc::downgrade(&shared)));
+        Ok(Arc::clone(slot.insert(shared)))
+    }
+}
+
+/// Hands the descriptor to the runtime.
+#[expect(
+    deprecated,
+    reason = "unsound for types that do not own the descriptor they show; `OwnedFd` does, and the \
+              replacement is unsafe to call, which this crate forbids"
+)]
+fn register(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Errno> {
+    AsyncFd::new(descriptor).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+}
+
+impl Shared {
+    fn listen(self: Arc<Self>, queue: &Path) -> Result<Waiting, Errno> {
+        let events = WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        let mut listeners = self.listeners();
+        // Under the mutex: the same file gives the same descriptor, which the last waiter removes.
+        let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
+        let changed = join(&mut listeners, Subject::Queue(queue));
+        let ended = join(&mut listeners, Subject::Sessions);
+        drop(listeners);
+        Ok(Waiting { shared: self, queue, changed, ended })
+    }
+
+    fn notify(&self, subject: Subject) {
+        if subject == Subject::Sessions {
+            *self.ended() = Some(Instant::now());
+        }
+        if let Some(listeners) = self.listeners().get(&subject) {
+            listeners.changed.notify_waiters();
+        }
+    }
+
+    fn notify_all(&self) {
+        *self.ended() = Some(Instant::now());
+        self.listeners().values().for_each(|listeners| listeners.changed.notify_waiters());
+    }
+
+    fn leave(&self, subject: Subject) {
+        let mut listeners = self.listeners();
+        let Some(entry) = listeners.get_mut(&subject) else { return };
+        entry.count -= 1;
+        if entry.count == 0 {
+            listeners.remove(&subject);
+            if let Subject::Queue(descriptor) = subject {
+                // It is gone already if the file is.
+                let _ = inotify::remove_watch(self.inotify.get_ref(), descriptor);
+            }
+        }
+    }
+
+    /// How long to wait until the next look: after the end of a session as long as has passed since.
+    fn patience(&self, recheck: Duration) -> Duration {
+        let since = self.ended().map(|ended| ended.elapsed());
+        let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
+        pause.map_or(recheck, |pause| pause.min(recheck))
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<Subject, Listeners>> {
+        self.listeners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<Notify> {
+    let entry =
+        listeners.entry(subject).or_insert_with(|| Listeners { changed: Arc::default(), count: 0 });
+    entry.count += 1;
+    Arc::clone(&entry.changed)
+}
+
+impl Waiting {
+    /// Looks with `check`; while it says no, waits for the next change, or until it is time to look again.
+    ///
+    /// A change between the look and the wait is not missed. The kernel tells of the close of a session's
+    /// file a moment before it drops the lock, so one look after that may be too early: it is time again
+    /// soon, and then ever less often. Most sessions that end are none that is waited for, so the queue is
+    /// listened to all the while.
+    pub(super) async fn unless<E>(
+        &self,
+        check: impl Future<Output = Result<bool, E>>,
+        recheck: Duration,
+    ) -> Result<bool, E> {
+        let (changed, ended) = (self.changed.notified(), self.ended.notified());
+        tokio::pin!(changed, ended);
+        changed.as_mut().enable();
+        ended.as_mut().enable();
+        let patience = self.shared.patience(recheck);
+        let look = async {
+            if check.await? {
+                return Ok(true);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = ended => {}
+            }
+            Ok(false)
+        };
+        tokio::time::timeout(patience, look).await.unwrap_or(Ok(false))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.leave(Subject::Queue(self.queue));
+        self.shared.leave(Subject::Sessions);
+    }
+}
+
+/// Reads events and wakes whom they concern, until the backend is gone.
+async fn distribute(shared: Weak<Shared>) {
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        // Not for ever: the backend may be gone by then.
+        let readable =
+            tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
+        let Ok(readable) = readable else { continue };
+        let Ok(mut ready) = readable else { return };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(shared.inotify.get_ref(), &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
+                    shared.notify_all()
+                }
+                Ok(event) if event.file_name().is_some() => shared.notify(Subject::Sessions),
+                Ok(event) => shared.notify(Subject::Queue(event.wd())),
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        ready.clear_ready();
+    }
+}
