@@ -41,7 +41,7 @@ pub use redis::Redis;
 pub use scratch::Scratch;
 pub use server::{Server, Setup};
 pub(crate) use verdict::note;
-pub use verdict::{Outcome, judged};
+pub use verdict::{Outcome, judged, judged_on_threads};
 pub use wait::{eventually, eventually_async, wait_until};
 pub use worker::Worker;
 pub use zookeeper::{Zookeeper, ZookeeperOptions};

@@ -63,6 +63,15 @@ pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
     machine.judge(&name(), &check)
 }
 
+/// The same of a check that needs a runtime.
+///
+/// # Panics
+///
+/// Likewise.
+pub fn judged_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
+    judged(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(check()))
+}
+
 /// Which test this is, of which program.
 fn name() -> String {
     let program = std::env::current_exe().unwrap_or_default();

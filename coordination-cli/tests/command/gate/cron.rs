@@ -7,7 +7,7 @@ use std::time::Duration;
 use coordination_tests::harness::{judged, wait_until};
 use rustix::process::Signal;
 
-use crate::{LONG, Store, Wrapper, written};
+use crate::{LONG, Store, written};
 
 /// The bound of L1 on one host is 50 ms; the rest is for processes to start on a busy machine.
 const TAKEOVER: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Etcd, eventually_async};
+use coordination_tests::harness::{Etcd, eventually_async, judged_on_threads};
 use tokio::task::block_in_place;
 
 const NAME: &str = "vol-7";
@@ -56,98 +56,116 @@ async fn members(client: &Coordinator) -> Vec<String> {
     holders.into_iter().map(|one| one.member).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn etcdctl_excludes_us() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let lock = client.lock(NAME).expect("a good name");
-    let other = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == [""]).await;
-    assert!(lock.try_acquire().await.expect("the store answers").is_none());
-    let waiting = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire(Some(SOON)).await }
+#[test]
+fn etcdctl_excludes_us() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let lock = client.lock(NAME).expect("a good name");
+        let other = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == [""]).await;
+        assert!(lock.try_acquire().await.expect("the store answers").is_none());
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire(Some(SOON)).await }
+        });
+        eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!waiting.is_finished(), "granted to two");
+        let held = lock.holders().await.expect("the store answers");
+        other.interrupt();
+        let guard = waiting.await.expect("no panic").expect("it was released");
+        assert!(guard.token() > held[0].token);
+        assert_eq!(members(&client).await, ["ours"]);
     });
-    eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(!waiting.is_finished(), "granted to two");
-    let held = lock.holders().await.expect("the store answers");
-    other.interrupt();
-    let guard = waiting.await.expect("no panic").expect("it was released");
-    assert!(guard.token() > held[0].token);
-    assert_eq!(members(&client).await, ["ours"]);
 }
 
 /// Its lease ends with it, two seconds after its death.
-#[tokio::test(flavor = "multi_thread")]
-async fn etcdctl_dies() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let other = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == [""]).await;
-    drop(other);
-    let lock = client.lock(NAME).expect("a good name");
-    lock.acquire(Some(SOON)).await.expect("free after its lease").release().await.expect("ours");
+#[test]
+fn etcdctl_dies() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let other = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == [""]).await;
+        drop(other);
+        let lock = client.lock(NAME).expect("a good name");
+        lock.acquire(Some(SOON))
+            .await
+            .expect("free after its lease")
+            .release()
+            .await
+            .expect("ours");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn we_exclude_etcdctl() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let guard = client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
-    let _other = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(members(&client).await, ["ours", ""]);
-    guard.release().await.expect("the store confirms");
-    eventually_async(SOON, async || members(&client).await == [""]).await;
+#[test]
+fn we_exclude_etcdctl() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let guard =
+            client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
+        let _other = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(members(&client).await, ["ours", ""]);
+        guard.release().await.expect("the store confirms");
+        eventually_async(SOON, async || members(&client).await == [""]).await;
+    });
 }
 
 /// In turns, in the order of asking.
-#[tokio::test(flavor = "multi_thread")]
-async fn both_stand_in_one_queue() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let lock = client.lock(NAME).expect("a good name");
-    let first = lock.acquire(Some(SOON)).await.expect("free");
-    let second = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
-    let third = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire(Some(2 * SOON)).await }
+#[test]
+fn both_stand_in_one_queue() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let lock = client.lock(NAME).expect("a good name");
+        let first = lock.acquire(Some(SOON)).await.expect("free");
+        let second = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+        let third = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire(Some(2 * SOON)).await }
+        });
+        eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
+        first.release().await.expect("the store confirms");
+        eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!third.is_finished(), "granted to two");
+        second.interrupt();
+        third.await.expect("no panic").expect("its turn").release().await.expect("confirmed");
     });
-    eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
-    first.release().await.expect("the store confirms");
-    eventually_async(SOON, async || members(&client).await == ["", "ours"]).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!third.is_finished(), "granted to two");
-    second.interrupt();
-    third.await.expect("no panic").expect("its turn").release().await.expect("confirmed");
 }
 
 /// An operator breaks a lock of another library.
-#[tokio::test(flavor = "multi_thread")]
-async fn we_break_etcdctls_lock() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let _other = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == [""]).await;
-    let lock = client.lock(NAME).expect("a good name");
-    let broken = lock.break_lock().await.expect("the store answers").expect("it was held");
-    assert_eq!(broken.member, "");
-    assert!(lock.acquire(Some(SOON)).await.is_ok());
+#[test]
+fn we_break_etcdctls_lock() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let _other = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == [""]).await;
+        let lock = client.lock(NAME).expect("a good name");
+        let broken = lock.break_lock().await.expect("the store answers").expect("it was held");
+        assert_eq!(broken.member, "");
+        assert!(lock.acquire(Some(SOON)).await.is_ok());
+    });
 }
 
 /// Names of which one begins with the other.
-#[tokio::test(flavor = "multi_thread")]
-async fn other_names_do_not_matter() {
-    let etcd = block_in_place(Etcd::one);
-    let client = client(&etcd).await;
-    let _other = Etcdctl::lock(&etcd, PREFIX);
-    eventually_async(SOON, async || members(&client).await == [""]).await;
-    for name in ["vol", "vol-", "vol-77", "vol-7/x"] {
-        let lock = client.lock(name).expect("a good name");
-        let free = lock.try_acquire().await.expect("the store answers");
-        assert!(free.is_some(), "{name} is not {NAME}");
-    }
+#[test]
+fn other_names_do_not_matter() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(Etcd::one);
+        let client = client(&etcd).await;
+        let _other = Etcdctl::lock(&etcd, PREFIX);
+        eventually_async(SOON, async || members(&client).await == [""]).await;
+        for name in ["vol", "vol-", "vol-77", "vol-7/x"] {
+            let lock = client.lock(name).expect("a good name");
+            let free = lock.try_acquire().await.expect("the store answers");
+            assert!(free.is_some(), "{name} is not {NAME}");
+        }
+    });
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Server, Zookeeper, eventually_async};
+use coordination_tests::harness::{Server, Zookeeper, eventually_async, judged_on_threads};
 use tokio::task::block_in_place;
 
 const NAME: &str = "vol-7";
@@ -118,70 +118,81 @@ async fn members(client: &Coordinator) -> Vec<String> {
     holders.into_iter().map(|one| one.member).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn locks_take_turns() {
-    let zookeeper = block_in_place(Zookeeper::one);
-    let client = client(&zookeeper).await;
-    let lock = client.lock(NAME).expect("a good name");
-    for kind in ["Lock", "WriteLock"] {
-        let first = lock.acquire(Some(SOON)).await.expect("free");
-        let mut second = Kazoo::start(&zookeeper, kind);
-        eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
-        let third = tokio::spawn({
-            let lock = lock.clone();
-            async move { lock.acquire(Some(3 * SOON)).await }
-        });
-        eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
-        assert!(second.is_silent(), "{kind}: granted to two");
-        let token = first.token();
-        first.release().await.expect("the store confirms");
-        second.says("held");
-        assert!(!third.is_finished(), "{kind}: granted to two");
-        assert!(lock.try_acquire().await.expect("the store answers").is_none());
-        second.release();
-        let third = third.await.expect("no panic").expect("it was released");
-        assert!(third.token() > token);
-        third.release().await.expect("the store confirms");
-    }
+#[test]
+fn locks_take_turns() {
+    judged_on_threads(async || {
+        let zookeeper = block_in_place(Zookeeper::one);
+        let client = client(&zookeeper).await;
+        let lock = client.lock(NAME).expect("a good name");
+        for kind in ["Lock", "WriteLock"] {
+            let first = lock.acquire(Some(SOON)).await.expect("free");
+            let mut second = Kazoo::start(&zookeeper, kind);
+            eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+            let third = tokio::spawn({
+                let lock = lock.clone();
+                async move { lock.acquire(Some(3 * SOON)).await }
+            });
+            eventually_async(SOON, async || members(&client).await == ["ours", "", "ours"]).await;
+            assert!(second.is_silent(), "{kind}: granted to two");
+            let token = first.token();
+            first.release().await.expect("the store confirms");
+            second.says("held");
+            assert!(!third.is_finished(), "{kind}: granted to two");
+            assert!(lock.try_acquire().await.expect("the store answers").is_none());
+            second.release();
+            let third = third.await.expect("no panic").expect("it was released");
+            assert!(third.token() > token);
+            third.release().await.expect("the store confirms");
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn shares_take_turns_with_writers() {
-    let zookeeper = block_in_place(Zookeeper::one);
-    let client = client(&zookeeper).await;
-    let lock = client.lock(NAME).expect("a good name");
-    // Its readers and ours share, and keep writers of both kinds waiting.
-    let share = lock.acquire_shared(Some(SOON)).await.expect("free");
-    let mut reader = Kazoo::start(&zookeeper, "ReadLock");
-    reader.says("held");
-    assert!(lock.try_acquire().await.expect("the store answers").is_none());
-    let mut writer = Kazoo::start(&zookeeper, "WriteLock");
-    eventually_async(SOON, async || members(&client).await == ["ours", "", ""]).await;
-    share.release().await.expect("the store confirms");
-    assert!(writer.is_silent(), "granted beside a reader");
-    // A writer that waits goes first.
-    let waiting = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire_shared(Some(3 * SOON)).await }
+#[test]
+fn shares_take_turns_with_writers() {
+    judged_on_threads(async || {
+        let zookeeper = block_in_place(Zookeeper::one);
+        let client = client(&zookeeper).await;
+        let lock = client.lock(NAME).expect("a good name");
+        // Its readers and ours share, and keep writers of both kinds waiting.
+        let share = lock.acquire_shared(Some(SOON)).await.expect("free");
+        let mut reader = Kazoo::start(&zookeeper, "ReadLock");
+        reader.says("held");
+        assert!(lock.try_acquire().await.expect("the store answers").is_none());
+        let mut writer = Kazoo::start(&zookeeper, "WriteLock");
+        eventually_async(SOON, async || members(&client).await == ["ours", "", ""]).await;
+        share.release().await.expect("the store confirms");
+        assert!(writer.is_silent(), "granted beside a reader");
+        // A writer that waits goes first.
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire_shared(Some(3 * SOON)).await }
+        });
+        eventually_async(SOON, async || members(&client).await == ["", "", "ours"]).await;
+        reader.release();
+        writer.says("held");
+        assert!(!waiting.is_finished(), "granted beside a writer");
+        writer.release();
+        let share = waiting.await.expect("no panic").expect("the writer has gone");
+        // One that we have downgraded keeps its name, so a reader of kazoo's goes on waiting: safe, and documented.
+        share.release().await.expect("the store confirms");
     });
-    eventually_async(SOON, async || members(&client).await == ["", "", "ours"]).await;
-    reader.release();
-    writer.says("held");
-    assert!(!waiting.is_finished(), "granted beside a writer");
-    writer.release();
-    let share = waiting.await.expect("no panic").expect("the writer has gone");
-    // One that we have downgraded keeps its name, so a reader of kazoo's goes on waiting: safe, and documented.
-    share.release().await.expect("the store confirms");
 }
 
 /// Its session ends with it, some time after its death.
-#[tokio::test(flavor = "multi_thread")]
-async fn kazoo_dies() {
-    let zookeeper = block_in_place(Zookeeper::one);
-    let client = client(&zookeeper).await;
-    let other = Kazoo::start(&zookeeper, "Lock");
-    other.says("held");
-    drop(other);
-    let lock = client.lock(NAME).expect("a good name");
-    lock.acquire(Some(SOON)).await.expect("free after its lease").release().await.expect("ours");
+#[test]
+fn kazoo_dies() {
+    judged_on_threads(async || {
+        let zookeeper = block_in_place(Zookeeper::one);
+        let client = client(&zookeeper).await;
+        let other = Kazoo::start(&zookeeper, "Lock");
+        other.says("held");
+        drop(other);
+        let lock = client.lock(NAME).expect("a good name");
+        lock.acquire(Some(SOON))
+            .await
+            .expect("free after its lease")
+            .release()
+            .await
+            .expect("ours");
+    });
 }

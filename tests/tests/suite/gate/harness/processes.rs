@@ -83,7 +83,7 @@ fn a_child_dies_with_its_parent() {
     let scratch = Scratch::new("child");
     let file = scratch.join("id");
     let parent = Launch::new(std::env::current_exe().expect("known"), scratch.join("log"))
-        .args(["--exact", "processes::parent_of_an_orphan"])
+        .args(["--exact", "gate::harness::processes::parent_of_an_orphan"])
         .env("HARNESS_ORPHAN", &file)
         .start();
     let read_id = || std::fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::Consul;
+use coordination_tests::harness::{Consul, judged_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
 
@@ -24,49 +24,58 @@ async fn after_a_heartbeat(server: &Counted) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    let server = counted().await;
-    let lock = server.lock("uncontended");
-    let rounds = 10;
-    after_a_heartbeat(&server).await;
-    let cost = server.uncontended(&lock, rounds).await;
-    assert_eq!(cost.requests, 2 * rounds);
+#[test]
+fn an_uncontended_lock_is_one_request_and_its_release_another() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("uncontended");
+        let rounds = 10;
+        after_a_heartbeat(&server).await;
+        let cost = server.uncontended(&lock, rounds).await;
+        assert_eq!(cost.requests, 2 * rounds);
+    });
 }
 
 /// Held for a while it is watched, by one query.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_held_for_a_while_is_watched() {
-    let server = counted().await;
-    let lock = server.lock("held");
-    after_a_heartbeat(&server).await;
-    let cost = server.cost(server.hold(&lock, Duration::from_millis(200))).await;
-    println!("a lock held for 200 ms: {cost}");
-    assert_eq!(cost.requests, 3);
+#[test]
+fn a_lock_that_is_held_for_a_while_is_watched() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("held");
+        after_a_heartbeat(&server).await;
+        let cost = server.cost(server.hold(&lock, Duration::from_millis(200))).await;
+        println!("a lock held for 200 ms: {cost}");
+        assert_eq!(cost.requests, 3);
+    });
 }
 
 /// A try that fails is a request, and another to leave.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_try_in_vain_is_two_requests() {
-    let server = counted().await;
-    let url = server.server.url(&server.server.authority(), "");
-    let other = Coordinator::connect(&url).await.expect("the server is there");
-    let held = other.lock("taken").expect("a good name").acquire(Some(SOON)).await.expect("free");
-    let lock = server.lock("taken");
-    after_a_heartbeat(&server).await;
-    let cost = server.cost(server.try_in_vain(&lock)).await;
-    println!("a try in vain: {cost}");
-    assert_eq!(cost.requests, 2);
-    held.release().await.expect("the store confirms");
+#[test]
+fn a_try_in_vain_is_two_requests() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let url = server.server.url(&server.server.authority(), "");
+        let other = Coordinator::connect(&url).await.expect("the server is there");
+        let held =
+            other.lock("taken").expect("a good name").acquire(Some(SOON)).await.expect("free");
+        let lock = server.lock("taken");
+        after_a_heartbeat(&server).await;
+        let cost = server.cost(server.try_in_vain(&lock)).await;
+        println!("a try in vain: {cost}");
+        assert_eq!(cost.requests, 2);
+        held.release().await.expect("the store confirms");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_waiters_cost_a_few_queries() {
-    let server = counted().await;
-    let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
-    // Three queries, each of which is asked again each second, a look each five seconds whether those who share one
-    // still wait for the same entries, and heartbeats.
-    assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
-    // Leave, and look where one stands; and what the queries are told.
-    assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
+#[test]
+fn idle_waiters_cost_a_few_queries() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
+        // Three queries, each of which is asked again each second, a look each five seconds whether those who share one
+        // still wait for the same entries, and heartbeats.
+        assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
+        // Leave, and look where one stands; and what the queries are told.
+        assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
+    });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::Admission;
-use coordination_tests::harness::Etcd;
+use coordination_tests::harness::{Etcd, judged_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
 
@@ -18,152 +18,164 @@ async fn counted() -> Counted {
     counted
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    let server = counted().await;
-    let lock = server.lock("uncontended");
-    let rounds = 10;
-    let cost = server.uncontended(&lock, rounds).await;
-    assert_eq!(cost.requests, 2 * rounds);
-    assert_eq!(cost.served(), 2 * rounds as i64);
-    // Heartbeats may be among the messages, and nothing else.
-    assert!((2 * rounds..=2 * rounds + 2).contains(&cost.sent), "{cost}");
+#[test]
+fn an_uncontended_lock_is_one_request_and_its_release_another() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("uncontended");
+        let rounds = 10;
+        let cost = server.uncontended(&lock, rounds).await;
+        assert_eq!(cost.requests, 2 * rounds);
+        assert_eq!(cost.served(), 2 * rounds as i64);
+        // Heartbeats may be among the messages, and nothing else.
+        assert!((2 * rounds..=2 * rounds + 2).contains(&cost.sent), "{cost}");
+    });
 }
 
 /// Held for a while it is watched: one stream for all that is watched, and a read for a key that is
 /// new to it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_held_for_a_while_is_watched() {
-    let server = counted().await;
-    let lock = server.lock("held");
-    let hold = || server.hold(&lock, Duration::from_millis(200));
-    let first = server.cost(hold()).await;
-    println!("the first lock held for 200 ms: {first}");
-    assert_eq!((first.requests, first.served()), (4, 4));
-    assert_eq!((first.of("Watch"), first.of("Range")), (1, 1));
-    let second = server.cost(hold()).await;
-    println!("the second lock held for 200 ms: {second}");
-    // The key is watched still, from before this entry was put: nothing can have been missed.
-    assert_eq!((second.requests, second.served()), (2, 2));
-    assert_eq!((second.of("Watch"), second.of("Range")), (0, 0));
+#[test]
+fn a_lock_that_is_held_for_a_while_is_watched() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("held");
+        let hold = || server.hold(&lock, Duration::from_millis(200));
+        let first = server.cost(hold()).await;
+        println!("the first lock held for 200 ms: {first}");
+        assert_eq!((first.requests, first.served()), (4, 4));
+        assert_eq!((first.of("Watch"), first.of("Range")), (1, 1));
+        let second = server.cost(hold()).await;
+        println!("the second lock held for 200 ms: {second}");
+        // The key is watched still, from before this entry was put: nothing can have been missed.
+        assert_eq!((second.requests, second.served()), (2, 2));
+        assert_eq!((second.of("Watch"), second.of("Range")), (0, 0));
+    });
 }
 
 /// A try that fails is a request, and another to leave.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_try_in_vain_is_two_requests() {
-    let server = counted().await;
-    let lock = server.lock("taken");
-    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-    // The watch on its own entry is there.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let cost = server.cost(server.try_in_vain(&lock)).await;
-    println!("a try in vain: {cost}");
-    assert_eq!((cost.requests, cost.served()), (2, 2));
-    guard.release().await.expect("the store confirms");
+#[test]
+fn a_try_in_vain_is_two_requests() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("taken");
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        // The watch on its own entry is there.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let cost = server.cost(server.try_in_vain(&lock)).await;
+        println!("a try in vain: {cost}");
+        assert_eq!((cost.requests, cost.served()), (2, 2));
+        guard.release().await.expect("the store confirms");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_waiters_cost_nothing_but_heartbeats() {
-    let server = counted().await;
-    // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
-    assert_eq!(idle.requests, 0);
-    assert_eq!(idle.served(), 0);
-    assert!((2..=4).contains(&idle.sent), "a heartbeat each second: {idle}");
-    // Leave, and look where one stands; a read more where the watch came late.
-    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
-    assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
+#[test]
+fn idle_waiters_cost_nothing_but_heartbeats() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        // Shorter than the re-check of each waiter, which comes once in five seconds.
+        let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
+        assert_eq!(idle.requests, 0);
+        assert_eq!(idle.served(), 0);
+        assert!((2..=4).contains(&idle.sent), "a heartbeat each second: {idle}");
+        // Leave, and look where one stands; a read more where the watch came late.
+        assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
+        assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
+    });
 }
 
 /// What `docs/recipes/groups.md` says of a group.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_group_is_a_few_requests() {
-    let server = counted().await;
-    let group = server.client.group("counted").expect("a good name");
-    let cost = server.cost(async { group.create().await.expect("there is none") }).await;
-    assert_eq!(cost.requests, 1, "create: {cost}");
-    let mut membership = None;
-    let joining = async { membership = Some(group.join(&1).await.expect("it is let in")) };
-    let cost = server.cost(joining).await;
-    println!("joining a group: {cost}");
-    assert_eq!(cost.requests, 2, "join: {cost}");
-    // Then its own entry is watched.
-    let cost = server.cost(tokio::time::sleep(Duration::from_millis(200))).await;
-    println!("staying in a group: {cost}");
-    assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost}");
-    let membership = membership.expect("it has joined");
-    let cost = server.cost(async { membership.update(&2).await.expect("it is in") }).await;
-    assert_eq!(cost.requests, 1, "update: {cost}");
-    let cost = server.cost(async { drop(group.members().await.expect("it is there")) }).await;
-    assert_eq!(cost.requests, 1, "members: {cost}");
+#[test]
+fn a_group_is_a_few_requests() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let group = server.client.group("counted").expect("a good name");
+        let cost = server.cost(async { group.create().await.expect("there is none") }).await;
+        assert_eq!(cost.requests, 1, "create: {cost}");
+        let mut membership = None;
+        let joining = async { membership = Some(group.join(&1).await.expect("it is let in")) };
+        let cost = server.cost(joining).await;
+        println!("joining a group: {cost}");
+        assert_eq!(cost.requests, 2, "join: {cost}");
+        // Then its own entry is watched.
+        let cost = server.cost(tokio::time::sleep(Duration::from_millis(200))).await;
+        println!("staying in a group: {cost}");
+        assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost}");
+        let membership = membership.expect("it has joined");
+        let cost = server.cost(async { membership.update(&2).await.expect("it is in") }).await;
+        assert_eq!(cost.requests, 1, "update: {cost}");
+        let cost = server.cost(async { drop(group.members().await.expect("it is there")) }).await;
+        assert_eq!(cost.requests, 1, "members: {cost}");
 
-    let mut watches = Vec::new();
-    let watching = async {
-        for _ in 0..10 {
-            watches.push(group.watch().await.expect("it is there"));
-        }
-    };
-    let cost = server.cost(watching).await;
-    println!("ten watches: {cost}");
-    assert_eq!(cost.requests, 1, "watch: {cost}");
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let changing = async {
-        membership.update(&3).await.expect("it is in");
-        for watch in &mut watches {
-            watch.next().await.expect("it is told");
-        }
-    };
-    let cost = server.cost(changing).await;
-    println!("an update, told to ten watches: {cost}");
-    assert_eq!(cost.requests, 2, "{cost}");
-    drop(watches);
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let cost = server.cost(async { membership.leave().await.expect("it is in") }).await;
-    assert_eq!(cost.requests, 1, "leave: {cost}");
-    let cost = server.cost(async { group.delete().await.expect("it is empty") }).await;
-    assert_eq!(cost.requests, 2, "delete: {cost}");
+        let mut watches = Vec::new();
+        let watching = async {
+            for _ in 0..10 {
+                watches.push(group.watch().await.expect("it is there"));
+            }
+        };
+        let cost = server.cost(watching).await;
+        println!("ten watches: {cost}");
+        assert_eq!(cost.requests, 1, "watch: {cost}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let changing = async {
+            membership.update(&3).await.expect("it is in");
+            for watch in &mut watches {
+                watch.next().await.expect("it is told");
+            }
+        };
+        let cost = server.cost(changing).await;
+        println!("an update, told to ten watches: {cost}");
+        assert_eq!(cost.requests, 2, "{cost}");
+        drop(watches);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let cost = server.cost(async { membership.leave().await.expect("it is in") }).await;
+        assert_eq!(cost.requests, 1, "leave: {cost}");
+        let cost = server.cost(async { group.delete().await.expect("it is empty") }).await;
+        assert_eq!(cost.requests, 2, "delete: {cost}");
+    });
 }
 
 /// The numbers on the recipes' pages. Each is counted from its second use on: the first one stores the limits.
-#[tokio::test(flavor = "multi_thread")]
-async fn permits_slots_and_terms_are_a_few_requests() {
-    let server = counted().await;
-    let client = &server.client;
-    let shared = async || {
-        let share = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("shared");
-        share.release().await.expect("the store confirms");
-    };
-    let semaphore = client.semaphore("uploads", 3).expect("a good name");
-    let permit = async || {
-        let permit = semaphore.acquire(Some(SOON)).await.expect("one is free");
-        permit.release().await.expect("the store confirms");
-    };
-    let limiter = client.singleton("nightly").expect("a good name");
-    let slot = async || match limiter.enter().await.expect("in reach") {
-        Admission::Working(slot) => slot.release().await.expect("the store confirms"),
-        Admission::Refused(refusal) => panic!("{refusal:?}"),
-    };
-    let election = client.election("scheduler").expect("a good name");
-    let term = async || {
-        let leadership = election.campaign("here", Some(SOON)).await.expect("nobody stands");
-        leadership.resign().await.expect("the store confirms");
-    };
-    let counter = client.counter("jobs").expect("a good name");
-    let count = async || {
-        counter.add(1).await.expect("in reach");
-    };
+#[test]
+fn permits_slots_and_terms_are_a_few_requests() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let client = &server.client;
+        let shared = async || {
+            let share = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("shared");
+            share.release().await.expect("the store confirms");
+        };
+        let semaphore = client.semaphore("uploads", 3).expect("a good name");
+        let permit = async || {
+            let permit = semaphore.acquire(Some(SOON)).await.expect("one is free");
+            permit.release().await.expect("the store confirms");
+        };
+        let limiter = client.singleton("nightly").expect("a good name");
+        let slot = async || match limiter.enter().await.expect("in reach") {
+            Admission::Working(slot) => slot.release().await.expect("the store confirms"),
+            Admission::Refused(refusal) => panic!("{refusal:?}"),
+        };
+        let election = client.election("scheduler").expect("a good name");
+        let term = async || {
+            let leadership = election.campaign("here", Some(SOON)).await.expect("nobody stands");
+            leadership.resign().await.expect("the store confirms");
+        };
+        let counter = client.counter("jobs").expect("a good name");
+        let count = async || {
+            counter.add(1).await.expect("in reach");
+        };
 
-    let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
-    // Its holder watches it from 20 ms after the grant.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    shared().await;
-    assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");
-    held.release().await.expect("the store confirms");
-    permit().await;
-    assert_eq!(server.cost(permit()).await.requests, 4, "a permit");
-    slot().await;
-    assert_eq!(server.cost(slot()).await.requests, 4, "a slot");
-    assert_eq!(server.cost(term()).await.requests, 2, "a term");
-    count().await;
-    assert_eq!(server.cost(count()).await.requests, 2, "a count");
+        let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
+        // Its holder watches it from 20 ms after the grant.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        shared().await;
+        assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");
+        held.release().await.expect("the store confirms");
+        permit().await;
+        assert_eq!(server.cost(permit()).await.requests, 4, "a permit");
+        slot().await;
+        assert_eq!(server.cost(slot()).await.requests, 4, "a slot");
+        assert_eq!(server.cost(term()).await.requests, 2, "a term");
+        count().await;
+        assert_eq!(server.cost(count()).await.requests, 2, "a count");
+    });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Redis, Server};
+use coordination_tests::harness::{Redis, Server, judged_on_threads};
 use tokio::task::block_in_place;
 
 use super::{Cost, Counted, SOON, WAITERS, every};
@@ -29,45 +29,49 @@ fn is_known(cost: &Cost) -> bool {
     i64::try_from(cost.sent) == Ok(cost.of("evalsha"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    let server = counted().await;
-    let lock = server.lock("uncontended");
-    let rounds = 10;
-    let cost = server.uncontended(&lock, rounds).await;
-    // A heartbeat may be among them, and nothing else.
-    assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost}");
+#[test]
+fn an_uncontended_lock_is_one_request_and_its_release_another() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("uncontended");
+        let rounds = 10;
+        let cost = server.uncontended(&lock, rounds).await;
+        // A heartbeat may be among them, and nothing else.
+        assert!((2 * rounds..=2 * rounds + 1).contains(&cost.sent) && is_known(&cost), "{cost}");
+    });
 }
 
 /// Where nobody observes a queue, scripts tell nobody, and a lock that is free stands in no sorted set.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_uncontended_lock_is_few_commands() {
-    let redis = block_in_place(Redis::one);
-    let url = redis.url(&redis.authority(), "");
-    let client = Coordinator::builder().connect(&url).await.expect("the server is there");
-    let lock = client.lock("uncontended").expect("a good name");
-    let cycle = async || {
-        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        guard.release().await.expect("the server confirms");
-    };
-    cycle().await;
-    let rounds = 20;
-    let before = block_in_place(|| commands(&redis));
-    for _ in 0..rounds {
+#[test]
+fn an_uncontended_lock_is_few_commands() {
+    judged_on_threads(async || {
+        let redis = block_in_place(Redis::one);
+        let url = redis.url(&redis.authority(), "");
+        let client = Coordinator::builder().connect(&url).await.expect("the server is there");
+        let lock = client.lock("uncontended").expect("a good name");
+        let cycle = async || {
+            let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+            guard.release().await.expect("the server confirms");
+        };
         cycle().await;
-    }
-    let run = block_in_place(|| commands(&redis)) - before;
-    println!("{rounds} uncontended acquires and releases: {run} commands within scripts");
-    // Six to enter and four to leave; a heartbeat may be among them.
-    assert!((10 * rounds..=10 * rounds + 20).contains(&run), "{run}");
-    // A second one, and all stand in line.
-    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-    let keys = || block_in_place(|| redis.ask(&["KEYS", "*lock/uncontended"]).texts());
-    assert_eq!(keys(), ["{coordination}:alone:lock/uncontended"]);
-    assert!(lock.try_acquire().await.expect("the server answers").is_none());
-    assert_eq!(keys(), ["{coordination}:exclusive:lock/uncontended"]);
-    guard.release().await.expect("the server confirms");
-    assert!(keys().is_empty());
+        let rounds = 20;
+        let before = block_in_place(|| commands(&redis));
+        for _ in 0..rounds {
+            cycle().await;
+        }
+        let run = block_in_place(|| commands(&redis)) - before;
+        println!("{rounds} uncontended acquires and releases: {run} commands within scripts");
+        // Six to enter and four to leave; a heartbeat may be among them.
+        assert!((10 * rounds..=10 * rounds + 20).contains(&run), "{run}");
+        // A second one, and all stand in line.
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        let keys = || block_in_place(|| redis.ask(&["KEYS", "*lock/uncontended"]).texts());
+        assert_eq!(keys(), ["{coordination}:alone:lock/uncontended"]);
+        assert!(lock.try_acquire().await.expect("the server answers").is_none());
+        assert_eq!(keys(), ["{coordination}:exclusive:lock/uncontended"]);
+        guard.release().await.expect("the server confirms");
+        assert!(keys().is_empty());
+    });
 }
 
 /// The commands that the server ran within scripts, of those that ours have.
@@ -86,12 +90,14 @@ fn commands(redis: &Redis) -> u64 {
         .sum()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_waiters_cost_nothing_but_heartbeats() {
-    let server = counted().await;
-    // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
-    assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle}");
-    // Each leaves, and hears that it is its turn.
-    assert!(handing.sent <= WAITERS as u64 + 3, "{handing}");
+#[test]
+fn idle_waiters_cost_nothing_but_heartbeats() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        // Shorter than the re-check of each waiter, which comes once in five seconds.
+        let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
+        assert!((2..=4).contains(&idle.sent) && is_known(&idle), "a heartbeat each second: {idle}");
+        // Each leaves, and hears that it is its turn.
+        assert!(handing.sent <= WAITERS as u64 + 3, "{handing}");
+    });
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::Zookeeper;
+use coordination_tests::harness::{Zookeeper, judged_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
 
@@ -20,52 +20,60 @@ fn is_about(requests: u64, expected: u64, took: Duration) -> bool {
     (expected..=expected + heartbeats).contains(&requests)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_uncontended_lock_is_two_requests_and_its_release_another() {
-    let server = counted().await;
-    let lock = server.lock("uncontended");
-    // The first one makes the queue's node and those above it.
-    server.cycle(&lock, 1).await;
-    let rounds = 100;
-    let began = Instant::now();
-    let cost = server.uncontended(&lock, rounds).await;
-    assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost}");
+#[test]
+fn an_uncontended_lock_is_two_requests_and_its_release_another() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("uncontended");
+        // The first one makes the queue's node and those above it.
+        server.cycle(&lock, 1).await;
+        let rounds = 100;
+        let began = Instant::now();
+        let cost = server.uncontended(&lock, rounds).await;
+        assert!(is_about(cost.requests, 3 * rounds, began.elapsed()), "{cost}");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_held_for_a_while_is_watched() {
-    let server = counted().await;
-    let lock = server.lock("held");
-    let hold = async || {
-        server.hold(&lock, Duration::from_millis(200)).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
-    hold().await;
-    let cost = server.cost(hold()).await;
-    println!("a lock held for 200 ms: {cost}");
-    // The watch, and its end.
-    assert!((4..=6).contains(&cost.requests), "{cost}");
+#[test]
+fn a_lock_that_is_held_for_a_while_is_watched() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("held");
+        let hold = async || {
+            server.hold(&lock, Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        hold().await;
+        let cost = server.cost(hold()).await;
+        println!("a lock held for 200 ms: {cost}");
+        // The watch, and its end.
+        assert!((4..=6).contains(&cost.requests), "{cost}");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_try_in_vain_is_three_requests() {
-    let server = counted().await;
-    let lock = server.lock("taken");
-    let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-    // The watch on its own node is there.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let cost = server.cost(server.try_in_vain(&lock)).await;
-    println!("a try in vain: {cost}");
-    assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost}");
-    guard.release().await.expect("the store confirms");
+#[test]
+fn a_try_in_vain_is_three_requests() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("taken");
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        // The watch on its own node is there.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let cost = server.cost(server.try_in_vain(&lock)).await;
+        println!("a try in vain: {cost}");
+        assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost}");
+        guard.release().await.expect("the store confirms");
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_waiters_cost_nothing_but_heartbeats() {
-    let server = counted().await;
-    // Shorter than the re-check of each waiter, which comes once in five seconds.
-    let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
-    assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle}");
-    // Leave, and look where one stands.
-    assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
+#[test]
+fn idle_waiters_cost_nothing_but_heartbeats() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        // Shorter than the re-check of each waiter, which comes once in five seconds.
+        let [idle, handing] = server.waited_for(Duration::from_secs(3)).await;
+        assert!((2..=4).contains(&idle.requests), "a heartbeat each second: {idle}");
+        // Leave, and look where one stands.
+        assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
+    });
 }
