@@ -85,12 +85,12 @@ pub async fn until_state(
 }
 
 /// Asserts that a call ran out of the time that it was given behind somebody else: `Timeout`. It cannot know that before
-/// the store has answered, so that `Unavailable` is right where the machine withheld more than half of that time.
+/// the store has answered, so that `Unavailable` is right where the machine withheld three quarters of that time.
 #[track_caller]
 pub fn assert_out_of_time(refused: &Error, given: Duration) {
     let is_right = match refused.kind() {
         ErrorKind::Timeout => true,
-        ErrorKind::Unavailable => Pulse::lately(given) > given / 2,
+        ErrorKind::Unavailable => Pulse::lately(given) >= given * 3 / 4,
         _ => false,
     };
     assert!(is_right, "it should run out of time after {given:?}: {refused}");

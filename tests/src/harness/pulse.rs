@@ -22,8 +22,11 @@ const NOTABLE_NS: u64 = 1_000_000;
 const COUNTED: u64 = 10;
 
 /// What was measured in this process.
-static BEATS: Mutex<Beats> =
-    Mutex::new(Beats { late: Vec::new(), due_ns: u64::MAX, counts: Counts { times: 0, found: 0 } });
+static BEATS: Mutex<Beats> = Mutex::new(Beats {
+    late: Vec::new(),
+    due_ns: u64::MAX,
+    counts: Counts { times: 0, found: 0, lately: 0.0 },
+});
 
 #[derive(Debug)]
 struct Beats {
@@ -38,6 +41,8 @@ struct Beats {
 struct Counts {
     times: u64,
     found: u64,
+    /// The mean of the last ones, the newest of which count most.
+    lately: f64,
 }
 
 /// One time that the measuring thread woke too late.
@@ -88,13 +93,15 @@ impl Pulse {
         4 * self.worst_between(from_ns, to_ns)
     }
 
-    /// The allowance for something that has just taken so long.
+    /// How much was withheld of something that has just taken so long: the allowance, or what those are kept waiting who
+    /// compute, if that is more.
     pub fn lately(taken: Duration) -> Duration {
         let now_ns = now_ns();
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
         let pulse = Self::start();
         pulse.from_ns.store(now_ns.saturating_sub(taken_ns), Ordering::Relaxed);
-        pulse.allowance(0, now_ns)
+        let share = 1.0 - processors() / pulse.counts.lately.max(processors());
+        pulse.allowance(0, now_ns).max(taken.mul_f64(share))
     }
 
     /// All that was withheld until now.
@@ -155,11 +162,17 @@ fn beat() {
         if let Some(running) = running {
             beats.counts.times += 1;
             beats.counts.found += running;
+            beats.counts.lately += (running as f64 - beats.counts.lately) / 10.0;
         }
         if to_ns >= due_ns + NOTABLE_NS {
             beats.late.push(Late { due_ns, to_ns });
         }
     }
+}
+
+/// How many threads can run at a time.
+pub(super) fn processors() -> f64 {
+    thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }
 
 /// How many threads run or want to, at this moment: `0.71 0.42 0.20 2/164 31505` says two.

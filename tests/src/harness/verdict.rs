@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::{Pulse, Withheld, netns};
+use super::netns;
+use super::pulse::{Pulse, Withheld, processors};
 
 /// How often a check is tried alone.
 const ALONE: usize = 3;
@@ -136,9 +137,8 @@ fn turn(lock: &Path, is_alone: bool) -> File {
 
 impl Withheld {
     fn is_starvation(&self) -> bool {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
         let is_share = self.total >= ENOUGH && self.total >= self.of / SHARE;
-        is_share || self.worst >= STALL || self.running >= CROWD * processors as f64
+        is_share || self.worst >= STALL || self.running >= CROWD * processors()
     }
 }
 
@@ -153,7 +153,7 @@ impl Starved {
     /// dots.
     fn tell(&self, name: &str) {
         let Self { withheld, fault } = self;
-        let fault = fault.lines().next().unwrap_or_default();
+        let fault = fault.replace('\n', ";");
         let line = format!("\nstarved: {name}: {withheld}; again, alone ({fault:.200})\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
         note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
