@@ -54,7 +54,7 @@ pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
 fn wait_for_queue(gate: &Process, count: usize) {
     // In the rush an answer may take too long.
     let holders = || gate.try_call(json!({ "command": "holders", "lock": LOCK }));
-    let ready = wait_until(Duration::from_secs(60), || {
+    let ready = wait_until(PATIENCE, || {
         holders().is_ok_and(|all| all.as_array().is_some_and(|all| all.len() == count))
     });
     assert!(ready, "not {count} contenders: {:?}", holders());

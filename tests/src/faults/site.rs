@@ -96,9 +96,9 @@ impl Site {
         Self { url: format!("{}{separator}{option}", self.url), ..self.clone() }
     }
 
-    /// The same store, for clients with the library's own heartbeat interval.
-    pub fn with_default_heartbeat(self) -> Self {
-        Self { heartbeat: Duration::from_secs(1), ..self }
+    /// The same store, for clients with another heartbeat interval.
+    pub fn with_heartbeat(self, heartbeat: Duration) -> Self {
+        Self { heartbeat, ..self }
     }
 
     /// The servers.

@@ -16,6 +16,9 @@ fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
+const LEASE: Duration = Duration::from_secs(60);
+
 fn f44_one_process(backend: Backend) {
     crowd(backend, 1, 1_000);
 }
@@ -26,10 +29,9 @@ fn f44_twenty_processes(backend: Backend) {
 
 fn crowd(backend: Backend, processes: usize, tasks: usize) {
     let _alone = alone();
-    // The library's own heartbeats, and a lease that outlives the rush: a crowd on two cores takes its time.
-    let mut site = Site::start(backend, 1, WORKER).with_default_heartbeat();
+    let mut site = Site::start(backend, 1, WORKER).with_heartbeat(LEASE / 6);
     if site.has_server() {
-        site = site.with_ttl(Duration::from_secs(60));
+        site = site.with_ttl(LEASE);
     }
     let served = many::crowd(&site, processes, tasks);
     println!("F-44 {}, {processes} × {tasks}: {served:?}", site.name());
