@@ -12,5 +12,6 @@ mod interop_zookeeper;
 mod macros;
 mod names;
 mod requests;
+mod store_suite;
 
 coordination_tests::conformance!(gate);
