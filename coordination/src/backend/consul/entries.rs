@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
+use super::Consul;
 use super::client::Request;
 use super::entry::{blocker_in, check_pair, counts, entry_of};
 use super::keys::queue_of_entry;
-use super::kv::{Operation, Outcome, Pair, Refusal, names, read_all, read_together};
+use super::kv::{BATCH, Operation, Outcome, Pair, Refusal, names, read_all, read_together};
 use super::txn::{check, kept};
 use super::values::value_of;
-use super::{BATCH, Consul, TRIES};
 use crate::backend::server::keyed::Keyed;
 use crate::backend::server::names::Extent;
 use crate::backend::server::stored::StoredEntry;
@@ -18,6 +18,9 @@ use crate::backend::server::{self, reads};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
+
+/// How often a call is made anew while calls of others are in doubt.
+const TRIES: usize = 3;
 
 #[async_trait]
 impl Entries for Consul {

@@ -13,6 +13,9 @@ use super::client::{Answer, Connections, Request};
 use super::error::{from_status, garbled};
 use crate::error::Result;
 
+/// How many entries are looked for in one transaction: Consul takes 64 operations.
+pub(super) const BATCH: usize = 60;
+
 /// A key and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -56,9 +56,11 @@ mod keys;
 mod kv;
 mod leftover;
 mod session;
+mod sessions;
 mod txn;
 mod values;
 mod watch;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,9 +73,9 @@ use self::config::Config;
 use self::crowd::Crowds;
 use self::keys::Keys;
 use self::leftover::Leftovers;
-use self::session::OpenSessions;
+use self::sessions::OpenSessions;
 use self::txn::Transactions;
-use self::watch::Watches;
+use self::watches::Watches;
 use super::descriptor::{Connect, Descriptor};
 use super::server::keyed::Keyed;
 use super::server::patience;
@@ -87,13 +89,9 @@ use crate::url::UrlOption;
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
-/// How often a call is made anew while calls of others are in doubt.
-const TRIES: usize = 3;
 /// How many keys a session's entries in a queue have in turn. Those who share a query hear of names only, some
 /// milliseconds apart: a key that is used again at once would be there each time.
 const KEYS_IN_TURN: usize = 16;
-/// How many entries are looked for in one transaction: Consul takes 64 operations.
-const BATCH: usize = 60;
 /// The longest that a query waits. When its answer is lost on the way nobody notices before, and a waiter is to be
 /// served within two seconds (`L2`).
 const LONGEST_QUERY: Duration = Duration::from_secs(1);

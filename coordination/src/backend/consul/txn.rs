@@ -9,7 +9,7 @@ use super::client::Connections;
 use super::entry::entry_of;
 use super::keys::Keys;
 use super::kv::{self, Operation, Pair, delete, read_all, read_together, transact};
-use super::session::OpenSessions;
+use super::sessions::OpenSessions;
 use crate::backend::SessionId;
 use crate::backend::server::keyed::{
     Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,

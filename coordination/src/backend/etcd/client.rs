@@ -21,6 +21,8 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::world;
 
+/// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
+pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The endpoints, and the connection in use.

@@ -9,7 +9,7 @@ use etcd_client::{GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, 
 use super::Etcd;
 use super::entry::{blocker_of, entry_of, number, revision_of, seq_of};
 use super::keys::{Keys, Range, queue_of_entry};
-use super::session::lease_of;
+use super::sessions::lease_of;
 use super::txn::{compare, found, kept, keys_only, revision_in};
 use super::values::value_of;
 use crate::backend::server::keyed::{Change, Condition, Keyed, Transact};

@@ -51,9 +51,11 @@ mod error;
 mod fuzz;
 mod keys;
 mod session;
+mod sessions;
 mod txn;
 mod values;
 mod watch;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,12 +63,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse};
 
-use self::client::{Connections, Endpoints, early_expiry, status};
+use self::client::{Connections, Endpoints, LONGEST_ANSWER, early_expiry, status};
 use self::config::Config;
 use self::keys::Keys;
-use self::session::OpenSessions;
+use self::sessions::OpenSessions;
 use self::txn::Transactions;
-use self::watch::Watches;
+use self::watches::Watches;
 use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
@@ -77,9 +79,6 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::key::QueueKey;
 use crate::url::UrlOption;
-
-/// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
-const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {

@@ -7,11 +7,10 @@ use etcd_client::{
     TxnResponse,
 };
 
-use super::LONGEST_ANSWER;
-use super::client::Connections;
+use super::client::{Connections, LONGEST_ANSWER};
 use super::entry::{number, revision_of};
 use super::keys::Keys;
-use super::session::lease_of;
+use super::sessions::lease_of;
 use crate::backend::SessionId;
 use crate::backend::server::keyed::{
     Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,

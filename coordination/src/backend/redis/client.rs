@@ -18,7 +18,7 @@ use super::error::failure;
 use super::link::{Places, probe};
 use super::script::{Answer, Call, Script};
 use super::server::{Keeps, Server};
-use super::watch::{Following, Hub};
+use super::watches::{Following, Hub};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::rotation::Turn;
 use crate::error::{Error, ErrorKind, LossReason, Result};

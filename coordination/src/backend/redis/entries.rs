@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
+use super::Redis;
 use super::entry::entry_of;
-use super::script::{Answer, Call, Script};
+use super::script::{Answer, Call, Script, queue_path};
 use super::values::{Kept, value_of};
-use super::watch::{Told, Wait, word_for};
-use super::{Redis, queue_path};
+use super::watches::{Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{

@@ -1,7 +1,7 @@
 //! Entries: what the server says of one, and what is known here of our own.
 
 use super::script::{Answer, corrupt};
-use super::watch::{Wait, is_shared};
+use super::watches::{Wait, is_shared};
 use crate::backend::server::book::Book;
 use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, Mode};

@@ -10,7 +10,7 @@ use super::entry::entry_in;
 use super::link::moved;
 use super::server::Server;
 use super::values::{Kept, parts};
-use super::watch::{Passed, happened};
+use super::watches::{Passed, happened};
 use crate::backend::Mode;
 use crate::error::ErrorKind;
 use crate::url::Host;

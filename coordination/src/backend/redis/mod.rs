@@ -60,8 +60,10 @@ mod link;
 mod script;
 mod server;
 mod session;
+mod sessions;
 mod values;
 mod watch;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +74,8 @@ use self::client::{Client, Connections};
 use self::config::{Config, Quarantine};
 use self::entry::OwnEntries;
 use self::server::Server;
-use self::session::OpenSessions;
-use self::watch::{Hub, Told};
+use self::sessions::OpenSessions;
+use self::watches::{Hub, Told};
 use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::patience;
@@ -81,7 +83,6 @@ use crate::backend::server::reads::Reads;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::{DEFAULT_TTL, Settings};
 use crate::error::Result;
-use crate::key::QueueKey;
 use crate::url::UrlOption;
 
 /// What is known of the store before it is asked.
@@ -175,11 +176,6 @@ impl Store for Redis {
             min_ttl: None,
         }
     }
-}
-
-/// A queue's name within keys, channels and messages: it has no blank.
-fn queue_path(queue: &QueueKey) -> String {
-    format!("{}/{}", queue.kind(), queue.encoded())
 }
 
 fn quarantine(option: Quarantine, ttl: Duration) -> i64 {

@@ -7,6 +7,7 @@ use redis::{Cmd, Value};
 use super::server::{Keeps, Server};
 use crate::backend::SessionId;
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
@@ -194,6 +195,11 @@ fn text_of(value: Value) -> Option<String> {
         Value::Okay => Some("OK".to_owned()),
         _ => None,
     }
+}
+
+/// A queue's name within keys, channels and messages: it has no blank.
+pub(super) fn queue_path(queue: &QueueKey) -> String {
+    format!("{}/{}", queue.kind(), queue.encoded())
 }
 
 pub(super) fn corrupt() -> Error {

@@ -4,8 +4,8 @@
 
 use async_trait::async_trait;
 
-use super::script::{Answer, Call, Script, corrupt};
-use super::{Redis, queue_path};
+use super::Redis;
+use super::script::{Answer, Call, Script, corrupt, queue_path};
 use crate::backend::server::stored::{StoredValue, check_name, name_in};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};

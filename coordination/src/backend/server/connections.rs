@@ -329,3 +329,138 @@ impl Failure {
         matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Config;
+    use crate::url::Url;
+
+    type Says = fn() -> Result<&'static str, Failure>;
+
+    /// Servers, and what each of them says to who connects.
+    struct Servers {
+        says: Vec<Says>,
+        asked: AtomicUsize,
+    }
+
+    impl Link for Servers {
+        type Connection = &'static str;
+        type Failed = Failure;
+
+        const IN_FLIGHT: usize = 8;
+        const SECURE: &'static str = "test+tls";
+        const WANTS_TLS: &'static str = "use test+tls://";
+
+        fn servers(&self) -> usize {
+            self.says.len()
+        }
+
+        fn shown(&self) -> String {
+            "the servers".to_owned()
+        }
+
+        fn is_secure(&self) -> bool {
+            false
+        }
+
+        fn longest(&self, patience: Duration, _is_first: bool) -> Duration {
+            patience
+        }
+
+        async fn connect(
+            connections: &Arc<Connections<Self>>,
+            turn: Turn,
+        ) -> Result<&'static str, Failure> {
+            connections.link.asked.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            connections.link.says[turn.index]()
+        }
+
+        fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
+            failed
+        }
+    }
+
+    fn connections(says: &[Says]) -> Result<Arc<Connections<Servers>>> {
+        let settings = Settings::resolve(Config::default(), &mut Url::parse("memory://")?, None)?;
+        let servers = Servers { says: says.to_vec(), asked: AtomicUsize::new(0) };
+        Ok(Arc::new(Connections::new(servers, &settings, Duration::from_millis(200))))
+    }
+
+    fn failed(kind: ErrorKind) -> Failure {
+        Failure::broken(Error::new(kind, "connect", "no").with_effect(Effect::Unknown))
+    }
+
+    fn asked(connections: &Connections<Servers>) -> usize {
+        connections.link.asked.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn one_connection_is_made_for_all() -> Result<()> {
+        let connections = connections(&[|| Ok("a")])?;
+        let call = || connections.call("enter", |connection| async move { Ok(connection) });
+        let (first, second, third) = tokio::join!(call(), call(), call());
+        assert_eq!((first?, second?, third?), ("a", "a", "a"));
+        assert_eq!(asked(&connections), 1);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_next_server_is_tried_and_a_call_that_was_not_made_has_no_effect() -> Result<()> {
+        let refuses: Says = || Err(failed(ErrorKind::Refused));
+        let connected = connections(&[refuses, || Ok("b")])?;
+        assert_eq!(connected.reach_for("enter").await?.0, "b");
+        let in_vain = connections(&[refuses, refuses])?;
+        let error = in_vain.reach_for("enter").await.expect_err("nobody answers");
+        assert_eq!((error.operation(), error.effect()), ("enter", Effect::None));
+        assert_eq!(asked(&in_vain), 2);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_call_that_broke_its_connection_is_not_made_again() -> Result<()> {
+        let connections = connections(&[|| Ok("a"), || Ok("b")])?;
+        let broken = async |_| Err::<(), _>(failed(ErrorKind::Unavailable));
+        let error = connections.call("enter", broken).await.expect_err("it broke");
+        assert_eq!(error.effect(), Effect::Unknown);
+        let next = connections.call("enter", async |connection| Ok(connection)).await?;
+        assert_eq!(next, "b");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_believed_for_a_while() -> Result<()> {
+        let connections = connections(&[|| Err(failed(ErrorKind::Auth))])?;
+        connections.state().has_connected = true;
+        for _ in 0..3 {
+            let error = connections.reach_for("enter").await.expect_err("we are not let in");
+            assert_eq!(error.kind(), ErrorKind::Auth);
+        }
+        assert_eq!(asked(&connections), 1);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_up_may_want_something_else() -> Result<()> {
+        let hangs_up: Says = || Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });
+        let connections = connections(&[hangs_up])?;
+        let greeted = connections.greet(async |connection| Ok(connection)).await;
+        let error = greeted.expect_err("it never answers");
+        assert!(error.kind() == ErrorKind::Tls && error.to_string().contains("test+tls://"));
+        assert_eq!(asked(&connections), GREETINGS);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn silence_ends_in_time() -> Result<()> {
+        let connections = connections(&[|| Ok("a")])?;
+        let (_, epoch) = connections.reach_for("enter").await?;
+        let silent = connections.on_epoch("enter", epoch, std::future::pending::<Result<(), _>>());
+        assert!(timeout(connections.patience, silent).await.is_err());
+        assert!(connections.rotation.connected().is_none(), "silence condemns it");
+        Ok(())
+    }
+}

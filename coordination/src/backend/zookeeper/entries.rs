@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult};
 
 use super::client::{Connection, Found};
-use super::entry::{Made, entry_of};
+use super::entry::{self, Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::reads::{Age, Written};
@@ -29,11 +29,6 @@ const READS: usize = 8;
 const BATCH: usize = 1024;
 /// How many queues are looked at together for their names.
 const QUEUES: usize = 32;
-
-/// A sequence number for a transaction's.
-pub(super) fn number(transaction: i64) -> u64 {
-    u64::try_from(transaction).unwrap_or_default()
-}
 
 #[async_trait]
 impl Entries for Zookeeper {
@@ -177,7 +172,7 @@ impl Zookeeper {
                 // The crate reads what may be negative as 64 bits.
                 let number = number.into_i64() as i32;
                 let path = format!("{prefix}{number:010}");
-                Made { path, number, seq: self::number(stat.czxid) }
+                Made { path, number, seq: entry::number(stat.czxid) }
             });
             if let Ok(made) = &made {
                 own.change(&id, |own| own.known = Some(made.clone()));
@@ -203,7 +198,7 @@ impl Zookeeper {
         // `R3`: never an entry of another session.
         let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
         Ok(own.map(|stat| {
-            let made = Made { path, number, seq: self::number(stat.czxid) };
+            let made = Made { path, number, seq: entry::number(stat.czxid) };
             self.own.change(&entry.place.id, |own| own.known = Some(made.clone()));
             made
         }))

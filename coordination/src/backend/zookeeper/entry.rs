@@ -2,7 +2,6 @@
 
 use zookeeper_client::Stat;
 
-use super::entries::number;
 use super::nodes::Node;
 use crate::backend::server::book::Book;
 use crate::backend::server::stored::StoredEntry;
@@ -25,4 +24,9 @@ pub(super) struct Made {
 /// The entry of a node with this data.
 pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) -> Entry {
     StoredEntry::entry(id.as_str(), number(stat.czxid), node.mode, data)
+}
+
+/// A sequence number for a transaction's.
+pub(super) fn number(transaction: i64) -> u64 {
+    u64::try_from(transaction).unwrap_or_default()
 }

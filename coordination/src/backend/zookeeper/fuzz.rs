@@ -8,8 +8,7 @@ use proptest::test_runner::TestCaseResult;
 use zookeeper_client::Stat;
 
 use super::config::Style;
-use super::entries::number;
-use super::entry::entry_of;
+use super::entry::{entry_of, number};
 use super::greeting::shortest_lease;
 use super::values::value_of;
 use crate::backend::server::stored::StoredEntry;

@@ -13,14 +13,14 @@ use zookeeper_client::{
 
 use super::Zookeeper;
 use super::client::{Connection, Found};
-use super::entries::{fresh_children, number};
+use super::entries::fresh_children;
+use super::entry::number;
 use super::error::from_zookeeper;
-use crate::backend::server::memo::Memo;
+use super::seen::Seen;
 use crate::backend::server::names;
 use crate::backend::server::stored::{StoredValue, check_name};
 use crate::backend::{Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::QueueKey;
 
 /// How often a write looks again when something else has come in between.
 const LOOKS: usize = 5;
@@ -29,50 +29,6 @@ const LOOKS: usize = 5;
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
     let stored = StoredValue::read(data)?;
     Ok(Value { version: number(stat.mzxid), data: stored.data.into() })
-}
-
-/// What a write goes by, as it was read.
-#[derive(Clone, Copy)]
-struct Seen {
-    /// How often the node above was changed.
-    removals: i32,
-    /// The value's version and its node's count of changes; `None`: there is none.
-    value: Option<(u64, i32)>,
-    /// Whether the queue has a node.
-    is_there: bool,
-}
-
-impl Seen {
-    /// `None`: there is no node above.
-    fn new(above: Option<&Found>, value: Option<&Found>, is_there: bool) -> Option<Self> {
-        let value = value.map(|found| (number(found.stat.mzxid), found.stat.version));
-        Some(Self { removals: above?.stat.version, value, is_there })
-    }
-}
-
-/// How queues were when they were read last: a write that goes by it needs no look of its own. If it is not so any
-/// longer, nothing is written.
-#[derive(Default)]
-pub(super) struct LastSeen(Memo<QueueKey, Seen>);
-
-impl LastSeen {
-    pub(super) fn note(
-        &self,
-        queue: &QueueKey,
-        above: Option<&Found>,
-        value: Option<&Found>,
-        is_there: bool,
-    ) {
-        if let Some(seen) = Seen::new(above, value, is_there) {
-            self.0.note(queue.clone(), seen);
-        }
-    }
-
-    /// How the queue was, if its value had this version; only once.
-    fn take(&self, queue: &QueueKey, expected: Option<u64>) -> Option<Seen> {
-        let seen = self.0.update(queue.clone(), Option::take)?;
-        (seen.value.map(|(version, _)| version) == expected).then_some(seen)
-    }
 }
 
 #[async_trait]

@@ -1,140 +1,18 @@
-//! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
-//!
-//! They stay for a moment, since who observes a queue asks again and again. ZooKeeper's persistent watches tell of every
-//! change while there is a connection, and end with it here; who observes then reads anew, and watches anew.
+//! Waiting: for the end of an entry, and for a change of a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::Instant;
-use zookeeper_client::{
-    AddWatchMode, Client, Error as ZooKeeperError, EventType, PersistentWatcher,
-};
+use zookeeper_client::{Client, Error as ZooKeeperError, EventType};
 
 use super::Zookeeper;
 use super::client::Connection;
 use super::error::from_zookeeper;
-use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::in_time;
-use crate::backend::server::memo::Memo;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
-
-/// The queues that are watched.
-#[derive(Clone, Default)]
-pub(super) struct Watches(Arc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    /// What was told of a queue last, as a number: another one for each event.
-    hub: Hub<Watched, u64>,
-    /// Each queue's revision as it was read last, and what had been told before.
-    reads: Memo<QueueKey, (u64, u64)>,
-}
-
-/// The session in which it is watched, and the queue.
-type Watched = (i64, QueueKey);
-
-impl Watches {
-    /// What was told last of the queue; `None`: it is not watched in this session.
-    pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
-        let told = self.0.hub.find(&(connection.owner(), queue.clone()))?;
-        Some(*told.borrow())
-    }
-
-    /// The queue was read after so much had been told, and was as this revision says.
-    pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
-        if let Some(told) = told {
-            self.0.reads.note(queue.clone(), (revision, told));
-        }
-    }
-
-    /// Resolves when the queue may be other than at this revision, and when it was not watched before.
-    pub(super) async fn moved(
-        &self,
-        connection: &Connection,
-        queue: &QueueKey,
-        paths: [String; 2],
-        revision: u64,
-    ) -> Result<()> {
-        let watched = (connection.owner(), queue.clone());
-        let Some(mut told) = self.0.hub.find(&watched) else {
-            return self.watch(connection, watched, paths).await;
-        };
-        let read = self.0.reads.get(queue, |read| *read);
-        // Otherwise something was missed, or may have been: the caller reads again.
-        if let Some((_, before)) = read.filter(|(read, _)| *read == revision) {
-            // An error says that the watch is over, and who wants to know looks.
-            let _ = told.wait_for(|told| *told != before).await;
-        }
-        Ok(())
-    }
-
-    async fn watch(
-        &self,
-        connection: &Connection,
-        watched: Watched,
-        paths: [String; 2],
-    ) -> Result<()> {
-        let [path, value] = &paths;
-        let watching = connection.call("watch", |client: Arc<Client>| async move {
-            let (nodes, value) = (
-                client.watch(path, AddWatchMode::PersistentRecursive),
-                client.watch(value, AddWatchMode::Persistent),
-            );
-            tokio::try_join!(nodes, value)
-        });
-        let (nodes, value) = watching.await?;
-        self.0.hub.join(&watched);
-        self.0.tell(&watched);
-        let shared = Arc::clone(&self.0);
-        tokio::spawn(async move { shared.follow(watched, nodes, &paths[0], value).await });
-        Ok(())
-    }
-}
-
-impl Shared {
-    fn tell(&self, watched: &Watched) {
-        self.hub.tell(watched, |told| {
-            *told = self.hub.next_number();
-            true
-        });
-    }
-
-    /// Tells what happens, until the connection breaks or nobody wants to know for a while.
-    async fn follow(
-        &self,
-        watched: Watched,
-        mut nodes: PersistentWatcher,
-        queue: &str,
-        mut value: PersistentWatcher,
-    ) {
-        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
-        loop {
-            let event = tokio::select! {
-                biased;
-                event = nodes.changed() => event,
-                event = value.changed() => event,
-                _ = sweep.tick() => match self.hub.sweep_one(&watched) {
-                    true => return,
-                    false => continue,
-                },
-            };
-            if event.event_type == EventType::Session {
-                // The connection broke. Something may be missed, and the crate does not renew these watches on the next
-                // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
-                return self.hub.end(&watched);
-            }
-            // What was updated is told by itself.
-            let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
-            if !is_echo {
-                self.tell(&watched);
-            }
-        }
-    }
-}
 
 #[async_trait]
 impl Watching for Zookeeper {

@@ -7,9 +7,10 @@
 //! effect.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
-use super::{Change, Condition, Kept, Keyed, Outcome, Transact, Txn};
+use super::Keyed;
+use super::txn::{Admission, Change, Kept, Outcome, Transact, Txn};
 use crate::backend::SessionId;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
@@ -19,14 +20,6 @@ const TRIES: usize = 2;
 /// Those of the sessions that are open.
 #[derive(Default)]
 pub(crate) struct Admissions(Mutex<HashMap<SessionId, Admission>>);
-
-/// Holds as long as the member's key has this version.
-#[derive(Clone)]
-pub(crate) struct Admission {
-    pub(crate) session: SessionId,
-    pub(crate) key: Arc<str>,
-    pub(crate) version: u64,
-}
 
 impl Admissions {
     /// The member's key was put in this version.
@@ -57,22 +50,6 @@ impl Admissions {
 
     fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Admission>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Admission {
-    pub(crate) fn holds(&self) -> Condition {
-        Condition::Version(self.key.to_string(), self.version)
-    }
-
-    /// Ends it; the next one has the version in which this is done.
-    fn renew(&self) -> Change {
-        Change::Hold(self.key.to_string(), self.session.to_string().into_bytes(), self.session)
-    }
-
-    /// Whether the member's key, as it was read, is the one that was put then.
-    pub(crate) fn is_of(&self, found: Option<&Kept>) -> bool {
-        found.is_some_and(|kept| kept.version == self.version)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Entries: updated and removed, whatever calls about them may still be under way.
 
-use super::{Change, Condition, Keyed, Outcome, Transact, Txn};
+use super::Keyed;
+use super::txn::{Change, Condition, Outcome, Transact, Txn};
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryRef, Mode, NewEntry};
 use crate::error::{Effect, Error, ErrorKind, Result};

@@ -5,40 +5,17 @@
 //! [admission](super::admission) of a session of ours. And a removal leaves a mark, which goes with the session that
 //! has left it: why, see [`unanswered`](super::unanswered).
 
+use super::Keyed;
 use super::admission::no_session;
-use super::{Admission, Change, Condition, Kept, Keyed, Outcome, Transact, Txn};
+use super::txn::{
+    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
+};
 use crate::backend::Write;
 use crate::backend::server::stored::{StoredValue, check_name};
 use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// How often a value is written anew that came and went meanwhile.
 const TRIES: usize = 4;
-
-/// The keys that writing a queue's value takes.
-#[derive(Clone, Debug)]
-pub(crate) struct ValueKeys {
-    /// What all keys of the queue begin with.
-    pub(crate) prefix: String,
-    pub(crate) value: String,
-    /// The mark that a removal leaves for a while.
-    pub(crate) removed: String,
-}
-
-/// A queue whose value is to be written if there is no entry.
-#[derive(Debug)]
-pub(crate) enum Queue {
-    Empty(Alone),
-    /// It has an entry; and its value.
-    #[cfg(feature = "consul")]
-    Taken(Option<Kept>),
-}
-
-/// What holds while a queue is empty, and what is to be cleared away afterwards.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Alone {
-    pub(crate) conditions: Vec<Condition>,
-    pub(crate) changes: Vec<Change>,
-}
 
 /// A write, and how far it has come.
 struct Writing<'a> {

@@ -1,0 +1,220 @@
+//! The algorithms over a store in memory, whose calls may come late.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::backend::{EntryId, Mode, NewEntry, Write};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// Keys with versions.
+#[derive(Default)]
+struct Memory(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    keys: BTreeMap<String, Kept>,
+    /// The answer to the next transaction is lost, and it is carried out when this is called.
+    lose: bool,
+    late: Vec<Txn>,
+}
+
+impl State {
+    fn make(&mut self, txn: &Txn) -> Outcome {
+        let holds = |condition: &Condition| match condition {
+            Condition::Version(key, version) => {
+                self.keys.get(key).map_or(0, |kept| kept.version) == *version
+            }
+            #[cfg(feature = "etcd")]
+            Condition::None(from, to) => self.keys.range(from.clone()..to.clone()).next().is_none(),
+        };
+        if !txn.conditions.iter().all(holds) {
+            return Outcome::Refused(
+                txn.looks.iter().map(|key| self.keys.get(key).cloned()).collect(),
+            );
+        }
+        self.version += 1;
+        for change in &txn.changes {
+            match change.clone() {
+                Change::Put(key, value) => self.put(key, value, ""),
+                Change::Hold(key, value, session) => self.put(key, value, &session.to_string()),
+                Change::Seize(key, session) => self.put(key, Vec::new(), &session.to_string()),
+                Change::Delete(key) => drop(self.keys.remove(&key)),
+            }
+        }
+        Outcome::Done(self.version)
+    }
+
+    fn put(&mut self, key: String, value: Vec<u8>, owner: &str) {
+        let version = self.version;
+        let created = self.keys.get(&key).map_or(version, |kept| kept.created);
+        self.keys.insert(key, Kept { version, created, value, owner: owner.into() });
+    }
+}
+
+impl Transact for Memory {
+    const LOOKS_AT_ONCE: bool = true;
+
+    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+        let mut state = self.0.lock().expect("nobody panics");
+        if std::mem::take(&mut state.lose) {
+            state.late.push(txn);
+            let error = Error::new(ErrorKind::Unavailable, operation, "no answer");
+            return Err(error.with_effect(Effect::Unknown));
+        }
+        Ok(state.make(&txn))
+    }
+
+    async fn delete(&self, key: &str, _only: Option<u64>) -> Result<()> {
+        self.0.lock().expect("nobody panics").keys.remove(key);
+        Ok(())
+    }
+
+    async fn alone(&self, _keys: &ValueKeys, _admission: &Admission) -> Result<Queue> {
+        Ok(Queue::Empty(Alone::default()))
+    }
+
+    fn owner(&self, session: SessionId) -> Option<Arc<str>> {
+        Some(session.to_string().into())
+    }
+}
+
+impl Keyed<Memory> {
+    async fn opened() -> (Self, SessionId) {
+        let keyed = Self::new(Memory::default(), |_, _, number| number.to_string(), 1);
+        let session = SessionId::random();
+        let member = Change::Hold("member".to_owned(), Vec::new(), session);
+        let open = Txn { changes: vec![member], ..Txn::default() };
+        let Ok(Outcome::Done(version)) = keyed.store.commit("open", open).await else {
+            panic!("it has no condition");
+        };
+        keyed.admissions.note(session, "member", version);
+        (keyed, session)
+    }
+
+    /// The answer to the next transaction is lost, and so is that itself until it comes [late](Self::comes_late).
+    fn lose_next(&self) {
+        self.store.0.lock().expect("nobody panics").lose = true;
+    }
+
+    fn comes_late(&self) {
+        let mut state = self.store.0.lock().expect("nobody panics");
+        for txn in std::mem::take(&mut state.late) {
+            state.make(&txn);
+        }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.store.0.lock().expect("nobody panics").keys.contains_key(key)
+    }
+
+    async fn put(&self, entry: &NewEntry) -> Result<u64> {
+        let key = self.slots.sent(entry).known.name.to_string();
+        let admission = self.admissions.of(entry.session)?;
+        let enter = Txn {
+            conditions: vec![Condition::Version(key.clone(), 0), admission.holds()],
+            changes: vec![Change::Hold(key, Vec::new(), entry.session)],
+            looks: Vec::new(),
+        };
+        match self.store.commit("enter", enter).await? {
+            Outcome::Done(version) => {
+                self.slots.answered(&entry.place);
+                Ok(version)
+            }
+            Outcome::Refused(_) => Err(Error::new(ErrorKind::Unavailable, "enter", "refused")),
+        }
+    }
+}
+
+fn queue() -> QueueKey {
+    QueueKey::new("lock", "a", 10).expect("a valid name")
+}
+
+fn entry(session: SessionId) -> NewEntry {
+    let place = EntryRef { queue: queue(), id: EntryId::random(session) };
+    let mode = Mode::Exclusive;
+    NewEntry { place, session, member: "m".into(), mode, data: "".into() }
+}
+
+fn keys() -> ValueKeys {
+    ValueKeys { prefix: "q/".into(), value: "q/value".into(), removed: "q/removed".into() }
+}
+
+fn write(expected: Option<u64>, data: Option<&str>) -> Write {
+    Write::new(&queue(), expected, data.map(Into::into))
+}
+
+#[tokio::test]
+async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
+    let (keyed, session) = Keyed::opened().await;
+    let entry = entry(session);
+    keyed.lose_next();
+    keyed.put(&entry).await.expect_err("its answer is lost");
+    let key = keyed.slots.name(&entry.place).to_string();
+    keyed.leave(&entry.place, None, &key).await?;
+    keyed.comes_late();
+    assert!(!keyed.has(&key));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_update_whose_answer_was_lost_is_recognised_and_an_old_one_refused() -> Result<()> {
+    let (keyed, session) = Keyed::opened().await;
+    let mut entry = entry(session);
+    let seq = keyed.put(&entry).await?;
+    let key = keyed.slots.name(&entry.place).to_string();
+    entry.data = "one".into();
+    keyed.lose_next();
+    keyed.update(&entry, seq, key.clone()).await.expect_err("its answer is lost");
+    keyed.comes_late();
+    assert!(keyed.update(&entry, seq, key.clone()).await?, "done before");
+    entry.data = "two".into();
+    keyed.lose_next();
+    keyed.update(&entry, seq, key.clone()).await.expect_err("its answer is lost");
+    entry.data = "three".into();
+    assert!(keyed.update(&entry, seq, key.clone()).await?);
+    keyed.comes_late();
+    let state = keyed.store.0.lock().expect("nobody panics");
+    assert!(String::from_utf8_lossy(&state.keys[&key].value).contains("three"));
+    assert_eq!(state.keys[&key].created, seq);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_value_is_written_by_compare_and_set() -> Result<()> {
+    let (keyed, _) = Keyed::opened().await;
+    let (keys, create) = (keys(), write(None, Some("one")));
+    let first = keyed.write(&create, &keys).await?.expect("there is none");
+    assert_eq!(keyed.write(&create, &keys).await?, Some(first), "a repeated call");
+    assert_eq!(keyed.write(&write(None, Some("two")), &keys).await?, None);
+    let second = keyed.write(&write(Some(first), Some("two")), &keys).await?;
+    assert!(second > Some(first));
+    assert_eq!(keyed.write(&write(Some(first), None), &keys).await?, None);
+    assert_eq!(keyed.write(&write(second, None), &keys).await?, second);
+    let third = keyed.write(&write(None, Some("three")), &keys).await?;
+    assert!(third > second, "over removals too");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_create_that_comes_late_does_not_bring_back_what_was_removed() -> Result<()> {
+    let (keyed, _) = Keyed::opened().await;
+    let (keys, create) = (keys(), write(None, Some("one")));
+    keyed.lose_next();
+    keyed.write(&create, &keys).await.expect_err("its answer is lost");
+    let version = keyed.write(&create, &keys).await?;
+    assert!(keyed.write(&write(version, None), &keys).await?.is_some());
+    keyed.comes_late();
+    assert!(!keyed.has(&keys.value));
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_session_nothing_is_written() {
+    let (keyed, session) = Keyed::opened().await;
+    keyed.forget(session);
+    let error = keyed.write(&write(None, Some("one")), &keys()).await.expect_err("no session");
+    assert_eq!((error.kind(), error.loss_reason()), (ErrorKind::Unavailable, None));
+}
