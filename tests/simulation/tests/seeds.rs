@@ -1,0 +1,13 @@
+//! The gate's part of the simulation; `tests/simulate` runs as many seeds as it is told.
+#![cfg(coordination_internals)]
+
+use std::process::Command;
+
+#[test]
+fn five_hundred_seeds() {
+    let run = Command::new(env!("CARGO_BIN_EXE_simulate")).args(["--seeds", "500"]).output();
+    let run = run.expect("it was built beside this test");
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
+    println!("{said}");
+}
