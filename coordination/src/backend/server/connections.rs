@@ -234,7 +234,6 @@ impl<L: Link> Connections<L> {
     }
 
     /// [`on_epoch`](Self::on_epoch) for what the server answers when something happens: its silence says nothing.
-    #[cfg(feature = "consul")]
     pub(crate) async fn wait_on_epoch<T>(
         &self,
         operation: &'static str,

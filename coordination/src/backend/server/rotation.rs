@@ -182,7 +182,6 @@ impl<C> Rotation<C> {
 
 impl<C> Attempt<'_, C> {
     /// The server takes its time to answer, and silence says nothing.
-    #[cfg(feature = "consul")]
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self

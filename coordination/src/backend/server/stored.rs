@@ -76,7 +76,6 @@ impl StoredEntry {
 }
 
 /// What mode an entry with this text has, whose key says that it was entered with mode `named`.
-#[cfg(feature = "zookeeper")]
 pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
     mode_of(named, StoredEntry::read(text).as_ref())
 }

@@ -118,7 +118,6 @@ pub(crate) struct ValueKeys {
 pub(crate) enum Queue {
     Empty(Alone),
     /// It has an entry; and its value.
-    #[cfg(feature = "consul")]
     Taken(Option<Kept>),
 }
 
