@@ -96,8 +96,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What rustc said, without its count of errors and without what depends on the machine: where other files lie, their
-/// lines, and the lines of the standard library, which are shown only where its source is installed.
+/// What rustc said, without its count of errors and without what depends on the machine: where other files lie, and their
+/// lines, which are shown only where rustc finds them.
 fn plain(said: &str) -> String {
     const ENDS: [&str; 3] =
         ["error: aborting due to", "Some errors have detailed", "For more information about"];
@@ -115,8 +115,6 @@ fn plain(said: &str) -> String {
             plain += &format!("    {line}\n");
         } else if !file.starts_with('$') {
             plain += &format!("{number:>3} {line}\n");
-        } else if !file.starts_with("$RUST") {
-            plain += &format!("    {line}\n");
         }
     }
     plain.trim_end().to_owned() + "\n"
