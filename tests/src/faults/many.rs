@@ -9,7 +9,7 @@ use super::{Process, Site, crash::since};
 use crate::harness::{Scratch, Worker, wait_until};
 
 const LOCK: &str = "many";
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a crowd was served like.
 #[derive(Clone, Copy, Debug)]

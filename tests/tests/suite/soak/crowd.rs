@@ -10,14 +10,14 @@ use coordination_tests::faults::{Site, many};
 
 use crate::WORKER;
 
+/// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
+const LEASE: Duration = Duration::from_secs(60);
+
 /// The machine.
 fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
-const LEASE: Duration = Duration::from_secs(60);
 
 fn f44_one_process(backend: Backend) {
     crowd(backend, 1, 1_000);
