@@ -21,13 +21,14 @@ use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 /// When what is checked does not hold.
 pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
     let ground: Box<dyn Ground> = match backend {
-        Backend::Memory => {
-            Box::new(Place { url: format!("memory://{}", unique()), _scratch: None })
-        }
         Backend::File => {
             let scratch = Scratch::new("suite");
             let url = format!("file://{}", scratch.join("locks").display());
             Box::new(Place { url, _scratch: Some(scratch) })
+        }
+        _ if backend.is_in_process() => {
+            let url = format!("{}://{}", backend.name(), unique());
+            Box::new(Place { url, _scratch: None })
         }
         _ => Box::new(Served::new(shared_server(backend))),
     };

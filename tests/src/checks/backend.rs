@@ -85,14 +85,19 @@ impl Backend {
         format!("{self:?}").to_lowercase()
     }
 
+    /// Whether it is nothing but memory of this process.
+    pub fn is_in_process(self) -> bool {
+        self == Self::Memory
+    }
+
     /// Whether it is in one of these groups of stores: `everywhere`; `processes`, which is all that processes
     /// can share; `servers`, all that have one; `own_server`, the same with a server for nobody else; or the
     /// name of one.
     pub fn is_in(self, groups: &[&str]) -> bool {
         groups.iter().any(|group| match *group {
             "everywhere" => true,
-            "processes" => self != Self::Memory,
-            "servers" | "own_server" => !matches!(self, Self::Memory | Self::File),
+            "processes" => !self.is_in_process(),
+            "servers" | "own_server" => !self.is_in_process() && self != Self::File,
             name => name == self.name(),
         })
     }

@@ -10,10 +10,10 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::Stage;
 use super::tools::{
     ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_after_polls, without_a_runtime,
 };
-use super::{Backend, Stage};
 use crate::harness::{Mode, eventually_async};
 
 const NAME: &str = "phase";
@@ -282,7 +282,7 @@ pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     assert!(!lost.is_held());
     assert!(lost.leave(Some(PATIENCE)).await.is_err());
     leaving.await.expect("no panic")?;
-    if stage.backend() != Backend::Memory {
+    if !stage.backend().is_in_process() {
         // It has a new session by itself.
         let (inside, back) = both_in(&one, &other).await?;
         let waited = tokio::join!(inside.leave(Some(PATIENCE)), back.leave(Some(PATIENCE)));

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::tools::{MOMENT, PATIENCE, until_state};
-use super::{Backend, Stage};
+use super::Stage;
 use crate::harness::Mode;
 
 pub use dropped::*;

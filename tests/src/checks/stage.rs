@@ -45,11 +45,12 @@ impl Stage {
     /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
     pub fn shared(backend: Backend, programs: Programs) -> Self {
         match backend {
-            Backend::Memory => {
-                let namespace = unique();
-                Self::new(backend, format!("memory://{namespace}"), namespace, programs)
-            }
             Backend::File => Self::in_directory(programs),
+            _ if backend.is_in_process() => {
+                let namespace = unique();
+                let url = format!("{}://{namespace}", backend.name());
+                Self::new(backend, url, namespace, programs)
+            }
             _ => Self::on(backend, shared_server(backend), programs),
         }
     }
@@ -143,7 +144,7 @@ impl Stage {
     pub fn crash_bound(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
-            None if self.backend == Backend::Memory => Duration::ZERO,
+            None if self.backend.is_in_process() => Duration::ZERO,
             None => Duration::from_millis(50),
         };
         bound + SLACK + self.scheduling()
@@ -289,9 +290,9 @@ impl Stage {
     /// How many members whose id begins like this have a session at the store.
     pub fn sessions(&self, begin: &str) -> usize {
         let members = match self.backend {
-            // They are their coordinators.
-            Backend::Memory => Vec::new(),
             Backend::File => self.session_files().iter().map(|file| member_of(file)).collect(),
+            // They are their coordinators.
+            _ if self.backend.is_in_process() => Vec::new(),
             _ => self.server().members(&self.namespace),
         };
         members.iter().filter(|member| member.starts_with(begin)).count()
@@ -304,11 +305,13 @@ impl Stage {
     /// On memory, and where the member has no session.
     pub fn end_session(&self, member: &str) {
         let ended = match self.backend {
-            Backend::Memory => panic!("a session in memory ends with its coordinator only"),
             Backend::File => {
                 let files = self.session_files();
                 let file = files.iter().find(|file| member_of(file) == member);
                 file.is_some_and(|file| fs::remove_file(file).is_ok())
+            }
+            _ if self.backend.is_in_process() => {
+                panic!("a session in memory ends with its coordinator only")
             }
             _ => {
                 let session = self.server().session_of_member(&self.namespace, member);
@@ -332,13 +335,10 @@ impl Stage {
         coordinator: &Coordinator,
         member: &str,
     ) -> impl Future<Output = Result<()>> + use<> {
-        let stopping = match self.backend {
-            Backend::Memory => Some(coordinator.clone()),
-            _ => {
-                self.end_session(member);
-                None
-            }
-        };
+        let stopping = self.backend.is_in_process().then(|| coordinator.clone());
+        if stopping.is_none() {
+            self.end_session(member);
+        }
         async move {
             match stopping {
                 Some(coordinator) => coordinator.stop().await,

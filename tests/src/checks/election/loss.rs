@@ -2,7 +2,6 @@
 
 use coordination::{Effect, State};
 
-use super::super::Backend;
 use super::super::tools::{drop_after_polls, until_state};
 use super::*;
 use crate::harness::Mode;
@@ -31,9 +30,10 @@ pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
     assert!(!old.is_leader());
     let next = waiting.await.expect("no panic")?;
     assert!(next.term() > old.term());
-    match stage.backend() {
-        Backend::Memory => leader = stage.connect("leader").await?,
-        _ => drop(until_state(&mut state, |state| state == State::Connected).await),
+    if stage.backend().is_in_process() {
+        leader = stage.connect("leader").await?;
+    } else {
+        until_state(&mut state, |state| state == State::Connected).await;
     }
     sleep(3 * stage.heartbeat()).await;
     until_candidates(&election(&leader), &["other"]).await;

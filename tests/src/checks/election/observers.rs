@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use coordination::FencingToken;
 
-use super::super::Backend;
 use super::super::tools::{Chance, drop_after_polls, poll_once, poll_times};
 use super::*;
 use crate::harness::Mode;
@@ -155,7 +154,7 @@ pub async fn e2_observers_see_terms_rise(stage: &Stage) -> Result<()> {
         let (start, pause) = (Duration::from_millis(start), Duration::from_millis(pause));
         observers.push(tokio::spawn(observe(election(&watching), start, pause)));
     }
-    let killed = (stage.backend() != Backend::Memory).then(|| {
+    let killed = (!stage.backend().is_in_process()).then(|| {
         let worker = stage.worker("killed");
         worker.send(json!({ "command": "reign", "election": NAME }));
         assert!(worker.event(PATIENCE).is_some(), "it leads");

@@ -17,7 +17,7 @@ pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
         let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
         assert_eq!(member.incarnation, last.incarnation);
         sleep(2 * MOMENT).await;
-        if round == 1 || stage.backend() == Backend::Memory {
+        if round == 1 || stage.backend().is_in_process() {
             there.remove("one").await?;
         } else {
             stage.end_session("one");
