@@ -123,7 +123,7 @@
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
 #![cfg_attr(
-    not(any(feature = "memory", feature = "file", feature = "_network")),
+    not(any(feature = "_local", feature = "_network")),
     expect(unused, reason = "a build without a store only says which feature to turn on")
 )]
 

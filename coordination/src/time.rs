@@ -73,7 +73,7 @@ pub(crate) async fn sleep_until(moment: BootInstant) {
 }
 
 /// The number after `last`, by a clock that may have been set back: larger, whatever the clock says.
-#[cfg(any(feature = "memory", feature = "file", test))]
+#[cfg(any(feature = "_local", test))]
 pub(crate) fn number_after(last: u64, now_us: u64) -> u64 {
     if crate::canary::sings(crate::canary::Canary::PlainCounterToken) {
         return last.saturating_add(1);

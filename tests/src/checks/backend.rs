@@ -31,28 +31,35 @@ pub const BACKENDS: &[Backend] = &[
     Backend::Redis,
 ];
 
+/// Hands each store that is built in to a macro: `stores! { [MACRO] ARGS }` calls
+/// `MACRO! { @store ARGS MODULE BACKEND SHARE KIND }`.
+///
+/// The share is how much of the [conformance](crate::conformance) checks the gate has: `all` or `most`. The kind is
+/// `memory`, `file` or `server`.
+#[macro_export]
+macro_rules! stores {
+    ([$($to:tt)+] $args:tt) => {
+        $($to)+! { @store $args memory Memory all memory }
+        $($to)+! { @store $args file File most file }
+        #[cfg(feature = "etcd")]
+        $($to)+! { @store $args etcd Etcd all server }
+        #[cfg(feature = "zookeeper")]
+        $($to)+! { @store $args zookeeper Zookeeper most server }
+        #[cfg(feature = "consul")]
+        $($to)+! { @store $args consul Consul most server }
+        #[cfg(feature = "redis")]
+        $($to)+! { @store $args redis Redis most server }
+    };
+}
+
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
 /// `processes` for all that processes can share. Each store has a module of its own.
 #[macro_export]
 macro_rules! each_store {
-    (processes $($test:ident)+) => {
-        $crate::each_store! { @on file File $($test)+ }
-        $crate::each_store! { servers $($test)+ }
-    };
-    (servers $($test:ident)+) => {
-        // Used, also where no such store is built in.
-        const _: &[fn($crate::checks::Backend)] = &[$($test),+];
-        #[cfg(feature = "etcd")]
-        $crate::each_store! { @on etcd Etcd $($test)+ }
-        #[cfg(feature = "zookeeper")]
-        $crate::each_store! { @on zookeeper Zookeeper $($test)+ }
-        #[cfg(feature = "consul")]
-        $crate::each_store! { @on consul Consul $($test)+ }
-        #[cfg(feature = "redis")]
-        $crate::each_store! { @on redis Redis $($test)+ }
-    };
-    (@on $store:ident $backend:ident $($test:ident)+) => {
-        mod $store {
+    (@store [$group:ident $($test:ident)+] $module:ident $backend:ident $share:ident memory) => {};
+    (@store [servers $($test:ident)+] $module:ident $backend:ident $share:ident file) => {};
+    (@store [$group:ident $($test:ident)+] $module:ident $backend:ident $share:ident $kind:ident) => {
+        mod $module {
             $(
                 #[test]
                 fn $test() {
@@ -60,6 +67,11 @@ macro_rules! each_store {
                 }
             )+
         }
+    };
+    ($group:ident $($test:ident)+) => {
+        // Used, also where no such store is built in.
+        const _: &[fn($crate::checks::Backend)] = &[$($test),+];
+        $crate::stores! { [$crate::each_store] [$group $($test)+] }
     };
 }
 
@@ -91,13 +103,15 @@ impl Backend {
     }
 
     /// Whether it is in one of these groups of stores: `everywhere`; `processes`, which is all that processes
-    /// can share; `servers`, all that have one; `own_server`, the same with a server for nobody else; or the
-    /// name of one.
+    /// can share; `in_process`, the others; `servers`, all that have one; `own_server`, the same with a server for
+    /// nobody else; `no_server`, the others; or the name of one.
     pub fn is_in(self, groups: &[&str]) -> bool {
         groups.iter().any(|group| match *group {
             "everywhere" => true,
+            "in_process" => self.is_in_process(),
             "processes" => !self.is_in_process(),
-            "servers" | "own_server" => !self.is_in_process() && self != Self::File,
+            "servers" | "own_server" => !self.is_in(&["no_server"]),
+            "no_server" => self.is_in_process() || self == Self::File,
             name => name == self.name(),
         })
     }

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::tools::{MOMENT, PATIENCE, until_state};
 use super::Stage;
+use super::tools::{MOMENT, PATIENCE, until_state};
 use crate::harness::Mode;
 
 pub use dropped::*;

@@ -350,29 +350,10 @@ macro_rules! conformance {
             $crate::checks::run(name, stage, $crate::checks::$module::$check)
         }
     };
-    // The stores: how much of it the gate has, and its kind.
-    ($part:ident) => {
-        mod memory {
-            $crate::conformance! { @list [$part all memory Memory] }
-        }
-        mod file {
-            $crate::conformance! { @list [$part most file File] }
-        }
-        #[cfg(feature = "etcd")]
-        mod etcd {
-            $crate::conformance! { @list [$part all server Etcd] }
-        }
-        #[cfg(feature = "zookeeper")]
-        mod zookeeper {
-            $crate::conformance! { @list [$part most server Zookeeper] }
-        }
-        #[cfg(feature = "consul")]
-        mod consul {
-            $crate::conformance! { @list [$part most server Consul] }
-        }
-        #[cfg(feature = "redis")]
-        mod redis {
-            $crate::conformance! { @list [$part most server Redis] }
+    (@store [$part:ident] $module:ident $backend:ident $share:ident $kind:ident) => {
+        mod $module {
+            $crate::conformance! { @list [$part $share $kind $backend] }
         }
     };
+    ($part:ident) => { $crate::stores! { [$crate::conformance] [$part] } };
 }

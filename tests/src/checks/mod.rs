@@ -115,19 +115,19 @@ const NO_LOSS: &str = "its sessions cannot be lost but by the end of their coord
 
 /// Clauses that say nothing about some stores, and why.
 pub const NOT_APPLICABLE: &[(&str, &[&str], &str)] = &[
-    ("S3", &["memory", "file"], NO_LEASE),
-    ("S9", &["memory", "file"], NO_ANSWER),
-    ("T1", &["memory", "file"], NO_LEASE),
-    ("T2", &["memory", "file"], NO_LEASE),
-    ("T4", &["memory", "file"], NO_CONNECTION),
-    ("L1", &["memory"], ONE_PROCESS),
-    ("L5", &["memory"], ONE_PROCESS),
+    ("S3", &["no_server"], NO_LEASE),
+    ("S9", &["no_server"], NO_ANSWER),
+    ("T1", &["no_server"], NO_LEASE),
+    ("T2", &["no_server"], NO_LEASE),
+    ("T4", &["no_server"], NO_CONNECTION),
+    ("L1", &["in_process"], ONE_PROCESS),
+    ("L5", &["in_process"], ONE_PROCESS),
     ("C3", &["everywhere"], NO_SQL),
-    ("R1", &["memory", "file"], NO_CONNECTION),
-    ("R2", &["memory", "file"], NO_CONNECTION),
-    ("R3", &["memory"], NO_LOSS),
-    ("R4", &["memory", "file"], NO_CONNECTION),
-    ("R5", &["memory"], NO_LOSS),
+    ("R1", &["no_server"], NO_CONNECTION),
+    ("R2", &["no_server"], NO_CONNECTION),
+    ("R3", &["in_process"], NO_LOSS),
+    ("R4", &["no_server"], NO_CONNECTION),
+    ("R5", &["in_process"], NO_LOSS),
 ];
 
 #[cfg(test)]

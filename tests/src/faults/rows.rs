@@ -5,7 +5,8 @@ use coordination::Result;
 use crate::checks::{Backend, Programs, Stage};
 
 /// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
-/// or `all` tests of one: `fault_rows!(gate etcd)`. `fault_rows!(three etcd)` makes those of three servers.
+/// or `all` tests of one, which is of kind `file` or `server`: `fault_rows!(gate server Etcd)`.
+/// `fault_rows!(all three Etcd)` makes those of three servers.
 ///
 /// A row takes place at a site of its own, on a stage of the checks, or apart in a network namespace. It is for
 /// `processes`, for `servers`, or for three servers that keep a `cluster`. The last word says where rows are that read
@@ -112,15 +113,9 @@ macro_rules! fault_rows {
             $crate::harness::judged(|| $crate::faults::$module::$row(apart));
         }
     };
-    // The stores; the rows of three servers are left for the soak.
-    (three etcd) => { $crate::fault_rows! { @list [all three Etcd] } };
-    (three consul) => { $crate::fault_rows! { @list [all three Consul] } };
-    (three zookeeper) => { $crate::fault_rows! { @list [all three Zookeeper] } };
-    ($part:ident file) => { $crate::fault_rows! { @list [$part file File] } };
-    ($part:ident etcd) => { $crate::fault_rows! { @list [$part server Etcd] } };
-    ($part:ident redis) => { $crate::fault_rows! { @list [$part server Redis] } };
-    ($part:ident consul) => { $crate::fault_rows! { @list [$part server Consul] } };
-    ($part:ident zookeeper) => { $crate::fault_rows! { @list [$part server Zookeeper] } };
+    ($part:ident $kind:ident $backend:ident) => {
+        $crate::fault_rows! { @list [$part $kind $backend] }
+    };
 }
 
 /// Each row: its name, and which stores it is for.

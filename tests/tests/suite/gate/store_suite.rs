@@ -14,7 +14,13 @@ use coordination_tests::ground;
 const SIDE_BY_SIDE: usize = 6;
 
 macro_rules! on_store {
-    ($module:ident $backend:ident $kind:ident) => {
+    (@store [] $module:ident $backend:ident $share:ident server) => {
+        on_store! { $module $backend line }
+    };
+    (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
+        on_store! { $module $backend direct }
+    };
+    ($module:ident $backend:ident $ground:ident) => {
         mod $module {
             use coordination_tests::{checks::Backend, ground, harness::judged};
 
@@ -22,21 +28,12 @@ macro_rules! on_store {
                 judged(|| ground::run(Backend::$backend, name, None)).expect(name);
             }
 
-            coordination::store_suite!($kind check);
+            coordination::store_suite!($ground check);
         }
     };
 }
 
-on_store!(memory Memory direct);
-on_store!(file File direct);
-#[cfg(feature = "etcd")]
-on_store!(etcd Etcd line);
-#[cfg(feature = "zookeeper")]
-on_store!(zookeeper Zookeeper line);
-#[cfg(feature = "consul")]
-on_store!(consul Consul line);
-#[cfg(feature = "redis")]
-on_store!(redis Redis line);
+coordination_tests::stores! { [on_store] [] }
 
 mod simulation {
     fn check(name: &str) {

@@ -1,8 +1,8 @@
 //! The rows of the fault matrix on `etcd://` that the gate leaves out, and those of three servers.
 #![cfg(feature = "etcd")]
 
-coordination_tests::fault_rows!(soak etcd);
+coordination_tests::fault_rows!(soak server Etcd);
 
 mod of_three {
-    coordination_tests::fault_rows!(three etcd);
+    coordination_tests::fault_rows!(all three Etcd);
 }

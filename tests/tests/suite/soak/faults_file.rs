@@ -1,3 +1,3 @@
 //! The rows of the fault matrix on `file://` that the gate leaves out.
 
-coordination_tests::fault_rows!(soak file);
+coordination_tests::fault_rows!(soak file File);

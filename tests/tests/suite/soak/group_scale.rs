@@ -176,11 +176,4 @@ fn weigh(url: &str, store: &str) {
     assert!(member < 128 * 1_024);
 }
 
-#[cfg(feature = "etcd")]
-coordination_tests::each_store! { @on etcd Etcd a_join_is_told_to_a_thousand_watches }
-#[cfg(feature = "consul")]
-coordination_tests::each_store! { @on consul Consul a_join_is_told_to_a_thousand_watches }
-#[cfg(feature = "redis")]
-coordination_tests::each_store! { @on redis Redis a_join_is_told_to_a_thousand_watches }
-#[cfg(feature = "zookeeper")]
-coordination_tests::each_store! { @on zookeeper Zookeeper a_join_is_told_to_a_thousand_watches }
+coordination_tests::each_store!(servers a_join_is_told_to_a_thousand_watches);

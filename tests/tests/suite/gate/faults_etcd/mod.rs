@@ -8,7 +8,7 @@ mod space;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
 
-coordination_tests::fault_rows!(gate etcd);
+coordination_tests::fault_rows!(gate server Etcd);
 
 /// Rows without a test here, and why.
 const NOT_APPLICABLE: &[(u32, &str)] = &[

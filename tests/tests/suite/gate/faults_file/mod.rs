@@ -46,7 +46,7 @@ fn site() -> (Scratch, Site) {
 
 use crate::WORKER;
 
-coordination_tests::fault_rows!(gate file);
+coordination_tests::fault_rows!(gate file File);
 
 /// No lease runs out, however long.
 #[test]

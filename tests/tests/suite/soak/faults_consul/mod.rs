@@ -9,10 +9,10 @@ mod silence;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
 
-coordination_tests::fault_rows!(all consul);
+coordination_tests::fault_rows!(all server Consul);
 
 mod of_three {
-    coordination_tests::fault_rows!(three consul);
+    coordination_tests::fault_rows!(all three Consul);
 }
 
 /// Rows without a test here, and why.

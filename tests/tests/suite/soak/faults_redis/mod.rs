@@ -18,7 +18,7 @@ use coordination_tests::harness::redis::RedisOptions;
 
 use crate::WORKER;
 
-coordination_tests::fault_rows!(all redis);
+coordination_tests::fault_rows!(all server Redis);
 
 /// Longer than anything that a row waits for.
 const LONG: Duration = Duration::from_secs(30);

@@ -9,10 +9,10 @@ mod ensemble;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
 
-coordination_tests::fault_rows!(all zookeeper);
+coordination_tests::fault_rows!(all server Zookeeper);
 
 mod of_three {
-    coordination_tests::fault_rows!(three zookeeper);
+    coordination_tests::fault_rows!(all three Zookeeper);
 }
 
 /// Rows without a test here, and why.
