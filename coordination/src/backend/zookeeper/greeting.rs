@@ -15,6 +15,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::config::Config;
 use crate::backend::server::access::Tls;
+use crate::backend::server::cause::{causes, connection_kind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 use crate::world;
@@ -42,13 +43,17 @@ pub(super) async fn greet(config: &Config) -> Result<Duration> {
     let mut last = None;
     for server in servers {
         let (tls, shown) = (tls.clone(), server.to_string());
-        let greeting = tokio::task::spawn_blocking(move || greet_one(&server, tls, patience));
+        let greeting = tokio::task::spawn_blocking(move || {
+            let greeted = greet_one(&server, tls.as_ref(), patience);
+            greeted.map_err(|error| explained(error, tls.is_none().then_some(&server), patience))
+        });
         let greeted = match tokio::time::timeout(patience, greeting).await {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(_)) => Err(unavailable("the greeting was interrupted")),
             Err(_) => Err(unavailable("the server does not answer")),
         };
-        match greeted {
+        let not_its = || unavailable("the server does not answer as ZooKeeper does");
+        match greeted.and_then(|answer| shortest_lease(&answer).ok_or_else(not_its)) {
             Ok(shortest) => return Ok(shortest),
             Err(error) => last = Some(error.at(&shown)),
         }
@@ -58,50 +63,26 @@ pub(super) async fn greet(config: &Config) -> Result<Duration> {
 
 fn greet_one(
     server: &Host,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<&Arc<ClientConfig>>,
     patience: Duration,
-) -> Result<Duration> {
+) -> io::Result<Vec<u8>> {
     let stream = dial(server, patience)?;
-    let answer = match tls {
-        None => say_hello(stream).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
-                if wants_tls(server, patience) =>
-            {
-                Error::new(ErrorKind::Tls, "connect", "the server wants TLS: use zookeeper+tls://")
-            }
-            _ => no_answer(error),
-        })?,
-        Some(tls) => {
-            let mut stream = shake_hands(server, tls, stream)?;
-            say_hello(&mut stream).map_err(|error| {
-                // That the certificate is not welcome is told after the handshake.
-                if is_tls(&error) { refused_tls(error) } else { no_answer(error) }
-            })?
-        }
-    };
-    shortest_lease(&answer)
-        .ok_or_else(|| unavailable("the server does not answer as ZooKeeper does"))
+    match tls {
+        None => say_hello(stream),
+        Some(tls) => say_hello(shake_hands(server, tls, stream)?),
+    }
 }
 
-fn dial(server: &Host, patience: Duration) -> Result<TcpStream> {
-    let addresses = (server.name.as_str(), server.port.unwrap_or_default()).to_socket_addrs();
-    let addresses = addresses.map_err(|error| {
-        Error::new(ErrorKind::Dns, "connect", "the host's name does not resolve").with_source(error)
-    })?;
-    let mut last = Error::new(ErrorKind::Dns, "connect", "the host's name has no address");
-    for address in addresses {
+fn dial(server: &Host, patience: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("failed to lookup address: the host has none");
+    for address in (server.name.as_str(), server.port.unwrap_or_default()).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, patience) {
             Ok(stream) => {
-                for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
-                    set(&stream, Some(patience)).map_err(no_answer)?;
-                }
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
                 return Ok(stream);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                last = Error::new(ErrorKind::Refused, "connect", "nothing listens there")
-                    .with_source(error);
-            }
-            Err(error) => last = no_answer(error),
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -109,38 +90,19 @@ fn dial(server: &Host, patience: Duration) -> Result<TcpStream> {
 
 fn shake_hands(
     server: &Host,
-    tls: Arc<ClientConfig>,
+    tls: &Arc<ClientConfig>,
     mut stream: TcpStream,
-) -> Result<StreamOwned<ClientConnection, TcpStream>> {
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
     let name = ServerName::try_from(server.name.clone())
-        .map_err(|_| Error::config("a host of the URL cannot be in a certificate"))?;
-    let mut connection = ClientConnection::new(tls, name).map_err(|error| {
-        Error::new(ErrorKind::Tls, "connect", "cannot begin with TLS").with_source(error)
-    })?;
+        .map_err(|_| io::Error::other("no certificate can have the name of this host"))?;
+    let mut connection = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
     while connection.is_handshaking() {
-        connection.complete_io(&mut stream).map_err(refused_tls)?;
+        connection.complete_io(&mut stream).map_err(|error| match is_hang_up(&error) {
+            true => io::Error::other("the server hangs up in the handshake: it may speak no TLS"),
+            false => error,
+        })?;
     }
     Ok(StreamOwned::new(connection, stream))
-}
-
-/// Whether a server that hung up on a plain greeting takes one of TLS.
-fn wants_tls(server: &Host, patience: Duration) -> bool {
-    /// What an answer to that begins with: of a handshake, or an alert.
-    const ANSWERS: [u8; 2] = [22, 21];
-    choose_provider();
-    let config = ClientConfig::builder()
-        .with_root_certificates(RootCertStore::empty())
-        .with_no_client_auth();
-    let asked = || {
-        let name = ServerName::try_from(server.name.clone()).ok()?;
-        let mut hello = ClientConnection::new(Arc::new(config), name).ok()?;
-        let mut stream = dial(server, patience).ok()?;
-        hello.write_tls(&mut stream).ok()?;
-        let mut first = [0];
-        stream.read_exact(&mut first).ok()?;
-        Some(ANSWERS.contains(&first[0]))
-    };
-    asked().unwrap_or(false)
 }
 
 /// Asks for a session, reads the answer and ends the session.
@@ -168,24 +130,21 @@ pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
     (i32::from_be_bytes(*protocol) == 0).then(|| Duration::from_millis(lease))
 }
 
+/// For files that the client crate has found good.
 fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     choose_provider();
-    let wrong = |option: &str| {
-        Error::config(format!("option `{option}`: the file is not PEM of what it is for"))
-    };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&authorities(tls)) {
-        roots.add(certificate.map_err(|_| wrong("ca"))?).map_err(|_| wrong("ca"))?;
-    }
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&authorities(tls)).flatten());
     let config = ClientConfig::builder().with_root_certificates(roots);
     let config = match &tls.identity {
         None => config.with_no_client_auth(),
         Some((cert, key)) => {
-            let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
-            let certificates = certificates.map_err(|_| wrong("cert"))?;
-            let key =
-                PrivateKeyDer::from_pem_slice(key.expose().as_bytes()).map_err(|_| wrong("key"))?;
-            config.with_client_auth_cert(certificates, key).map_err(|_| wrong("key"))?
+            let wrong =
+                |_| Error::config("options `cert` and `key`: the key is not the certificate's");
+            let certificates = CertificateDer::pem_slice_iter(cert).flatten().collect();
+            let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
+                .map_err(|_| Error::config("option `key`: the file has no private key"))?;
+            config.with_client_auth_cert(certificates, key).map_err(wrong)?
         }
     };
     Ok(Arc::new(config))
@@ -212,30 +171,44 @@ pub(super) fn choose_provider() {
     }
 }
 
+/// Why a server was not greeted; `plain`: the server, if it was not to be by TLS.
+fn explained(error: io::Error, plain: Option<&Host>, patience: Duration) -> Error {
+    let kind = if is_tls(&error) { ErrorKind::Tls } else { connection_kind(&causes(Some(&error))) };
+    let wants_tls = || plain.is_some_and(|server| wants_tls(server, patience));
+    let said = error.to_string();
+    let (kind, message) = match (kind, error.kind()) {
+        (ErrorKind::Dns, _) => (kind, "the host's name does not resolve"),
+        (ErrorKind::Refused, _) => (kind, "nothing listens there"),
+        (ErrorKind::Tls, _) => (kind, &*said),
+        (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            (kind, "the server does not answer")
+        }
+        _ if is_hang_up(&error) && wants_tls() => {
+            (ErrorKind::Tls, "the server wants TLS: use zookeeper+tls://")
+        }
+        _ if is_hang_up(&error) => (
+            kind,
+            "the server hangs up: it has no quorum, is read-only, or has too many connections",
+        ),
+        _ => (kind, "the connection failed"),
+    };
+    Error::new(kind, "connect", message).with_source(error)
+}
+
+/// Whether a server that hung up on a plain greeting gets as far in one of TLS as to say something.
+fn wants_tls(server: &Host, patience: Duration) -> bool {
+    let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
+    let Ok(tls) = client_config(&nobody) else { return false };
+    let shaken = dial(server, patience).and_then(|stream| shake_hands(server, &tls, stream));
+    shaken.is_err_and(|error| is_tls(&error))
+}
+
 fn is_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())
 }
 
-fn refused_tls(error: io::Error) -> Error {
-    let message = match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the server hangs up on TLS: it may speak none".to_owned()
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return no_answer(error),
-        _ => error.to_string(),
-    };
-    Error::new(ErrorKind::Tls, "connect", message).with_source(error)
-}
-
-fn no_answer(error: io::Error) -> Error {
-    let message = match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the server hangs up: it has no quorum, is read-only, or has too many connections"
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the server does not answer",
-        _ => "the connection failed",
-    };
-    unavailable(message).with_source(error)
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
 fn unavailable(message: &str) -> Error {
