@@ -12,7 +12,7 @@ use super::entry::{self, Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::reads::{Age, Written};
-use super::tree::Making;
+use super::tree::make_all;
 use super::{Zookeeper, values};
 use crate::backend::server::book::Own;
 use crate::backend::server::names::{self, Extent};
@@ -54,7 +54,7 @@ impl Entries for Zookeeper {
         let (mut made, mut children) = self.make(&connection, entry, data.clone()).await?;
         if matches!(made, Err(ZooKeeperError::NoNode)) {
             // It was known, and the server has removed it since: it was empty for a while.
-            self.tree.lost();
+            self.tree.lost(&entry.place.queue);
             (made, children) = self.make(&connection, entry, data).await?;
         }
         let made = made.map_err(|error| from_zookeeper("enter", &error))?;
@@ -161,10 +161,10 @@ impl Zookeeper {
         let missing = self.tree.missing(&entry.place.queue);
         let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
         let making = |client: Arc<Client>| async move {
-            let making = Making::send(&client, &missing);
+            let making = make_all(&client, &missing);
             let create = client.create(&prefix, &data, &options);
             let list = client.list_children(&queue);
-            let (failed, mut created, listed) = tokio::join!(making.done(), create, list);
+            let (failed, mut created, listed) = tokio::join!(making, create, list);
             if let (Some(failed), Err(_)) = (failed, &created) {
                 created = Err(failed);
             }

@@ -4,29 +4,28 @@
 //! `values/<kind>/<name>`. The nodes of queues are containers, which the server removes when they are empty; those of
 //! members and contenders are ephemeral, and what is left persists.
 
-use std::collections::HashSet;
-use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard};
-
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeeperError};
 
 use super::client::Connection;
+use crate::backend::server::memo::Memo;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
 
-/// How many queues are remembered to have a node: forgetting one costs a request more.
+/// How many nodes are remembered to be there: forgetting one costs a request more.
 const REMEMBERED: usize = 4096;
 
 /// The nodes of a namespace.
 pub(super) struct Tree {
     root: String,
     is_private: bool,
-    known: Mutex<HashSet<QueueKey>>,
+    /// Nodes that are there: of queues, and above them.
+    known: Memo<String, ()>,
 }
 
 impl Tree {
     pub(super) fn new(chroot: &str, namespace: &str, is_private: bool) -> Self {
-        Self { root: format!("{chroot}/{namespace}"), is_private, known: Mutex::default() }
+        let known = Memo::of_at_most(REMEMBERED);
+        Self { root: format!("{chroot}/{namespace}"), is_private, known }
     }
 
     pub(super) fn member(&self, member: &str) -> String {
@@ -59,31 +58,31 @@ impl Tree {
     /// What is to be made before a node can be made in this queue, the highest first: nothing where somebody here has
     /// been in it before.
     pub(super) fn missing(&self, queue: &QueueKey) -> Vec<Missing> {
-        let known = self.known();
-        if known.contains(queue) {
+        let is_known = |path: &String| self.known.get(path, |()| ()).is_some();
+        let path = self.queue(queue);
+        if is_known(&path) {
             return Vec::new();
         }
-        let container = CreateMode::Container.with_acls(self.acls());
-        let mut missing = Vec::new();
-        if !known.iter().any(|other| other.kind() == queue.kind()) {
-            missing = self.above(&self.queue(queue));
-        }
-        missing.push((self.queue(queue), container));
+        let is_above = is_known(&self.queues(queue.kind()));
+        let mut missing = if is_above { Vec::new() } else { self.above(&path) };
+        missing.push((path, CreateMode::Container.with_acls(self.acls())));
         missing
     }
 
     /// The queue has a node.
     pub(super) fn found(&self, queue: &QueueKey) {
-        let mut known = self.known();
-        if known.len() >= REMEMBERED && !known.contains(queue) {
-            known.clear();
-        }
-        known.insert(queue.clone());
+        self.remember(queue, Some(()));
     }
 
-    /// A queue, which had one, has no node: nor may others have.
-    pub(super) fn lost(&self) {
-        self.known().clear();
+    /// A queue, which had one, has no node: nor may those above be there.
+    pub(super) fn lost(&self, queue: &QueueKey) {
+        self.remember(queue, None);
+    }
+
+    fn remember(&self, queue: &QueueKey, is_there: Option<()>) {
+        for path in [self.queues(queue.kind()), self.queue(queue)] {
+            self.known.update(path, |known| *known = is_there);
+        }
     }
 
     /// The nodes above a path, the highest first.
@@ -102,44 +101,29 @@ impl Tree {
     ) -> Result<()> {
         let missing = self.above(path);
         let making = connection.call(operation, |client| async move {
-            match Making::send(&client, &missing).done().await {
-                Some(error) => Err(error),
-                None => Ok(()),
-            }
+            make_all(&client, &missing).await.map_or(Ok(()), Err)
         });
         making.await
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashSet<QueueKey>> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// A node to be made, without data.
 pub(super) type Missing = (String, CreateOptions<'static>);
 
-/// Nodes that are being made: all are sent before the first answer.
-pub(super) struct Making<'a>(Vec<BoxFuture<'a, Result<(), ZooKeeperError>>>);
-
-type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-impl<'a> Making<'a> {
-    pub(super) fn send(client: &'a Client, missing: &'a [Missing]) -> Self {
-        let send = |(path, options): &'a Missing| -> BoxFuture<'a, _> {
-            let create = client.create(path, &[], options);
-            Box::pin(async move { create.await.map(drop) })
-        };
-        Self(missing.iter().map(send).collect())
-    }
-
-    /// What has failed, if it was the last one that did.
-    ///
-    /// Those above it may be there, and this user not be allowed to make them.
-    pub(super) async fn done(self) -> Option<ZooKeeperError> {
+/// Makes nodes; all are asked for before this returns. Answers what has failed, if it was the last one that did.
+///
+/// Those above it may be there, and this user not be allowed to make them.
+pub(super) fn make_all<'a>(
+    client: &'a Client,
+    missing: &'a [Missing],
+) -> impl Future<Output = Option<ZooKeeperError>> + Send + 'a {
+    let create = |(path, options): &'a Missing| client.create(path, &[], options);
+    let sent: Vec<_> = missing.iter().map(create).collect();
+    async move {
         let mut failed = None;
-        for making in self.0 {
+        for making in sent {
             match making.await {
-                Ok(()) | Err(ZooKeeperError::NodeExists) => failed = None,
+                Ok(_) | Err(ZooKeeperError::NodeExists) => failed = None,
                 // Says less than what failed above.
                 Err(ZooKeeperError::NoNode) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
