@@ -4,10 +4,9 @@
 //!
 //! Every step is one Lua script, and all keys of a namespace have one hash tag, `{<namespace>}:`. A session is
 //! a hash with the moment of its end, on a clock of the namespace: the server's, which goes on from where it
-//! was if that is set back. An exclusive entry that comes to an empty queue is one string; as soon as there are
-//! several, they stand in sorted sets of the queue, exclusive or shared, by their numbers. The text of an
-//! entry stands with its session, so that it ends with it. A number is one more than the last, which each
-//! heartbeat lifts to the clock's time in microseconds; it is the fencing token. An uncontended lock costs
+//! was if that is set back. Entries stand in sorted sets of their queue, exclusive or shared, by their numbers.
+//! The text of an entry stands with its session, so that it ends with it. A number is one more than the last,
+//! which each heartbeat lifts to the clock's time in microseconds; it is the fencing token. An uncontended lock costs
 //! one request, and one more to release, and few commands within it: nothing is told in a queue's channel
 //! unless somebody has read or followed one lately, and who comes to a free lock is not asked for the time, as his
 //! client knows when his own lease ends, and before the server.

@@ -30,14 +30,6 @@ for _, mode in ipairs({ 'exclusive', 'shared' }) do
     end
   end
 end
-local begin = base .. 'alone:'
-for _, key in ipairs(redis.call('KEYS', begin .. ARGV[2] .. '/*')) do
-  local seq, id = string.match(redis.call('GET', key), '^(%d+) (.*)$')
-  local session = base .. 'session:' .. string.sub(id, 1, 16)
-  if tonumber(redis.call('HGET', session, 'expires') or 0) > now then
-    found[#found + 1] = { string.sub(key, #begin + 1), id, tonumber(seq) }
-  end
-end
 table.sort(found, function(one, other) return one[3] < other[3] end)
 return found";
 
@@ -132,8 +124,7 @@ impl Server for Redis {
 
     fn token_of(&self, entry: &str) -> u64 {
         let score = |key: &String| self.ask(&["ZSCORE", key, id_of(entry)]).text()?.parse().ok();
-        let alone = self.alone(entry);
-        alone.or_else(|| keys_of(entry).iter().find_map(score)).unwrap_or_default()
+        keys_of(entry).iter().find_map(score).unwrap_or_default()
     }
 
     fn session_of(&self, entry: &str) -> Option<String> {
@@ -152,9 +143,6 @@ impl Server for Redis {
 
     fn delete_entry(&self, entry: &str) -> bool {
         let remove = |key: &String| self.ask(&["ZREM", key, id_of(entry)]) == Reply::Number(1);
-        if self.alone(entry).is_some() {
-            return self.ask(&["DEL", &key_of(entry, "alone")]) == Reply::Number(1);
-        }
         keys_of(entry).iter().any(remove)
     }
 
@@ -183,16 +171,7 @@ impl Server for Redis {
     }
 }
 
-impl Redis {
-    /// The entry's number, if it is alone in its queue.
-    fn alone(&self, entry: &str) -> Option<u64> {
-        let text = self.ask(&["GET", &key_of(entry, "alone")]).text()?;
-        let (seq, id) = text.split_once(' ')?;
-        (id == id_of(entry)).then(|| seq.parse().ok())?
-    }
-}
-
-/// Where the entry stands, if it does and others beside it.
+/// Where the entry stands.
 fn keys_of(entry: &str) -> [String; 2] {
     ["exclusive", "shared"].map(|mode| key_of(entry, mode))
 }

@@ -8,7 +8,6 @@ if refused then return { refused } end
 local left = quarantine(length)
 if left then return { 'quarantine', left } end
 redis.call('HSET', KEYS[1], 'up:' .. length, ARGV[1])
-line_up(queue)
 if there then
   local seq = place_of(queue, id)
   if not seq then

@@ -11,8 +11,6 @@
 --   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
 --   member:<member>  which session has the member id
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
---   alone:<queue>    number and id of an exclusive entry that came to an empty queue: it joins the sorted
---                    set when another comes
 --   values:<kind>    hash: a queue's value by its name, after its version
 --   closed:<id>      a session that was closed before it was opened
 
@@ -63,22 +61,6 @@ end
 
 local function field_of(queue, entry)
   return 'entry:' .. queue .. '/' .. entry
-end
-
--- The entry that is alone in its queue, if one is: its id and number.
-local function loner(queue)
-  local alone = redis.call('GET', base .. 'alone:' .. queue)
-  if not alone then return end
-  local seq, id = string.match(alone, '^(%d+) (.*)$')
-  return id, tonumber(seq)
-end
-
--- From now on all entries of the queue stand in its sorted sets.
-local function line_up(queue)
-  local id, seq = loner(queue)
-  if not id then return end
-  redis.call('DEL', base .. 'alone:' .. queue)
-  redis.call('ZADD', base .. 'exclusive:' .. queue, digits(seq), id)
 end
 
 local function newest_before(set, seq)
@@ -142,7 +124,6 @@ end
 
 -- Removes an entry: the one with this number, if one is given.
 local function remove(queue, id, only)
-  line_up(queue)
   local set, is_exclusive = base .. 'exclusive:' .. queue, true
   local seq = redis.call('ZSCORE', set, id)
   if not seq then
@@ -202,16 +183,22 @@ local function admit(id, generation, field)
   return nil, found[3]
 end
 
+-- What is left of an entry's lease, and its text. One whose session is over, or does not know it, is removed.
+local function live(queue, id)
+  local found = redis.call('HMGET', session_of(id), 'expires', field_of(queue, id))
+  local expires = tonumber(found[1])
+  if expires and expires > now and found[2] then return expires - now, found[2] end
+  if expires and expires <= now then finish(string.sub(id, 1, 16)) end
+  remove(queue, id)
+end
+
 -- The live entry that keeps one of this mode waiting: id, number, what is left of its lease, text.
 local function blocker(queue, mode, seq)
   while true do
     local id, its = before(queue, mode, seq)
     if not id then return end
-    local found = redis.call('HMGET', session_of(id), 'expires', field_of(queue, id))
-    local expires = tonumber(found[1])
-    if expires and expires > now and found[2] then return id, its, expires - now, found[2] end
-    if expires and expires <= now then finish(string.sub(id, 1, 16)) end
-    remove(queue, id)
+    local left, text = live(queue, id)
+    if left then return id, its, left, text end
   end
 end
 
@@ -221,8 +208,6 @@ local function place_of(queue, id)
   if seq then return tonumber(seq), 'exclusive' end
   seq = redis.call('ZSCORE', base .. 'shared:' .. queue, id)
   if seq then return tonumber(seq), 'shared' end
-  local alone, its = loner(queue)
-  if alone == id then return its, 'exclusive' end
 end
 
 -- How long nothing is granted yet, for a client that wants the server to be up for so long (negative: or for

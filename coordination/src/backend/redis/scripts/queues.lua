@@ -11,8 +11,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', base .. 'sessions', '(' .. digit
     if name and not seen[name] then
       local queue = ARGV[2] .. '/' .. name
       -- Where somebody has removed its keys, the entry is gone and its session has not heard of it yet.
-      if redis.call('EXISTS', base .. 'alone:' .. queue, base .. 'exclusive:' .. queue,
-        base .. 'shared:' .. queue) > 0 then
+      if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
         seen[name] = true
         local size = #answer
         answer[size + 1] = name

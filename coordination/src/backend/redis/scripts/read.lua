@@ -4,21 +4,17 @@ local queue, kind, name = unpack(ARGV, 2, 4)
 sweep()
 keep()
 hear()
-line_up(queue)
-local answer = { 'ok', now, epoch, -1, redis.call('HGET', base .. 'values:' .. kind, name) }
+local answer = { 'ok', now, tonumber(epoch), -1, redis.call('HGET', base .. 'values:' .. kind, name) }
 for _, mode in ipairs({ 'exclusive', 'shared' }) do
   local all = redis.call('ZRANGE', base .. mode .. ':' .. queue, 0, -1, 'WITHSCORES')
   for at = 1, #all, 2 do
     local id = all[at]
-    local found = redis.call('HMGET', session_of(id), 'expires', field_of(queue, id))
-    if found[1] and found[2] then
-      local left = found[1] - now
+    local left, text = live(queue, id)
+    if left then
       if answer[4] < 0 or left < answer[4] then answer[4] = left end
       local size = #answer
       answer[size + 1], answer[size + 2] = id, tonumber(all[at + 1])
-      answer[size + 3], answer[size + 4] = mode, found[2]
-    else
-      remove(queue, id)
+      answer[size + 3], answer[size + 4] = mode, text
     end
   end
 end

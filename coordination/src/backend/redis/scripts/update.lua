@@ -6,7 +6,6 @@ local refused, there = admit(session, generation, field)
 if refused then return { refused } end
 local left = quarantine(length)
 if left then return { 'quarantine', left } end
-line_up(queue)
 local its, was = place_of(queue, id)
 if not there or its ~= tonumber(seq) then return { 'gone' } end
 if was == 'shared' and mode == 'exclusive' then return { 'exclusive' } end

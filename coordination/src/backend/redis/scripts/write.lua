@@ -10,7 +10,6 @@ local version = value and string.match(value, '^(%d+) ') or ''
 if version ~= expected then return { 'other', value } end
 if if_empty == '1' then
   sweep()
-  line_up(queue)
   if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
     return { 'other', value }
   end
@@ -22,4 +21,4 @@ else
   redis.call('HSET', values, name, version .. ' ' .. text)
 end
 publish(queue, 'written')
-return { 'ok', version }
+return { 'ok', tonumber(version) }
