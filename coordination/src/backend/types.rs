@@ -122,7 +122,7 @@ pub(crate) struct NewSession {
 pub(crate) type Data = Arc<str>;
 
 /// Which entries an entry gets along with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
     /// None: every entry before it blocks it.
     #[default]

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::config::{Config, Place};
 use super::error::failure;
-use super::link::{Places, probe};
+use super::link::probe;
 use super::script::{Answer, Call, Script};
 use super::server::{Keeps, Server};
-use super::watches::{Following, Hub};
+use super::watches::{Followed, Hub};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::rotation::Turn;
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -32,7 +33,7 @@ pub(super) type Connections = connections::Connections<Client>;
 
 /// What a connection is made with.
 pub(super) struct Client {
-    places: Places,
+    pub(super) config: Config,
     /// The server that was greeted last, another one for each start of its process; `None`: there was none yet.
     run_id: Mutex<Option<String>>,
     /// Held while what is listened to changes.
@@ -59,7 +60,7 @@ impl Client {
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::world::rng());
         }
         let (run_id, subscribing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { places: Places::new(config), run_id, subscribing, clock, hub }
+        Self { config, run_id, subscribing, clock, hub }
     }
 
     /// Looks who is there, subscribes, and makes ourselves known.
@@ -100,15 +101,15 @@ impl Link for Client {
     const WANTS_TLS: &'static str = WANTS_TLS;
 
     fn servers(&self) -> usize {
-        self.places.count()
+        self.config.count()
     }
 
     fn shown(&self) -> String {
-        self.places.shown()
+        self.config.shown()
     }
 
     fn is_secure(&self) -> bool {
-        self.places.is_secure()
+        self.config.is_secure()
     }
 
     /// It is two round trips, and a call is one.
@@ -121,21 +122,19 @@ impl Link for Client {
         turn: Turn,
     ) -> Result<Arc<Connection>, Failure> {
         let (client, epoch) = (&connections.link, turn.epoch);
-        let connecting = async {
-            let redis = client.places.connect(turn.index, pushes(connections, epoch)).await?;
-            match client.greeted(redis, epoch).await {
-                // A cluster, and another node has our keys.
-                Err(Failure { moved_to: Some(place), .. }) => {
-                    let pushes = pushes(connections, epoch);
-                    let redis = client.places.follow(turn.index, &place, pushes).await?;
-                    client.greeted(redis, epoch).await
-                }
-                outcome => outcome,
-            }
+        let connect = async |moved_to: Option<&str>| {
+            let pushes = pushes(connections, epoch);
+            let redis = client.config.connect(turn.index, moved_to, pushes).await?;
+            client.greeted(redis, epoch).await
+        };
+        let connected = match connect(None).await {
+            // A cluster, and another node has our keys.
+            Err(Failure { moved_to: Some(place), .. }) => connect(Some(&place)).await,
+            outcome => outcome,
         };
         // Whatever it was, the next place may do better.
         let broken = |failure| Failure { is_broken: true, ..failure };
-        connecting.await.map(Arc::new).map_err(broken)
+        connected.map(Arc::new).map_err(broken)
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -169,21 +168,18 @@ fn pushes(
 impl Connections {
     /// The first call of all: who is there?
     pub(super) async fn first(self: &Arc<Self>) -> Result<Server> {
-        match self.reach().await {
-            Ok((connection, _)) => Ok(connection.server.clone()),
-            Err(failure) => Err(self.explained(failure.error).await.at(&self.shown())),
-        }
-    }
-
-    /// With advice where the other side does not speak as we do.
-    async fn explained(&self, error: Error) -> Error {
-        let places = &self.link.places;
-        if error.kind() != ErrorKind::Unavailable || !places.speaks_otherwise().await {
-            return error;
+        let error = match self.reach().await {
+            Ok((connection, _)) => return Ok(connection.server.clone()),
+            Err(failure) => failure.error,
+        };
+        let config = &self.link.config;
+        if error.kind() != ErrorKind::Unavailable || !config.speaks_otherwise().await {
+            return Err(error.at(&self.shown()));
         }
         let no_tls = "the server has no TLS: use redis://";
-        let advice = if places.is_secure() { no_tls } else { WANTS_TLS };
-        Error::new(ErrorKind::Tls, "connect", advice).with_source(error)
+        let advice = if config.is_secure() { no_tls } else { WANTS_TLS };
+        let advice = Error::new(ErrorKind::Tls, "connect", advice);
+        Err(advice.with_source(error).at(&self.shown()))
     }
 
     /// Which server it was that was greeted last: another one for each start of its process.
@@ -204,7 +200,7 @@ impl Connections {
     }
 
     /// Listens to what happens in a queue, from now on at the latest.
-    pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<Following> {
+    pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let (connection, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);

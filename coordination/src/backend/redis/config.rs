@@ -21,7 +21,9 @@ pub(crate) struct Config {
     pub(super) password: Option<Secret>,
     /// Present for the TLS scheme.
     pub(super) tls: Option<Tls>,
-    pub(super) quarantine: Quarantine,
+    /// How long a server that does not keep grants over a restart is to be up before it gives any; `None`: for the
+    /// longest lease that is known, or by default.
+    pub(super) quarantine: Option<Duration>,
 }
 
 /// Where the server is.
@@ -33,14 +35,6 @@ pub(super) enum Place {
     Sentinels(Vec<Host>, String),
     /// A socket of this host.
     Socket(String),
-}
-
-/// How long a server that does not keep grants over a restart is to be up before it gives any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quarantine {
-    /// For the longest lease that is known, or by default.
-    Lease,
-    For(Duration),
 }
 
 impl Config {
@@ -108,10 +102,10 @@ fn number(database: &str) -> Result<i64> {
     }
 }
 
-fn quarantine(option: Option<&str>) -> Result<Quarantine> {
+fn quarantine(option: Option<&str>) -> Result<Option<Duration>> {
     let length = match option {
-        None => return Ok(Quarantine::Lease),
-        Some("off") => return Ok(Quarantine::For(Duration::ZERO)),
+        None => return Ok(None),
+        Some("off") => Duration::ZERO,
         Some(text) => duration::parse(text)
             .map_err(|problem| Error::config(format!("option `quarantine`: {problem}")))?,
     };
@@ -120,7 +114,7 @@ fn quarantine(option: Option<&str>) -> Result<Quarantine> {
             "`quarantine` is {length:?}; it may be `off`, or at most {LONGEST_QUARANTINE:?}"
         )));
     }
-    Ok(Quarantine::For(length))
+    Ok(Some(length))
 }
 
 #[cfg(test)]
@@ -136,11 +130,11 @@ mod tests {
         let config = parse("redis://:pw@h/3?quarantine=off").expect("a host");
         assert!(matches!(&config.place, Place::Hosts(hosts) if hosts[0].to_string() == "h:6379"));
         assert_eq!((config.database, config.user), (3, None));
-        assert_eq!(config.quarantine, Quarantine::For(Duration::ZERO));
+        assert_eq!(config.quarantine, Some(Duration::ZERO));
         let config = parse("redis://a,b:1?sentinel=m&db=2").expect("two sentinels");
         assert!(matches!(&config.place, Place::Sentinels(hosts, name)
             if name == "m" && hosts[0].to_string() == "a:26379" && hosts[1].port == Some(1)));
-        assert_eq!((config.database, config.quarantine), (2, Quarantine::Lease));
+        assert_eq!((config.database, config.quarantine), (2, None));
         let config = parse("redis+unix:///run/redis.sock?db=1").expect("a socket");
         assert!(matches!(&config.place, Place::Socket(path) if path == "/run/redis.sock"));
         assert_eq!(config.database, 1);

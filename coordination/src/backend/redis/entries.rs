@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use super::Redis;
 use super::entry::entry_of;
 use super::script::{Answer, Call, Script, queue_path};
-use super::values::{Kept, value_of};
-use super::watches::{Told, Wait, word_for};
+use super::values::value_of;
+use super::watches::{Known, Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
-    Blocker, Clock, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position,
+    Blocker, Clock, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, Value,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -96,7 +96,8 @@ impl Entries for Redis {
         let now = Duration::from_micros(answer.natural()?);
         let epoch = answer.natural()?;
         let left = u64::try_from(answer.number()?).ok();
-        let value = value_of(queue, &mut answer)?.map(Kept::into_value);
+        let value = value_of(queue, &mut answer)?;
+        let value = value.map(|(version, stored)| Value { version, data: stored.data.into() });
         let clock = Some(Clock { epoch, now });
         let mut listing = Listing { value, clock, ..Listing::default() };
         while !answer.is_at_end() {
@@ -142,9 +143,8 @@ impl Redis {
         // The entry stands there all the same.
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
-        let shared = entry.mode == Mode::Shared;
-        let wait = Wait { queue: queue_path(queue), seq: before, shared };
-        self.hub.expect(&wait, self.known(epoch, left));
+        let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };
+        self.hub.expect(&wait, Known { epoch, until: Instant::now() + left });
         self.waits_for(&entry.place.id, Some(wait));
         Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
     }

@@ -1,7 +1,7 @@
 //! Entries: what the server says of one, and what is known here of our own.
 
 use super::script::{Answer, corrupt};
-use super::watches::{Wait, is_shared};
+use super::watches::{Wait, mode_of};
 use crate::backend::server::book::Book;
 use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, Mode};
@@ -11,7 +11,7 @@ use crate::key::QueueKey;
 /// The next entry of a listing.
 pub(super) fn entry_of(queue: &QueueKey, answer: &mut Answer) -> Result<Entry> {
     let (id, seq) = (answer.text()?, answer.natural()?);
-    let mode = mode_of(&answer.text()?)?;
+    let mode = mode_of(&answer.text()?).ok_or_else(corrupt)?;
     let text = answer.bytes()?.unwrap_or_default();
     check_name(queue, &text)?;
     Ok(entry_in(id, seq, mode, &text))
@@ -20,14 +20,6 @@ pub(super) fn entry_of(queue: &QueueKey, answer: &mut Answer) -> Result<Entry> {
 /// The entry that this text tells of.
 pub(super) fn entry_in(id: String, seq: u64, mode: Mode, text: &[u8]) -> Entry {
     Entry { mode, ..StoredEntry::entry(id, seq, mode, text) }
-}
-
-fn mode_of(word: &str) -> Result<Mode> {
-    match is_shared(word) {
-        Some(true) => Ok(Mode::Shared),
-        Some(false) => Ok(Mode::Exclusive),
-        None => Err(corrupt()),
-    }
 }
 
 /// Our own entries, each with what it waits for.

@@ -1,5 +1,6 @@
 //! Making a connection: find the server, see that it is the right one, and subscribe.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,23 +10,20 @@ use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
     IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture,
-    TlsCertificates, Value,
+    TlsCertificates,
 };
+use tokio::time::timeout;
 
 use super::config::{Config, Place};
 use super::error::failure;
 use super::server::Server;
+use crate::backend::server::access::Tls;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// How long a server may take to answer that should not.
 const OTHERWISE: Duration = Duration::from_millis(500);
-
-/// How connections are made.
-pub(super) struct Places {
-    config: Config,
-}
 
 /// Resolves the host that is meant, whatever name its certificate has.
 struct Resolver(String);
@@ -43,105 +41,75 @@ impl AsyncDNSResolver for Resolver {
     }
 }
 
-impl Places {
-    pub(super) fn new(config: Config) -> Self {
-        Self { config }
-    }
-
+impl Config {
     /// How many places there are to try.
     pub(super) fn count(&self) -> usize {
-        match &self.config.place {
+        match &self.place {
             Place::Hosts(hosts) | Place::Sentinels(hosts, _) => hosts.len().max(1),
             Place::Socket(_) => 1,
         }
     }
 
     pub(super) fn is_secure(&self) -> bool {
-        self.config.tls.is_some()
+        self.tls.is_some()
     }
 
     /// The places, for messages.
     pub(super) fn shown(&self) -> String {
         let join = |hosts: &[Host]| hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
-        match &self.config.place {
+        match &self.place {
             Place::Hosts(hosts) => join(hosts),
             Place::Sentinels(hosts, name) => format!("{name} of {}", join(hosts)),
             Place::Socket(path) => path.clone(),
         }
     }
 
-    /// A connection to the `nth` place, or to the master that the Sentinel there names.
+    /// A connection to the `nth` place, or to the master that the Sentinel there names, or to where the place says that
+    /// the keys are: `host:port`, or `:port` of the same host.
     pub(super) async fn connect(
         &self,
         nth: usize,
+        moved_to: Option<&str>,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-        match &self.config.place {
+        let credentials = self.credentials(self.database);
+        let host = match &self.place {
             Place::Socket(path) => {
-                let address = ConnectionAddr::Unix(path.into());
-                self.open(address, self.credentials(self.config.database), config).await
+                return self.open(ConnectionAddr::Unix(path.into()), credentials, config).await;
             }
-            Place::Hosts(hosts) => self.connect_to(host_at(hosts, nth)?, config).await,
-            Place::Sentinels(hosts, name) => {
-                let master = self.master(host_at(hosts, nth)?, name).await?;
-                self.connect_to(&master, config).await
-            }
-        }
+            Place::Hosts(hosts) => host_at(hosts, nth)?.clone(),
+            Place::Sentinels(hosts, name) => self.master(host_at(hosts, nth)?, name).await?,
+        };
+        let host = match moved_to {
+            Some(to) => moved(&host, to).ok_or_else(no_place)?,
+            None => host,
+        };
+        self.open_at(&host, credentials, config).await
     }
 
     /// Whether the first place would answer, had we spoken by TLS where we did not, or the other way: such
     /// servers keep silent, or hang up.
     pub(super) async fn speaks_otherwise(&self) -> bool {
-        let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.config.place else {
-            return false;
-        };
-        let Ok(Host { name, port }) = host_at(hosts, 0).cloned() else { return false };
-        let (host, port) = (name, port.unwrap_or_default());
-        let address = match self.is_secure() {
-            true => ConnectionAddr::Tcp(host, port),
-            false => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-        };
-        let Ok(info) = address.into_connection_info() else { return false };
-        let Ok(client) = Client::open(info.set_redis_settings(anonymous())) else { return false };
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(OTHERWISE));
-        match client.get_multiplexed_async_connection_with_config(&config).await {
-            Ok(_) => true,
-            // A refusal is an answer, and so is a certificate.
-            Err(error) => {
-                !error.is_io_error() || failure("connect", &error).error.kind() == ErrorKind::Tls
-            }
+        let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
+        let Ok(host) = host_at(hosts, 0) else { return false };
+        let tls = Tls { ca: None, identity: None, server_name: None };
+        let otherwise = Self { tls: (!self.is_secure()).then_some(tls), ..self.clone() };
+        let opening = otherwise.open_at(host, anonymous(), AsyncConnectionConfig::new());
+        // A refusal is an answer, and so is a certificate.
+        let is_answer =
+            |failure: Failure| !failure.is_broken || failure.error.kind() != ErrorKind::Unavailable;
+        match timeout(OTHERWISE, opening).await {
+            Ok(opened) => opened.err().is_none_or(is_answer),
+            Err(_) => false,
         }
-    }
-
-    /// A connection to where a cluster says that the keys are: `host:port`, or `:port` of the same host.
-    pub(super) async fn follow(
-        &self,
-        nth: usize,
-        moved_to: &str,
-        pushes: impl AsyncPushSender,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-        let Place::Hosts(hosts) = &self.config.place else { return Err(no_place()) };
-        let before = host_at(hosts, nth)?;
-        self.connect_to(&moved(before, moved_to).ok_or_else(no_place)?, config).await
-    }
-
-    async fn connect_to(
-        &self,
-        host: &Host,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let config = config.set_dns_resolver(Resolver(host.name.clone()));
-        self.open(self.address(host), self.credentials(self.config.database), config).await
     }
 
     /// Which server the Sentinel says is the master.
     async fn master(&self, sentinel: &Host, name: &str) -> Result<Host, Failure> {
         let ask = async |credentials: RedisConnectionInfo| {
-            let config =
-                AsyncConnectionConfig::new().set_dns_resolver(Resolver(sentinel.name.clone()));
-            let mut connection = self.open(self.address(sentinel), credentials, config).await?;
+            let config = AsyncConnectionConfig::new();
+            let mut connection = self.open_at(sentinel, credentials, config).await?;
             let mut command = Cmd::new();
             command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
             let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
@@ -160,9 +128,14 @@ impl Places {
         Ok(Host { name, port: Some(port) })
     }
 
-    fn address(&self, host: &Host) -> ConnectionAddr {
+    async fn open_at(
+        &self,
+        host: &Host,
+        credentials: RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Failure> {
         let port = host.port.unwrap_or_default();
-        match &self.config.tls {
+        let address = match &self.tls {
             None => ConnectionAddr::Tcp(host.name.clone(), port),
             Some(tls) => ConnectionAddr::TcpTls {
                 host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
@@ -170,15 +143,17 @@ impl Places {
                 insecure: false,
                 tls_params: None,
             },
-        }
+        };
+        let config = config.set_dns_resolver(Resolver(host.name.clone()));
+        self.open(address, credentials, config).await
     }
 
     fn credentials(&self, database: i64) -> RedisConnectionInfo {
         let mut info = anonymous().set_db(database);
-        if let Some(user) = &self.config.user {
+        if let Some(user) = &self.user {
             info = info.set_username(user);
         }
-        if let Some(password) = &self.config.password {
+        if let Some(password) = &self.password {
             info = info.set_password(password.expose());
         }
         info
@@ -196,7 +171,7 @@ impl Places {
         let info: ConnectionInfo = info
             .set_redis_settings(credentials)
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let client = match &self.config.tls {
+        let client = match &self.tls {
             None => Client::open(info),
             Some(tls) => {
                 let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
@@ -218,29 +193,17 @@ impl Places {
 
 /// Who is there? Fails with a replica.
 pub(super) async fn probe(connection: &MultiplexedConnection) -> Result<Server, Failure> {
-    let ask = async |words: &[&str]| {
-        let mut command = Cmd::new();
-        for word in words {
-            command.arg(*word);
-        }
-        command.query_async::<Value>(&mut connection.clone()).await
-    };
+    let (mut asking, mut asking_too) = (connection.clone(), connection.clone());
+    let (info, mut fsync) = (redis::cmd("INFO"), redis::cmd("CONFIG"));
+    fsync.arg("GET").arg("appendfsync");
     // The second may be forbidden to us.
-    let (info, fsync) = tokio::join!(ask(&["INFO"]), ask(&["CONFIG", "GET", "appendfsync"]));
-    let info = text(info.map_err(|error| failure("connect", &error))?);
-    let fsync = fsync.ok().and_then(|answer| match answer {
-        Value::Map(pairs) => pairs.into_iter().next().map(|(_, value)| text(value)),
-        _ => None,
-    });
+    let (info, fsync) = tokio::join!(
+        info.query_async::<String>(&mut asking),
+        fsync.query_async::<HashMap<String, String>>(&mut asking_too),
+    );
+    let info = info.map_err(|error| failure("connect", &error))?;
+    let fsync = fsync.ok().and_then(|answer| answer.into_values().next());
     Server::read(&info, fsync.as_deref()).map_err(Failure::broken)
-}
-
-fn text(value: Value) -> String {
-    match value {
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
-        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        _ => String::new(),
-    }
 }
 
 fn anonymous() -> RedisConnectionInfo {

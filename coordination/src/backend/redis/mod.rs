@@ -70,7 +70,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::client::{Client, Connections};
-use self::config::{Config, Quarantine};
+use self::config::Config;
 use self::entry::OwnEntries;
 use self::server::Server;
 use self::sessions::OpenSessions;
@@ -177,11 +177,11 @@ impl Store for Redis {
     }
 }
 
-fn quarantine(option: Quarantine, ttl: Duration) -> i64 {
+fn quarantine(option: Option<Duration>, ttl: Duration) -> i64 {
     let micros = |length: Duration| i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
     match option {
-        Quarantine::For(length) => micros(length),
+        Some(length) => micros(length),
         // What the longest lease was may have been forgotten as well.
-        Quarantine::Lease => -micros(ttl.max(DEFAULT_TTL)),
+        None => -micros(ttl.max(DEFAULT_TTL)),
     }
 }

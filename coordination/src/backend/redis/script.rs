@@ -139,8 +139,8 @@ impl Answer {
     pub(super) fn read(value: Value) -> Result<Self> {
         let Value::Array(words) = value else { return Err(corrupt()) };
         let mut rest = words.into_iter();
-        let status = rest.next().and_then(text_of).ok_or_else(corrupt)?;
-        Ok(Self { status, rest })
+        let Some(Value::BulkString(status)) = rest.next() else { return Err(corrupt()) };
+        Ok(Self { status: text_of(status)?, rest })
     }
 
     pub(super) fn is_ok(&self) -> bool {
@@ -154,10 +154,7 @@ impl Answer {
 
     /// The next word; `None`: there is none.
     pub(super) fn optional_text(&mut self) -> Result<Option<String>> {
-        match self.rest.next() {
-            None | Some(Value::Nil) => Ok(None),
-            Some(value) => text_of(value).map(Some).ok_or_else(corrupt),
-        }
+        self.bytes()?.map(text_of).transpose()
     }
 
     /// The next word as bytes.
@@ -173,8 +170,7 @@ impl Answer {
     pub(super) fn number(&mut self) -> Result<i64> {
         match self.rest.next() {
             Some(Value::Int(number)) => Ok(number),
-            Some(value) => text_of(value).and_then(|text| text.parse().ok()).ok_or_else(corrupt),
-            None => Err(corrupt()),
+            _ => Err(corrupt()),
         }
     }
 
@@ -188,13 +184,8 @@ impl Answer {
     }
 }
 
-fn text_of(value: Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        Value::Okay => Some("OK".to_owned()),
-        _ => None,
-    }
+fn text_of(bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|_| corrupt())
 }
 
 /// A queue's name within keys, channels and messages: it has no blank.

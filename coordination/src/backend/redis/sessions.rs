@@ -82,10 +82,8 @@ impl OpenSessions {
         held: &[EntryRef],
     ) -> Result<Vec<EntryId>> {
         let mut gone = Vec::new();
-        let mut rest = held;
-        loop {
-            let (batch, others) = rest.split_at(rest.len().min(BATCH));
-            rest = others;
+        // One call at least.
+        for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
             let mut call = Call::new("renew", Script::Renew).of(session);
             for entry in batch {
                 call = call.with(queue_path(&entry.queue)).with(entry.id.as_str());
@@ -94,10 +92,8 @@ impl OpenSessions {
             while !answer.is_at_end() {
                 gone.push(EntryId::from_store(answer.text()?));
             }
-            if rest.is_empty() {
-                return Ok(gone);
-            }
         }
+        Ok(gone)
     }
 
     /// Removes what a server that came back with older data, or took over, has of entries that were left.

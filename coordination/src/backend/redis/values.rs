@@ -7,39 +7,26 @@ use async_trait::async_trait;
 use super::Redis;
 use super::script::{Answer, Call, Script, corrupt, queue_path};
 use crate::backend::server::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Value, Values, Write};
+use crate::backend::{Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// A value as it is kept.
-pub(super) struct Kept {
-    pub(super) version: u64,
-    pub(super) stored: StoredValue,
-}
-
-impl Kept {
-    pub(super) fn read(text: &[u8]) -> Result<Self> {
-        let (version, text) = parts(text).ok_or_else(corrupt)?;
-        Ok(Self { version, stored: StoredValue::read(text)? })
-    }
-
-    pub(super) fn into_value(self) -> Value {
-        Value { version: self.version, data: self.stored.data.into() }
-    }
-}
-
-/// Version and text.
+/// Version and text of what is kept.
 pub(super) fn parts(kept: &[u8]) -> Option<(u64, &[u8])> {
     let blank = kept.iter().position(|byte| *byte == b' ')?;
     let (version, text) = kept.split_at_checked(blank)?;
     Some((str::from_utf8(version).ok()?.parse().ok()?, text.get(1..)?))
 }
 
-/// The value that the answer has next, which may be another name's with the same hash.
-pub(super) fn value_of(queue: &QueueKey, answer: &mut Answer) -> Result<Option<Kept>> {
+/// The value that the answer has next, with its version. It may be another name's with the same hash.
+pub(super) fn value_of(
+    queue: &QueueKey,
+    answer: &mut Answer,
+) -> Result<Option<(u64, StoredValue)>> {
     let Some(kept) = answer.bytes()? else { return Ok(None) };
-    check_name(queue, parts(&kept).map_or(&[], |(_, text)| text))?;
-    Kept::read(&kept).map(Some)
+    let (version, text) = parts(&kept).ok_or_else(corrupt)?;
+    check_name(queue, text)?;
+    Ok(Some((version, StoredValue::read(text)?)))
 }
 
 #[async_trait]
@@ -72,7 +59,7 @@ impl Values for Redis {
         }
         let kept = value_of(queue, &mut answer)?;
         // An earlier call got through, and its answer was lost.
-        Ok(kept.filter(|kept| kept.stored.id == write.id).map(|kept| kept.version))
+        Ok(kept.filter(|(_, stored)| stored.id == write.id).map(|(version, _)| version))
     }
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {

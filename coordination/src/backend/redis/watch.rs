@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Redis;
 use super::script::{Call, Script, queue_path};
-use super::watches::{Known, Told, Wait, word_for};
+use super::watches::{Told, Wait, word_for};
 use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
@@ -25,15 +25,15 @@ impl Watching for Redis {
         recheck: Duration,
     ) -> Result<()> {
         let queue = queue_path(&entry.queue);
-        let wait = Wait { queue: queue.clone(), seq, shared: waiter == Mode::Shared };
-        let mut waiting = self.hub.wait(wait);
+        let mut waiting = self.hub.wait(&Wait { queue: queue.clone(), seq, mode: waiter });
+        let mut known = waiting.borrow().known;
         let mut epochs = self.connections.epochs();
         // Otherwise the server does not know that we wait for this one.
-        let is_expected = waiting.known.is_some();
+        let is_expected = known.is_some();
         let mut following = None;
         loop {
             let epoch = *epochs.borrow_and_update();
-            let until = match waiting.known.take().filter(|known| known.epoch == epoch) {
+            let until = match known.take().filter(|known| known.epoch == epoch) {
                 Some(known) => known.until,
                 None => {
                     if !is_expected {
@@ -50,7 +50,7 @@ impl Watching for Redis {
             let until = until.min(Instant::now() + recheck) + LITTLE;
             tokio::select! {
                 biased;
-                () = waiting.over() => return Ok(()),
+                _ = waiting.wait_for(|waited| waited.is_over) => return Ok(()),
                 _ = epochs.changed() => {}
                 () = tokio::time::sleep_until(until.into()) => {}
             }
@@ -70,7 +70,7 @@ impl Watching for Redis {
         let limit = expires.map_or(limit, |expires| limit.min(expires + LITTLE));
         tokio::select! {
             biased;
-            () = following.other_than(count) => {}
+            _ = following.wait_for(|followed| followed.count != count) => {}
             _ = epochs.changed() => {}
             () = tokio::time::sleep_until(limit.into()) => {}
         }
@@ -96,10 +96,5 @@ impl Redis {
             .with(if listens { "1" } else { "" });
         let mut answer = self.connections.run(&call).await?;
         answer.is_ok().then(|| answer.natural().map(Duration::from_micros)).transpose()
-    }
-
-    /// What the server said of what blocks, as of this connection.
-    pub(super) fn known(&self, epoch: u64, left: Duration) -> Known {
-        Known { epoch, until: Instant::now() + left }
     }
 }

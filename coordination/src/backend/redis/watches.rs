@@ -6,8 +6,6 @@
 //! A message may be lost with its connection, so that waiters look again: after each loss of a connection, and
 //! when the lease of what they wait for may be over.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -15,9 +13,8 @@ use tokio::sync::watch;
 
 use crate::backend::Mode;
 use crate::backend::server::hub;
+use crate::backend::server::memo::Memo;
 
-/// How long it is remembered that something has gone, for a waiter who is about to ask.
-const REMEMBERED: Duration = Duration::from_secs(30);
 /// How old a message may be that stands for an answer.
 const FRESH: Duration = Duration::from_millis(500);
 
@@ -26,7 +23,7 @@ const FRESH: Duration = Duration::from_millis(500);
 pub(super) struct Wait {
     pub(super) queue: String,
     pub(super) seq: u64,
-    pub(super) shared: bool,
+    pub(super) mode: Mode,
 }
 
 /// What was told on this process's channel.
@@ -49,25 +46,21 @@ pub(super) struct Hub {
     /// What the channels of queues begin with.
     queues: String,
     followed: hub::Hub<String, Followed>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    waits: HashMap<Wait, Waited>,
-    /// Told before somebody asked.
-    told: VecDeque<(Instant, Wait)>,
+    /// What is waited for, or was told a moment ago.
+    waits: hub::Hub<Wait, Waited>,
     /// Entries whose turn has come, with when that was told.
-    turns: HashMap<(String, u64), Instant>,
+    turns: Memo<(String, u64), Instant>,
 }
 
-struct Waited {
-    over: watch::Sender<bool>,
-    /// On which connection it was said, and until when what is waited for has its lease.
-    known: Option<Known>,
+/// What was told of something that is waited for.
+#[derive(Default)]
+pub(super) struct Waited {
+    pub(super) is_over: bool,
+    /// `None`: the server was not asked yet, and tells nothing by itself on our own channel.
+    pub(super) known: Option<Known>,
 }
 
-/// As of when the server said that something blocks.
+/// On which connection the server said that something blocks, and until when that has its lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) epoch: u64,
@@ -76,9 +69,9 @@ pub(super) struct Known {
 
 /// What was told of a queue on its channel.
 #[derive(Default)]
-struct Followed {
+pub(super) struct Followed {
     /// The number of the last message: another one for each.
-    count: u64,
+    pub(super) count: u64,
     /// The connection on which the channel is subscribed to.
     epoch: Option<u64>,
 }
@@ -92,18 +85,6 @@ pub(super) struct Told {
     pub(super) expires: Option<Instant>,
 }
 
-/// Somebody who listens to a queue.
-pub(super) struct Following(watch::Receiver<Followed>);
-
-/// Somebody who waits.
-pub(super) struct Waiting<'a> {
-    hub: &'a Hub,
-    wait: Wait,
-    over: watch::Receiver<bool>,
-    /// `None`: the server was not asked yet, and tells nothing by itself on our own channel.
-    pub(super) known: Option<Known>,
-}
-
 impl Hub {
     /// `base`: what all keys of the namespace begin with.
     pub(super) fn new(base: &str, client: &str) -> Self {
@@ -111,7 +92,8 @@ impl Hub {
             own: format!("{base}client:{client}"),
             queues: format!("{base}queue:"),
             followed: hub::Hub::default(),
-            state: Mutex::default(),
+            waits: hub::Hub::default(),
+            turns: Memo::default(),
         }
     }
 
@@ -133,11 +115,15 @@ impl Hub {
     }
 
     /// Listens to a queue; answers the channel, if it is not subscribed to on this connection.
-    pub(super) fn follow(&self, queue: &str, epoch: u64) -> (Following, Option<String>) {
+    pub(super) fn follow(
+        &self,
+        queue: &str,
+        epoch: u64,
+    ) -> (watch::Receiver<Followed>, Option<String>) {
         let (followed, _) = self.followed.join(&queue.to_owned());
         let is_subscribed = followed.borrow().epoch == Some(epoch);
         let channel = (!is_subscribed).then(|| format!("{}{queue}", self.queues));
-        (Following(followed), channel)
+        (followed, channel)
     }
 
     /// The number of the last message of the queue, if it is listened to on this connection.
@@ -160,29 +146,21 @@ impl Hub {
     }
 
     fn passed(&self, passed: Passed) {
-        let mut state = self.state();
-        let now = Instant::now();
         if passed.is_turn {
-            state.turns.insert((passed.wait.queue.clone(), passed.waiter), now);
+            self.turns.note((passed.wait.queue.clone(), passed.waiter), Instant::now());
         }
-        state.forget_old(now);
-        if let Some(waited) = state.waits.get(&passed.wait) {
-            waited.over.send_replace(true);
-        } else {
-            let waited = Waited { over: watch::Sender::new(true), known: None };
-            state.waits.insert(passed.wait.clone(), waited);
-        }
-        state.told.push_back((now, passed.wait));
+        // Somebody may be about to ask.
+        drop(self.wait(&passed.wait));
+        self.over(&passed.wait);
     }
 
     /// Answers whether nobody listens, and nobody did for a while.
     fn happened(&self, queue: &str, what: Happened) -> bool {
         if let Some((seq, is_gone)) = what {
-            let state = self.state();
-            let over = |shared| Wait { queue: queue.to_owned(), seq, shared };
-            let waits = [Some(over(true)), is_gone.then(|| over(false))];
-            for waited in waits.iter().flatten().filter_map(|wait| state.waits.get(wait)) {
-                waited.over.send_replace(true);
+            let wait = |mode| Wait { queue: queue.to_owned(), seq, mode };
+            self.over(&wait(Mode::Shared));
+            if is_gone {
+                self.over(&wait(Mode::Exclusive));
             }
         }
         let queue = queue.to_owned();
@@ -193,88 +171,40 @@ impl Hub {
         self.followed.sweep_one(&queue)
     }
 
+    fn over(&self, wait: &Wait) {
+        self.waits.tell(wait, |waited| {
+            waited.is_over = true;
+            true
+        });
+    }
+
     /// The server said that this blocks an entry of ours, and will tell us when it does no more.
     pub(super) fn expect(&self, wait: &Wait, known: Known) {
-        let mut state = self.state();
-        let waited = state
-            .waits
-            .entry(wait.clone())
-            .or_insert_with(|| Waited { over: watch::Sender::new(false), known: None });
-        waited.known = Some(known);
+        self.waits.join(wait);
+        self.waits.tell(wait, |waited| {
+            waited.known = Some(known);
+            false
+        });
     }
 
     /// No entry of ours waits for this any more.
     pub(super) fn forget(&self, wait: &Wait) {
-        let mut state = self.state();
-        if state.waits.get(wait).is_some_and(|waited| waited.over.receiver_count() == 0) {
-            state.waits.remove(wait);
-        }
+        self.waits.end_if_idle(wait);
     }
 
-    pub(super) fn wait(&self, wait: Wait) -> Waiting<'_> {
-        let mut state = self.state();
-        let waited = state
-            .waits
-            .entry(wait.clone())
-            .or_insert_with(|| Waited { over: watch::Sender::new(false), known: None });
-        let (over, known) = (waited.over.subscribe(), waited.known);
-        drop(state);
-        Waiting { hub: self, wait, over, known }
+    /// Waits for what the server may not have been asked about.
+    pub(super) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
+        let (waited, is_new) = self.waits.join(wait);
+        if is_new {
+            self.waits.sweep();
+        }
+        waited
     }
 
     /// Whether the server told just now that nothing blocks this entry.
     pub(super) fn take_turn(&self, queue: &str, seq: u64) -> bool {
-        let told = self.state().turns.remove(&(queue.to_owned(), seq));
+        let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl State {
-    fn forget_old(&mut self, now: Instant) {
-        while let Some((at, _)) = self.told.front()
-            && now.duration_since(*at) > REMEMBERED
-        {
-            let Some((_, wait)) = self.told.pop_front() else { break };
-            if self.waits.get(&wait).is_some_and(|waited| waited.over.receiver_count() == 0) {
-                self.waits.remove(&wait);
-            }
-        }
-        if self.turns.len() > self.told.len() {
-            self.turns.retain(|_, at| now.duration_since(*at) < FRESH);
-        }
-    }
-}
-
-impl Following {
-    /// Resolves when there were other than this many messages.
-    pub(super) async fn other_than(&mut self, count: u64) {
-        // The sender stays while there is a receiver; were it gone, something has changed.
-        let _ = self.0.wait_for(|followed| followed.count != count).await;
-    }
-}
-
-impl Waiting<'_> {
-    /// Resolves when it was told that the wait is over.
-    pub(super) async fn over(&mut self) {
-        // The sender stays in the map while there is a receiver; were it gone, looking again does no harm.
-        let _ = self.over.wait_for(|over| *over).await;
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.hub.state();
-        let waited = state.waits.get(&self.wait);
-        // What is expected, or told and remembered, stays for as long as that.
-        if waited.is_some_and(|waited| {
-            waited.known.is_none() && !*waited.over.borrow() && waited.over.receiver_count() <= 1
-        }) {
-            state.waits.remove(&self.wait);
-        }
     }
 }
 
@@ -284,8 +214,7 @@ impl Passed {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let (queue, gone, mode, waiter, turn) = (word()?, word()?, word()?, word()?, word()?);
-        let wait =
-            Wait { queue: queue.to_owned(), seq: gone.parse().ok()?, shared: is_shared(mode)? };
+        let wait = Wait { queue: queue.to_owned(), seq: gone.parse().ok()?, mode: mode_of(mode)? };
         Some(Self { wait, waiter: waiter.parse().ok()?, is_turn: turn == "free" })
     }
 }
@@ -309,10 +238,6 @@ pub(super) fn word_for(mode: Mode) -> &'static str {
     }
 }
 
-pub(super) fn is_shared(word: &str) -> Option<bool> {
-    match word {
-        "shared" => Some(true),
-        "exclusive" => Some(false),
-        _ => None,
-    }
+pub(super) fn mode_of(word: &str) -> Option<Mode> {
+    [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| word_for(*mode) == word)
 }
