@@ -18,10 +18,11 @@ use super::config::{Config, Place};
 use super::error::failure;
 use super::link::probe;
 use super::script::{Answer, Call, Script};
-use super::server::{Keeps, Server};
+use super::server::Server;
 use super::watches::{Followed, Hub};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::rotation::Turn;
+use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
 /// How long the first connection may take: there is nothing yet that could be lost by patience.
@@ -241,7 +242,7 @@ impl Connection {
     /// Tells the server's clock of which process it is.
     async fn greet(&self) -> Result<(), Failure> {
         let up = u64::try_from(self.server.uptime().as_micros()).unwrap_or(u64::MAX);
-        let forgets = if self.server.keeps == Keeps::All { "0" } else { "1" };
+        let forgets = if self.server.keeps == Durability::Yes { "0" } else { "1" };
         let call = Call::new("connect", Script::Greet).with_number(up).with(forgets);
         self.evaluate(&call).await.map(drop)
     }

@@ -92,14 +92,8 @@ fn hosts(url: &mut Url) -> Result<(Place, i64)> {
 fn number(database: &str) -> Result<i64> {
     const MESSAGE: &str =
         "the path of a redis URL is the number of a database, from 0; the namespace is an option";
-    match database {
-        "" => Ok(0),
-        _ => database
-            .parse()
-            .ok()
-            .filter(|number| *number >= 0)
-            .ok_or_else(|| Error::config(MESSAGE)),
-    }
+    let database = if database.is_empty() { "0" } else { database };
+    database.parse::<u32>().map(i64::from).map_err(|_| Error::config(MESSAGE))
 }
 
 fn quarantine(option: Option<&str>) -> Result<Option<Duration>> {

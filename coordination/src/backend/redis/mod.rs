@@ -131,7 +131,7 @@ impl Redis {
         let connections = Arc::new(Connections::new(client, settings, patience));
         let server = connections.first().await?;
         Ok(Self {
-            sessions: OpenSessions::new(channel),
+            sessions: OpenSessions::new(Arc::clone(&connections), channel),
             connections,
             hub,
             entries: OwnEntries::default(),
@@ -164,8 +164,8 @@ impl Store for Redis {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
             loss_detection: DESCRIPTOR.loss_detection,
-            survives_restart: self.server.survives_restart(),
-            survives_power_loss: self.server.survives_restart(),
+            survives_restart: self.server.keeps,
+            survives_power_loss: self.server.keeps,
             // Replication is asynchronous.
             survives_failover: Durability::No,
             fifo: true,

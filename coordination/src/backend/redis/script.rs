@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Value};
 
-use super::server::{Keeps, Server};
+use super::server::Server;
 use crate::backend::SessionId;
+use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -122,7 +123,7 @@ impl Call {
             command.arg(argument);
         }
         if let Some(micros) = self.quarantine {
-            command.arg(if server.keeps == Keeps::All { 0 } else { micros });
+            command.arg(if server.keeps == Durability::Yes { 0 } else { micros });
         }
         command
     }

@@ -12,20 +12,10 @@ pub(super) struct Server {
     pub(super) run_id: String,
     /// When it started, at the earliest.
     pub(super) started: Option<Instant>,
-    pub(super) keeps: Keeps,
+    /// Whether it still has all that it answered after its process ended: each answer waits for the disk.
+    pub(super) keeps: Durability,
     /// May remove keys when its memory is full.
     pub(super) evicts: bool,
-}
-
-/// What it still has after its process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeps {
-    /// All that was answered: each answer waits for the disk.
-    All,
-    /// Less than that.
-    Less,
-    /// It does not say.
-    Unknown,
 }
 
 impl Server {
@@ -45,9 +35,9 @@ impl Server {
         })?;
         let up = line("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         let keeps = match (line("aof_enabled").as_deref(), fsync) {
-            (Some("1"), Some("always")) => Keeps::All,
-            (Some("1"), None) | (None, _) => Keeps::Unknown,
-            _ => Keeps::Less,
+            (Some("1"), Some("always")) => Durability::Yes,
+            (Some("1"), None) | (None, _) => Durability::Unknown,
+            _ => Durability::No,
         };
         let is_bounded = line("maxmemory").is_some_and(|bytes| bytes != "0");
         let evicts = line("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
@@ -65,14 +55,6 @@ impl Server {
     pub(super) fn uptime(&self) -> Duration {
         // Before the first moment that this machine can tell: long enough.
         self.started.map_or(Duration::from_secs(365 * 24 * 60 * 60), |started| started.elapsed())
-    }
-
-    pub(super) fn survives_restart(&self) -> Durability {
-        match self.keeps {
-            Keeps::All => Durability::Yes,
-            Keeps::Less => Durability::No,
-            Keeps::Unknown => Durability::Unknown,
-        }
     }
 
     /// Why it may end a session before its lease is over.
@@ -95,10 +77,10 @@ mod tests {
     #[test]
     fn what_a_server_keeps_is_known_by_its_log() {
         let keeps = |info: &str, fsync| Server::read(info, fsync).map(|server| server.keeps).ok();
-        assert_eq!(keeps(INFO, Some("always")), Some(Keeps::All));
-        assert_eq!(keeps(INFO, Some("everysec")), Some(Keeps::Less));
-        assert_eq!(keeps(INFO, None), Some(Keeps::Unknown));
-        assert_eq!(keeps(&INFO.replace("enabled:1", "enabled:0"), None), Some(Keeps::Less));
+        assert_eq!(keeps(INFO, Some("always")), Some(Durability::Yes));
+        assert_eq!(keeps(INFO, Some("everysec")), Some(Durability::No));
+        assert_eq!(keeps(INFO, None), Some(Durability::Unknown));
+        assert_eq!(keeps(&INFO.replace("enabled:1", "enabled:0"), None), Some(Durability::No));
     }
 
     #[test]

@@ -11,12 +11,12 @@ use crate::error::Result;
 #[async_trait]
 impl Sessions for Redis {
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        self.sessions.open(&self.connections, session).await.map(Some)
+        self.sessions.open(session).await.map(Some)
     }
 
     async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        let gone = self.sessions.renew(&self.connections, session, held).await?;
-        self.sessions.settle(&self.connections, session, || self.entries.of(session)).await?;
+        let gone = self.sessions.renew(session, held).await?;
+        self.sessions.settle(session, || self.entries.of(session)).await?;
         Ok(gone)
     }
 
@@ -24,6 +24,6 @@ impl Sessions for Redis {
         // Whatever the server says: nothing of it is waited for any more.
         let left = self.entries.forget(session);
         left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
-        self.sessions.close(&self.connections, session).await
+        self.sessions.close(session).await
     }
 }

@@ -17,6 +17,7 @@ const BATCH: usize = 500;
 
 /// The sessions that this client opened.
 pub(super) struct OpenSessions {
+    connections: Arc<Connections>,
     /// The channel on which their waiters are told.
     channel: String,
     /// The newest last.
@@ -26,8 +27,8 @@ pub(super) struct OpenSessions {
 }
 
 impl OpenSessions {
-    pub(super) fn new(channel: String) -> Self {
-        Self { channel, ours: Mutex::default(), settled: Mutex::default() }
+    pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
+        Self { connections, channel, ours: Mutex::default(), settled: Mutex::default() }
     }
 
     /// The newest one.
@@ -40,11 +41,7 @@ impl OpenSessions {
         self.ours().iter().copied().find(|session| entry.is_of(*session))
     }
 
-    pub(super) async fn open(
-        &self,
-        connections: &Arc<Connections>,
-        session: &NewSession,
-    ) -> Result<Duration> {
+    pub(super) async fn open(&self, session: &NewSession) -> Result<Duration> {
         let previous = {
             let mut ours = self.ours();
             let previous = ours.iter().copied().rfind(|id| *id != session.id);
@@ -56,7 +53,7 @@ impl OpenSessions {
             }
             previous
         };
-        let server = connections.run_id();
+        let server = self.connections.run_id();
         let lease = u64::try_from(session.ttl.as_micros()).unwrap_or(u64::MAX);
         let call = Call::new("open", Script::Open)
             .of(session.id)
@@ -65,7 +62,7 @@ impl OpenSessions {
             .with_number(lease)
             // Lost here, it must not live on there.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
-        if connections.run(&call).await?.status == "taken" {
+        if self.connections.run(&call).await?.status == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
         }
@@ -77,7 +74,6 @@ impl OpenSessions {
     /// Extends the lease, and answers which of the entries are gone.
     pub(super) async fn renew(
         &self,
-        connections: &Arc<Connections>,
         session: SessionId,
         held: &[EntryRef],
     ) -> Result<Vec<EntryId>> {
@@ -88,7 +84,7 @@ impl OpenSessions {
             for entry in batch {
                 call = call.with(queue_path(&entry.queue)).with(entry.id.as_str());
             }
-            let mut answer = connections.run_urgently(&call).await?;
+            let mut answer = self.connections.run_urgently(&call).await?;
             while !answer.is_at_end() {
                 gone.push(EntryId::from_store(answer.text()?));
             }
@@ -99,11 +95,10 @@ impl OpenSessions {
     /// Removes what a server that came back with older data, or took over, has of entries that were left.
     pub(super) async fn settle(
         &self,
-        connections: &Arc<Connections>,
         session: SessionId,
         known: impl FnOnce() -> Vec<EntryId>,
     ) -> Result<()> {
-        let server = connections.run_id();
+        let server = self.connections.run_id();
         if *self.settled() == server {
             return Ok(());
         }
@@ -111,18 +106,14 @@ impl OpenSessions {
         for entry in known() {
             call = call.with(entry.as_str());
         }
-        connections.run_urgently(&call).await?;
+        self.connections.run_urgently(&call).await?;
         *self.settled() = server;
         Ok(())
     }
 
-    pub(super) async fn close(
-        &self,
-        connections: &Arc<Connections>,
-        session: SessionId,
-    ) -> Result<()> {
+    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let call = Call::new("close", Script::Close).with(session.to_string());
-        connections.run(&call).await.map(drop)
+        self.connections.run(&call).await.map(drop)
     }
 
     fn settled(&self) -> MutexGuard<'_, Option<String>> {
