@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use zookeeper_client::{
-    Client, Error as ZooKeeperError, MultiReadResult, MultiReader, SessionState, StateWatcher,
-    TlsOptions,
+    Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
 };
 
 use super::config::Config;
@@ -40,9 +39,11 @@ pub(super) struct Connection {
     parted: OnceLock<Option<BootInstant>>,
     states: StateWatcher,
     /// Its id there, which its nodes name as their owner.
-    owner: i64,
+    pub(super) owner: i64,
+    /// The path of its member's node.
+    pub(super) member: String,
     /// As granted.
-    ttl: Duration,
+    pub(super) ttl: Duration,
     /// Before its opening was sent.
     asked: BootInstant,
 }
@@ -60,7 +61,11 @@ impl Connector {
     }
 
     /// Opens a session with this lease at the most.
-    pub(super) async fn connect(&self, ttl: Duration) -> Result<Connection, ZooKeeperError> {
+    pub(super) async fn connect(
+        &self,
+        ttl: Duration,
+        member: String,
+    ) -> Result<Connection, ZooKeeperError> {
         let asked = BootInstant::now();
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
@@ -77,6 +82,7 @@ impl Connector {
         Ok(Connection {
             states: client.state_watcher(),
             owner: client.session_id().0,
+            member,
             ttl: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),
@@ -87,18 +93,9 @@ impl Connector {
 }
 
 impl Connection {
-    pub(super) fn owner(&self) -> i64 {
-        self.owner
-    }
-
-    /// What is left of the lease if nothing but the opening counts.
-    pub(super) fn lease_left(&self) -> Duration {
-        let passed = BootInstant::now().as_nanos().saturating_sub(self.asked.as_nanos());
-        self.ttl.saturating_sub(Duration::from_nanos(passed))
-    }
-
-    pub(super) fn ttl(&self) -> Duration {
-        self.ttl
+    /// What was left of the lease at this moment if nothing but the opening counts.
+    pub(super) fn lease_at(&self, moment: BootInstant) -> Duration {
+        self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
     }
 
     /// Makes a call as soon as there is a connection.
@@ -123,11 +120,7 @@ impl Connection {
     where
         F: Future<Output = Result<T, ZooKeeperError>>,
     {
-        let calling = async {
-            self.connected(operation).await?;
-            let client = self.client().clone().ok_or_else(|| closed(operation))?;
-            Ok(call(client).await)
-        };
+        let calling = async { Ok(call(self.connected(operation).await?).await) };
         self.unless_closing(operation, calling).await
     }
 
@@ -141,8 +134,7 @@ impl Connection {
         F: Future<Output = Result<T, ZooKeeperError>> + Send + 'static,
         T: Send + 'static,
     {
-        self.unless_closing(operation, self.connected(operation)).await?;
-        let client = self.client().clone().ok_or_else(|| closed(operation))?;
+        let client = self.unless_closing(operation, self.connected(operation)).await?;
         let mut work = Box::pin(call(client));
         // Sent here and now: whoever drops this, and asks for something else, asks for it after this.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
@@ -173,24 +165,22 @@ impl Connection {
     }
 
     /// Waits for a connection: what is asked for while there is none would be sent when nobody wants it any longer.
-    async fn connected(&self, operation: &'static str) -> Result<()> {
+    async fn connected(&self, operation: &'static str) -> Result<Arc<Client>> {
         let mut states = self.states.clone();
         loop {
-            match states.state() {
-                SessionState::SyncConnected => return Ok(()),
+            let over = match states.state() {
+                SessionState::SyncConnected => {
+                    return self.client().clone().ok_or_else(|| closed(operation));
+                }
                 SessionState::Disconnected | SessionState::ConnectedReadOnly => {
                     states.changed().await;
+                    continue;
                 }
-                SessionState::Expired => {
-                    return Err(from_zookeeper(operation, &ZooKeeperError::SessionExpired));
-                }
-                SessionState::AuthFailed => {
-                    return Err(from_zookeeper(operation, &ZooKeeperError::AuthFailed));
-                }
-                SessionState::Closed => {
-                    return Err(from_zookeeper(operation, &ZooKeeperError::ClientClosed));
-                }
-            }
+                SessionState::Expired => ZooKeeperError::SessionExpired,
+                SessionState::AuthFailed => ZooKeeperError::AuthFailed,
+                SessionState::Closed => ZooKeeperError::ClientClosed,
+            };
+            return Err(from_zookeeper(operation, &over));
         }
     }
 
@@ -202,30 +192,62 @@ impl Connection {
     }
 
     /// Reads nodes, and the names of a node's children, as of one moment; `None` stands for a node that is not there.
+    ///
+    /// `is_fresh`: as of now, and not as of when the server last heard from its leader.
     pub(super) async fn read(
         &self,
         operation: &'static str,
+        is_fresh: bool,
         children: Option<&str>,
         paths: &[String],
     ) -> Result<Reading> {
-        let reading =
-            |client: Arc<Client>| async move { reader(&client, children, paths)?.commit().await };
-        found(operation, children, self.call(operation, reading).await?)
+        let reading = |client: Arc<Client>| async move {
+            let mut reader = client.new_multi_reader();
+            if let Some(children) = children {
+                reader.add_get_children(children)?;
+            }
+            for path in paths {
+                reader.add_get_data(path)?;
+            }
+            // Both are sent before the first answer.
+            let synced = children.filter(|_| is_fresh).map(|path| client.sync(path));
+            let read = reader.commit();
+            if let Some(synced) = synced {
+                synced.await?;
+            }
+            read.await
+        };
+        let mut results = self.call(operation, reading).await?.into_iter();
+        let names = match children.and_then(|_| results.next()) {
+            Some(MultiReadResult::Children { children }) => Some(children),
+            Some(other) => missing(operation, other)?,
+            None => None,
+        };
+        let found = results.map(|result| match result {
+            MultiReadResult::Data { data, stat } => Ok(Some(Found { data, stat })),
+            other => missing(operation, other),
+        });
+        Ok((names, found.collect::<Result<_>>()?))
     }
 
-    /// [`read`](Self::read), as of now and not as of when the server last heard from its leader.
-    pub(super) async fn read_now(
+    /// The names of the children of a node, as of now; none of one that is not there.
+    pub(super) async fn children(
         &self,
         operation: &'static str,
-        children: &str,
-        paths: &[String],
-    ) -> Result<Reading> {
-        let reading = |client: Arc<Client>| async move {
-            let mut reader = reader(&client, Some(children), paths)?;
-            let (synced, read) = tokio::join!(client.sync(children), reader.commit());
-            synced.and(read)
-        };
-        found(operation, Some(children), self.call(operation, reading).await?)
+        path: &str,
+    ) -> Result<Vec<String>> {
+        let (children, _) = self.read(operation, true, Some(path), &[]).await?;
+        Ok(children.unwrap_or_default())
+    }
+
+    /// Reads a node; `None`: it is not there.
+    pub(super) async fn read_one(
+        &self,
+        operation: &'static str,
+        path: String,
+    ) -> Result<Option<Found>> {
+        let (_, found) = self.read(operation, false, None, &[path]).await?;
+        Ok(found.into_iter().next().flatten())
     }
 
     /// Reads the names of the children of each of these nodes; none of one that is not there.
@@ -298,41 +320,6 @@ type Reading = (Option<Vec<String>>, Vec<Option<Found>>);
 pub(super) struct Found {
     pub(super) data: Vec<u8>,
     pub(super) stat: zookeeper_client::Stat,
-}
-
-/// What reads nodes, and the names of a node's children, as of one moment.
-fn reader<'a>(
-    client: &'a Client,
-    children: Option<&str>,
-    paths: &[String],
-) -> Result<MultiReader<'a>, ZooKeeperError> {
-    let mut reader = client.new_multi_reader();
-    if let Some(children) = children {
-        reader.add_get_children(children)?;
-    }
-    for path in paths {
-        reader.add_get_data(path)?;
-    }
-    Ok(reader)
-}
-
-/// What it has read.
-fn found(
-    operation: &'static str,
-    children: Option<&str>,
-    results: Vec<MultiReadResult>,
-) -> Result<Reading> {
-    let mut results = results.into_iter();
-    let names = match children.and_then(|_| results.next()) {
-        Some(MultiReadResult::Children { children }) => Some(children),
-        Some(other) => missing(operation, other)?,
-        None => None,
-    };
-    let found = results.map(|result| match result {
-        MultiReadResult::Data { data, stat } => Ok(Some(Found { data, stat })),
-        other => missing(operation, other),
-    });
-    Ok((names, found.collect::<Result<_>>()?))
 }
 
 /// What it means that a read within several found nothing.

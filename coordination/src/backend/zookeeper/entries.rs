@@ -5,24 +5,26 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteResult};
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
+use super::Zookeeper;
 use super::client::{Connection, Found};
 use super::entry::{self, Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
-use super::reads::{Age, Written};
+use super::reads::{Age, Seen, Written};
+use super::sessions::no_loss;
 use super::tree::make_all;
-use super::{Zookeeper, values};
+use super::values::value_of;
 use crate::backend::server::book::Own;
 use crate::backend::server::names::{self, Extent};
-use crate::backend::server::stored::{StoredEntry, check_name, mode_in, queue_name};
+use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// How many nodes a shared entry reads at first of those that may block it.
-const FIRST: usize = 2;
+/// How many nodes an entry reads at a time of those that may block it.
+const NEWEST: usize = 8;
 /// How often a queue is read again that changes while it is read.
 const READS: usize = 8;
 /// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
@@ -68,9 +70,8 @@ impl Entries for Zookeeper {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let Some(Own { mode, since_ms, known, .. }) = self.own.own(&entry.place.id) else {
-            return Ok(false);
-        };
+        let own = self.own.own(&entry.place.id).filter(|own| own.session == entry.session);
+        let Some(Own { mode, since_ms, known, .. }) = own else { return Ok(false) };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
             // Its name says that it is shared; and others may hold beside it.
             let message = "a shared entry cannot become exclusive";
@@ -81,15 +82,14 @@ impl Entries for Zookeeper {
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
         let queue = self.tree.queue(&entry.place.queue);
         let written = connection.raw_call("update", |client| async move {
-            let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
             let mut writer = client.new_multi_writer();
-            writer.add_set_data(&made.path, &data, None)?;
+            writer.add_set_data(&format!("{queue}/{}", made.name), &data, None)?;
             // Whoever looks at the queue goes by that: see `reads.rs`.
-            writer.add_set_data(&queue, name.as_bytes(), None)?;
+            writer.add_set_data(&queue, made.name.as_bytes(), None)?;
             Ok(writer.commit().await?)
         });
         match written.await? {
-            Ok(results) => Ok(owner_in(results.first()) == Some(connection.owner())),
+            Ok(_) => Ok(true),
             Err(ZooKeeperError::NoNode) => Ok(false),
             Err(error) => Err(from_zookeeper("update", &error)),
         }
@@ -104,21 +104,17 @@ impl Entries for Zookeeper {
                 return Ok(());
             }
             let path = format!("{queue}/{name}");
-            let deleting =
-                |connection: Arc<Connection>| async move { delete(&connection, &path).await };
-            return self.sessions.outside("leave", deleting).await;
+            let connection = self.sessions.newest("leave")?;
+            return delete(&connection, &path).await.map_err(no_loss);
         };
         let connection = self.sessions.of("leave", place.session)?;
-        let path = match place.known {
-            Some(made) => Some(made.path),
+        let name = match place.known {
+            Some(made) => Some(made.name),
             // Whether it was made is not known: what was sent before is through by this answer.
-            None => {
-                let name = self.listed(&connection, "leave", entry).await?;
-                name.map(|name| format!("{queue}/{name}"))
-            }
+            None => self.listed(&connection, "leave", entry).await?,
         };
-        if let Some(path) = path {
-            delete(&connection, &path).await?;
+        if let Some(name) = name {
+            delete(&connection, &format!("{queue}/{name}")).await?;
         }
         self.own.remove(&entry.id);
         Ok(())
@@ -132,15 +128,13 @@ impl Entries for Zookeeper {
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let list = |connection: Arc<Connection>| async move { self.list(&connection, queue).await };
-        self.sessions.outside("list", list).await
+        let connection = self.sessions.newest("list")?;
+        self.list(&connection, queue).await.map_err(no_loss)
     }
 
     async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let list = |connection: Arc<Connection>| async move {
-            self.names_of_queues(&connection, kind).await
-        };
-        self.sessions.outside("list", list).await
+        let connection = self.sessions.newest("list")?;
+        self.names_of_queues(&connection, kind).await.map_err(no_loss)
     }
 }
 
@@ -156,13 +150,14 @@ impl Zookeeper {
         data: Vec<u8>,
     ) -> Result<(Result<Made, ZooKeeperError>, Result<Vec<String>, ZooKeeperError>)> {
         let queue = self.tree.queue(&entry.place.queue);
-        let prefix = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
+        let prefix = self.style.prefix(&entry.place.id, entry.mode);
         let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
         let missing = self.tree.missing(&entry.place.queue);
         let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
         let making = |client: Arc<Client>| async move {
+            let path = format!("{queue}/{prefix}");
             let making = make_all(&client, &missing);
-            let create = client.create(&prefix, &data, &options);
+            let create = client.create(&path, &data, &options);
             let list = client.list_children(&queue);
             let (failed, mut created, listed) = tokio::join!(making, create, list);
             if let (Some(failed), Err(_)) = (failed, &created) {
@@ -171,8 +166,8 @@ impl Zookeeper {
             let made = created.map(|(stat, number)| {
                 // The crate reads what may be negative as 64 bits.
                 let number = number.into_i64() as i32;
-                let path = format!("{prefix}{number:010}");
-                Made { path, number, seq: entry::number(stat.czxid) }
+                let name = format!("{prefix}{number:010}");
+                Made { name, number, seq: entry::number(stat.czxid) }
             });
             if let Ok(made) = &made {
                 own.change(&id, |own| own.known = Some(made.clone()));
@@ -188,17 +183,12 @@ impl Zookeeper {
         let Some(name) = self.listed(connection, "enter", &entry.place).await? else {
             return Ok(None);
         };
-        let number = self.style.read(&name).map(|node| node.number()).unwrap_or_default();
-        let path = format!("{queue}/{name}");
-        let look = |client: Arc<Client>| {
-            let path = path.clone();
-            async move { client.check_stat(&path).await }
-        };
-        let found = connection.call("enter", look).await?;
+        let number = self.style.read(&name).map(|node| node.number).unwrap_or_default();
+        let found = connection.read_one("enter", format!("{queue}/{name}")).await?;
         // `R3`: never an entry of another session.
-        let own = found.filter(|stat| stat.ephemeral_owner == connection.owner());
-        Ok(own.map(|stat| {
-            let made = Made { path, number, seq: entry::number(stat.czxid) };
+        let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
+        Ok(own.map(|found| {
+            let made = Made { name, number, seq: entry::number(found.stat.czxid) };
             self.own.change(&entry.place.id, |own| own.known = Some(made.clone()));
             made
         }))
@@ -213,7 +203,7 @@ impl Zookeeper {
     ) -> Result<Option<String>> {
         let queue = self.tree.queue(&entry.queue);
         let name = self.style.name(&entry.id);
-        let children = fresh_children(connection, operation, &queue).await?;
+        let children = connection.children(operation, &queue).await?;
         let is_it = |child: &String| child.starts_with(&name) && self.style.read(child).is_some();
         Ok(children.into_iter().find(is_it))
     }
@@ -238,35 +228,18 @@ impl Zookeeper {
         // The newest first.
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
-        // One that was downgraded says so in its data. If those are the newest, they held at that moment, so that
-        // what is read then is short.
-        let (newest, older) = before.split_at(before.len().min(FIRST));
-        for nodes in [newest, older] {
-            if let Some(node) = self.first_blocker(connection, queue, entry.mode, nodes).await? {
-                return Ok(Some(self.blocker_of(node)));
-            }
-        }
-        Ok(None)
-    }
-
-    async fn first_blocker<'a>(
-        &self,
-        connection: &Connection,
-        queue: &QueueKey,
-        mode: Mode,
-        nodes: &[Node<'a>],
-    ) -> Result<Option<Node<'a>>> {
-        if nodes.is_empty() {
-            return Ok(None);
-        }
         let parent = self.tree.queue(queue);
-        let paths: Vec<_> = nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
-        let (_, found) = connection.read("position", None, &paths).await?;
-        for (node, found) in nodes.iter().zip(found) {
-            let Some(found) = found else { continue };
-            check_name(queue, &found.data)?;
-            if mode_in(node.mode, &found.data).blocks(mode) {
-                return Ok(Some(*node));
+        // One that was downgraded says so in its data. Those are few, so that one read tells nearly always.
+        for nodes in before.chunks(NEWEST) {
+            let paths: Vec<_> =
+                nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
+            let (_, found) = connection.read("position", false, None, &paths).await?;
+            for (node, found) in nodes.iter().zip(found) {
+                let Some(found) = found else { continue };
+                check_name(queue, &found.data)?;
+                if mode_in(node.mode, &found.data).blocks(entry.mode) {
+                    return Ok(Some(self.blocker_of(*node)));
+                }
             }
         }
         Ok(None)
@@ -291,15 +264,10 @@ impl Zookeeper {
         made: &Made,
     ) -> Result<Option<Position>> {
         let queue = self.tree.queue(&entry.place.queue);
-        let listing = connection
-            .raw_call("position", |client| async move { client.list_children(&queue).await });
-        let children = match listing.await? {
-            Err(ZooKeeperError::NoNode) => return Ok(None),
-            listed => listed.map_err(|error| from_zookeeper("position", &error))?,
-        };
+        let (children, _) = connection.read("position", false, Some(&queue), &[]).await?;
+        let children = children.unwrap_or_default();
         // Its name is enough: no other node was ever called like it, and it goes with its session.
-        let name = made.path.rsplit_once('/').map_or("", |(_, name)| name);
-        if !children.iter().any(|child| child == name) {
+        if !children.contains(&made.name) {
             return Ok(None);
         }
         let blocker = self.blocker(connection, entry, made.number, &children).await?;
@@ -310,23 +278,31 @@ impl Zookeeper {
         let begun = self.watches.told(connection, queue);
         let parent = self.tree.queue(queue);
         let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
-        let mut reading = connection.read_now("list", &parent, &above).await?;
         let (mut asked, mut before, mut tries) = (Vec::new(), None, 0);
         while tries < READS {
-            let (children, found) = reading;
+            let (is_first, is_long) = (asked.is_empty(), asked.len() > BATCH);
+            asked.truncate(BATCH);
+            let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
+            let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
+            let reading = connection.read("list", is_first, Some(&parent), &paths);
+            let (children, found) = reading.await?;
+            tries += usize::from(!is_long);
             let mut found = found.into_iter();
             let mut next = || found.next().flatten();
             let (node, value, values) = (next(), next(), next());
-            self.seen.note(queue, values.as_ref(), value.as_ref(), children.is_some());
-            let names = children.unwrap_or_default();
-            let age = node.as_ref().map(|node| Age::new(connection.owner(), &node.stat));
+            let seen = Seen::new(values.as_ref(), value.as_ref(), children.is_some());
+            self.seen.note(queue.clone(), seen);
+            let mut names = children.unwrap_or_default();
+            names.retain(|name| self.style.read(name).is_some());
+            let age = Age::new(connection.owner, node.as_ref().map(|node| &node.stat));
+            let updated = node.map(|node| node.data).unwrap_or_default();
             let fresh = self.entries_of(queue, &asked, found)?;
-            let now = Look { age, updated: node.map(|node| node.data), names, value };
+            let now = Look { age, updated, names, value };
             // Not updated since: who comes now need not be looked at too.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {
-                match self.entries_at(queue, &look, &fresh) {
+                match self.reads.look(queue, look.age, &look.updated, &fresh, &look.names) {
                     Ok(entries) => {
                         let listing = listing(queue, entries, look.value)?;
                         self.watches.read(queue, listing.revision, begun);
@@ -335,12 +311,6 @@ impl Zookeeper {
                     Err(unknown) => (asked, before) = (unknown, Some(look)),
                 }
             }
-            let is_long = asked.len() > BATCH;
-            asked.truncate(BATCH);
-            let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
-            let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
-            reading = connection.read("list", Some(&parent), &paths).await?;
-            tries += usize::from(!is_long);
         }
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
@@ -364,77 +334,43 @@ impl Zookeeper {
         Ok(entries)
     }
 
-    /// The entries of a queue, or which nodes have to be read; `fresh` was read with it.
-    fn entries_at(
-        &self,
-        queue: &QueueKey,
-        look: &Look,
-        fresh: &HashMap<String, Written>,
-    ) -> Result<Vec<Written>, Vec<String>> {
-        let Some(age) = look.age else { return Ok(Vec::new()) };
-        let updated = look.updated.as_deref().unwrap_or_default();
-        let is_entry = |name: &str| self.style.read(name).is_some();
-        self.reads.look(queue, age, updated, fresh, &look.names, is_entry)
-    }
-
     /// The names of the queues of this kind that have an entry, in order.
     async fn names_of_queues(&self, connection: &Connection, kind: &str) -> Result<Vec<String>> {
         let above = self.tree.queues(kind);
-        let queues = fresh_children(connection, "list", &above).await?;
-        let (hashed, mut plain): (Vec<_>, Vec<_>) =
-            queues.into_iter().partition(|queue| key::is_hashed(queue));
-        // No queue of ours has what stands under any other name.
-        plain.retain(|queue| queue_name(queue, b"").is_some());
-        let entries = self.entries_below(connection, &above, &plain).await?;
-        let used = plain.iter().zip(entries).filter(|(_, entries)| !entries.is_empty());
-        let above = &above;
+        let queues = connection.children("list", &above).await?;
+        let paths: Vec<_> = queues.iter().map(|queue| format!("{above}/{queue}")).collect();
+        let listed = connection.children_of("list", &paths, QUEUES).await?;
+        let mut entries: HashMap<_, _> = queues.into_iter().zip(listed).collect();
+        // An empty queue has a node until the server removes it.
+        entries.retain(|_, children| {
+            children.retain(|child| self.style.read(child).is_some());
+            !children.is_empty()
+        });
+        let (above, known) = (&above, &entries);
         let read = |batch: Vec<String>, extent| async move {
-            let limit = if extent == Extent::One { 1 } else { usize::MAX };
-            let entries = self.entries_below(connection, above, &batch).await?;
-            let nodes = batch.iter().zip(&entries).flat_map(|(queue, entries)| {
-                entries.iter().take(limit).map(move |entry| (queue, entry))
-            });
-            let nodes: Vec<_> = nodes.collect();
             let mut texts = Vec::new();
-            for nodes in nodes.chunks(QUEUES) {
-                let path = |(queue, entry): &(_, _)| format!("{above}/{queue}/{entry}");
-                let paths: Vec<_> = nodes.iter().map(path).collect();
-                let (_, found) = connection.read("list", None, &paths).await?;
-                let found = nodes.iter().zip(found);
-                texts.extend(
-                    found.filter_map(|((queue, _), found)| Some(((*queue).clone(), found?.data))),
-                );
+            for queue in batch {
+                if !key::is_hashed(&queue) {
+                    texts.push((queue, Vec::new()));
+                    continue;
+                }
+                let limit = if extent == Extent::One { 1 } else { BATCH };
+                let nodes = known.get(&queue).into_iter().flatten().take(limit);
+                let paths: Vec<_> = nodes.map(|node| format!("{above}/{queue}/{node}")).collect();
+                let (_, found) = connection.read("list", false, None, &paths).await?;
+                texts.extend(found.into_iter().flatten().map(|found| (queue.clone(), found.data)));
             }
             Ok(texts)
         };
-        let mut names = names::of_entries(hashed, read).await?;
-        names.extend(used.filter_map(|(queue, _)| queue_name(queue, b"")));
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// The names of the nodes of these queues' entries. An empty queue has a node until the server removes it.
-    async fn entries_below(
-        &self,
-        connection: &Connection,
-        above: &str,
-        queues: &[String],
-    ) -> Result<Vec<Vec<String>>> {
-        let paths: Vec<_> = queues.iter().map(|queue| format!("{above}/{queue}")).collect();
-        let mut listed = connection.children_of("list", &paths, QUEUES).await?;
-        for children in &mut listed {
-            children.retain(|child| self.style.read(child).is_some());
-        }
-        Ok(listed)
+        names::of_entries(entries.keys().cloned(), read).await
     }
 }
 
 /// What a look at a queue saw, as of one moment.
 struct Look {
-    /// `None`: there is no such queue.
-    age: Option<Age>,
+    age: Age,
     /// Which node was updated last.
-    updated: Option<Vec<u8>>,
+    updated: Vec<u8>,
     names: Vec<String>,
     value: Option<Found>,
 }
@@ -451,34 +387,10 @@ fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) ->
     if let Some(Found { data, stat }) = value {
         check_name(queue, &data)?;
         stat.mzxid.hash(&mut hasher);
-        listing.value = Some(values::value_of(&data, &stat)?);
+        listing.value = Some(value_of(&data, &stat)?);
     }
     listing.revision = hasher.finish();
     Ok(listing)
-}
-
-/// Who owns the node that was written.
-fn owner_in(result: Option<&MultiWriteResult>) -> Option<i64> {
-    match result? {
-        MultiWriteResult::SetData { stat } => Some(stat.ephemeral_owner),
-        _ => None,
-    }
-}
-
-/// The children of a node, as of now and not as of when the server last heard from its leader.
-pub(super) async fn fresh_children(
-    connection: &Connection,
-    operation: &'static str,
-    path: &str,
-) -> Result<Vec<String>> {
-    let listing = connection.raw_call(operation, |client| async move {
-        let (synced, listed) = tokio::join!(client.sync(path), client.list_children(path));
-        synced.and(listed)
-    });
-    match listing.await? {
-        Err(ZooKeeperError::NoNode) => Ok(Vec::new()),
-        outcome => outcome.map_err(|error| from_zookeeper(operation, &error)),
-    }
 }
 
 /// Removes a node, if it is there.

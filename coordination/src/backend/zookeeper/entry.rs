@@ -13,8 +13,7 @@ pub(super) type OwnEntries = Book<Option<Made>>;
 /// A node that was made for an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Made {
-    /// Its path.
-    pub(super) path: String,
+    pub(super) name: String,
     /// Its number among its siblings.
     pub(super) number: i32,
     /// The transaction that made it, which is the entry's number.

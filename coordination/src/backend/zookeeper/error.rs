@@ -27,11 +27,10 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         ZooKeeperError::Timeout => {
             (ErrorKind::Unavailable, Effect::None, "no session in time".to_owned())
         }
-        ZooKeeperError::NotReadOnly | ZooKeeperError::Throttled => {
-            (ErrorKind::Unavailable, Effect::None, message)
-        }
-        // Something is not as it was a moment ago.
-        ZooKeeperError::NoNode
+        // Not now, or something is not as it was a moment ago.
+        ZooKeeperError::NotReadOnly
+        | ZooKeeperError::Throttled
+        | ZooKeeperError::NoNode
         | ZooKeeperError::NodeExists
         | ZooKeeperError::BadVersion
         | ZooKeeperError::NotEmpty

@@ -91,8 +91,8 @@ fn any_node(name: &str, data: &[u8], transaction: i64) -> TestCaseResult {
         prop_assert_eq!(entry.seq, number(transaction));
         prop_assert!(entry.mode == Mode::Shared || node.mode == Mode::Exclusive);
         prop_assert!(entry.since.is_none_or(|since| since >= UNIX_EPOCH));
-        for other in [node.number().wrapping_add(1), node.number().wrapping_sub(1)] {
-            prop_assert!(node.is_before(other) == (other == node.number().wrapping_add(1)));
+        for other in [node.number.wrapping_add(1), node.number.wrapping_sub(1)] {
+            prop_assert!(node.is_before(other) == (other == node.number.wrapping_add(1)));
         }
     }
     if let Err(error) = value_of(data, &stat) {
@@ -119,7 +119,7 @@ fn ours(
     for style in [Style::Kazoo, Style::Curator] {
         let name = format!("{}{order:010}", style.prefix(&id, mode));
         let node = style.read(&name).expect("a contender");
-        prop_assert_eq!((node.mode, node.number()), (mode, order));
+        prop_assert_eq!((node.mode, node.number), (mode, order));
         let read = entry_of(style.id(node), node, &written, &stat(7));
         prop_assert!(read.id.is_of(session));
         prop_assert_eq!((&*read.member, &*read.data, read.mode), (member, data, mode));

@@ -54,7 +54,6 @@ mod fuzz;
 mod greeting;
 mod nodes;
 mod reads;
-mod seen;
 mod session;
 mod sessions;
 mod tree;
@@ -70,17 +69,18 @@ use async_trait::async_trait;
 use self::client::Connector;
 use self::config::{Config, Style};
 use self::entry::OwnEntries;
-use self::reads::Reads;
-use self::seen::LastSeen;
+use self::reads::{Reads, Seen};
 use self::sessions::OpenSessions;
 use self::tree::Tree;
 use self::watches::Watches;
 use crate::backend::Store;
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::server::memo::Memo;
 use crate::backend::server::patience;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
+use crate::key::QueueKey;
 use crate::url::UrlOption;
 
 /// What is known of the store before it is asked.
@@ -104,8 +104,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Zookeeper {
     sessions: OpenSessions,
     own: Arc<OwnEntries>,
-    watches: Watches,
-    seen: LastSeen,
+    watches: Arc<Watches>,
+    seen: Memo<QueueKey, Seen>,
     reads: Reads,
     tree: Tree,
     style: Style,
@@ -125,8 +125,8 @@ impl Zookeeper {
         Ok(Self {
             sessions: OpenSessions::new(connector),
             own: Arc::default(),
-            watches: Watches::default(),
-            seen: LastSeen::default(),
+            watches: Arc::default(),
+            seen: Memo::default(),
             reads: Reads::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
             style: config.style,

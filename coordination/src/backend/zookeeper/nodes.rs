@@ -23,7 +23,8 @@ pub(super) struct Node<'a> {
     pub(super) name: &'a str,
     /// As its name says: one that was downgraded says so in its data.
     pub(super) mode: Mode,
-    number: i32,
+    /// Its place among its siblings.
+    pub(super) number: i32,
 }
 
 impl Style {
@@ -81,10 +82,6 @@ impl Node<'_> {
     pub(super) fn age(&self, number: i32) -> i32 {
         self.number.wrapping_sub(number)
     }
-
-    pub(super) fn number(&self) -> i32 {
-        self.number
-    }
 }
 
 /// The sequence number, if that is all that this is.
@@ -135,9 +132,9 @@ mod tests {
     fn order_survives_the_wrap() {
         let last = Style::Kazoo.read("a__lock__2147483647").expect("a contender");
         let next = Style::Kazoo.read("b__lock__-2147483648").expect("a contender");
-        assert!(last.is_before(next.number()) && !next.is_before(last.number()));
-        assert!(!last.is_before(last.number()));
-        assert!(last.age(next.number()) == -1);
+        assert!(last.is_before(next.number) && !next.is_before(last.number));
+        assert!(!last.is_before(last.number));
+        assert!(last.age(next.number) == -1);
     }
 
     #[test]

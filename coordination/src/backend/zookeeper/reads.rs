@@ -1,4 +1,5 @@
-//! Entries as they were read last, so that a look at a queue reads only those that are new in it.
+//! What was read last of queues: their entries, so that a look at a queue reads only those that are new in it, and what
+//! a write of its value goes by.
 //!
 //! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's
 //! changes rises, and its data names what was updated. What was read at one count is so whenever the count is the same.
@@ -7,22 +8,16 @@ use std::collections::{HashMap, HashSet};
 
 use zookeeper_client::Stat;
 
+use super::client::Found;
+use super::entry::number;
 use crate::backend::Entry;
 use crate::backend::server::memo::Memo;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How many queues are remembered: forgetting one costs a look at it one read more.
-const REMEMBERED: usize = 256;
-
-/// The entries of queues that were looked at.
+/// The entries of queues that were looked at. One that is forgotten costs a look at it one read more.
+#[derive(Default)]
 pub(super) struct Reads(Memo<QueueKey, Known>);
-
-impl Default for Reads {
-    fn default() -> Self {
-        Self(Memo::of_at_most(REMEMBERED))
-    }
-}
 
 /// When the node of a queue was as it was read, counted in updates of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +38,16 @@ struct Known {
 }
 
 impl Age {
-    pub(super) fn new(owner: i64, stat: &Stat) -> Self {
-        Self { owner, made: stat.czxid, updates: stat.version }
+    /// Without a node there is nothing to be known, whatever was read before.
+    pub(super) fn new(owner: i64, node: Option<&Stat>) -> Self {
+        let (made, updates) = node.map_or((0, 0), |stat| (stat.czxid, stat.version));
+        Self { owner, made, updates }
     }
 }
 
 impl Reads {
-    /// The entries of all nodes of a queue, or which of those that may be entries have to be read. `updated` is the one
-    /// that was last; `fresh` was read at that age.
+    /// The entries of these nodes, which are all of a queue, or which of them have to be read. `updated` is the one that
+    /// was last; `fresh` was read at that age.
     pub(super) fn look(
         &self,
         queue: &QueueKey,
@@ -58,34 +55,31 @@ impl Reads {
         updated: &[u8],
         fresh: &HashMap<String, Written>,
         names: &[String],
-        is_entry: impl Fn(&str) -> bool,
     ) -> Result<Vec<Written>, Vec<String>> {
         self.0.update(queue.clone(), |known| {
             let new = || Known { age, entries: HashMap::new() };
             let known = known.get_or_insert_with(new);
             if !known.grow(age, updated) {
                 // Somebody else has looked since, and what is known is of then.
-                return pick(&mut fresh.clone(), names, is_entry);
+                return pick(&mut fresh.clone(), names);
             }
             let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));
             known.entries.extend(fresh);
-            pick(&mut known.entries, names, is_entry)
+            pick(&mut known.entries, names)
         })
     }
 }
 
-/// The entries of these nodes, or which of those that may be entries are not known. All others are forgotten.
+/// The entries of these nodes, or which of them are not known. All others are forgotten.
 fn pick(
     known: &mut HashMap<String, Written>,
     names: &[String],
-    is_entry: impl Fn(&str) -> bool,
 ) -> Result<Vec<Written>, Vec<String>> {
     let (mut entries, mut unknown) = (Vec::with_capacity(names.len()), Vec::new());
     for name in names {
         match known.get(name) {
             Some(entry) => entries.push(entry.clone()),
-            None if is_entry(name) => unknown.push(name.clone()),
-            None => {}
+            None => unknown.push(name.clone()),
         }
     }
     if !unknown.is_empty() {
@@ -121,6 +115,30 @@ impl Known {
     }
 }
 
+/// How a queue was when it was read last: a write that goes by it needs no look of its own. If it is not so any longer,
+/// nothing is written.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// How often the node above was changed; zero where there is none.
+    pub(super) removals: i32,
+    /// The value's version and its node's count of changes; `None`: there is none.
+    pub(super) value: Option<(u64, i32)>,
+    /// Whether the queue has a node.
+    pub(super) is_there: bool,
+}
+
+impl Seen {
+    pub(super) fn new(above: Option<&Found>, value: Option<&Found>, is_there: bool) -> Self {
+        let removals = above.map_or(0, |found| found.stat.version);
+        let value = value.map(|found| (number(found.stat.mzxid), found.stat.version));
+        Self { removals, value, is_there }
+    }
+
+    pub(super) fn version(&self) -> Option<u64> {
+        self.value.map(|(version, _)| version)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,13 +159,11 @@ mod tests {
     fn what_was_not_updated_is_known() {
         let queue = QueueKey::new("group", "a", 10).expect("a valid name");
         let entries = Reads::default();
-        let names = ["a", "b", "stranger"].map(str::to_owned);
+        let names = ["a", "b"].map(str::to_owned);
         let at = |made, updates| Age { owner: 7, made, updates };
         // How many are known, or which are not.
         let look = |age, updated: &str, read: &[&str]| {
-            let is_entry = |name: &str| name != "stranger";
-            let looked =
-                entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names, is_entry);
+            let looked = entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names);
             looked.map(|entries| entries.len()).map_err(|names| names.join(" "))
         };
         let unknown = |names: &str| Err(names.to_owned());
@@ -175,8 +191,7 @@ mod tests {
         let all = ["0", "1", "2", "3", "4"];
         let names = all.map(str::to_owned);
         let look = |age, updated: &str, read: &[&str], names: &[String]| {
-            let looked =
-                entries.look(&queue, age, updated.as_bytes(), &fresh(read), names, |_| true);
+            let looked = entries.look(&queue, age, updated.as_bytes(), &fresh(read), names);
             looked.map(|entries| entries.len()).map_err(|names| names.len())
         };
         assert_eq!(look(age, "", &[], &names), Err(5));

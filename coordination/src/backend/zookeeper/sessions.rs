@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use zookeeper_client::{CreateMode, Error as ZooKeeperError};
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
@@ -13,6 +13,7 @@ use super::tree::Tree;
 use crate::backend::{NewSession, SessionId};
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::time::BootInstant;
 
 /// The sessions that are opening, open or closing, and which of them was opened last.
 pub(super) struct OpenSessions {
@@ -26,15 +27,8 @@ type Opening = JoinHandle<Result<Connection, ZooKeeperError>>;
 
 #[derive(Default)]
 struct State {
-    by_id: HashMap<SessionId, Open>,
+    by_id: HashMap<SessionId, Arc<Connection>>,
     newest: Option<Arc<Connection>>,
-}
-
-#[derive(Clone)]
-struct Open {
-    connection: Arc<Connection>,
-    /// The path of the member's node.
-    member: Arc<str>,
 }
 
 impl OpenSessions {
@@ -48,20 +42,17 @@ impl OpenSessions {
 
     /// Opens a session at ZooKeeper and makes the member's node in it.
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
+        let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();
-        let known = known.filter(|open| !open.connection.is_over());
-        let (open, is_new) = match known {
-            Some(open) => (open, false),
+        let connection = match known.filter(|known| !known.is_over()) {
+            Some(connection) => connection,
             None => {
-                let (connection, is_new) = self.connection(session).await?;
-                let connection = Arc::new(connection);
-                let member = tree.member(&session.member).into();
-                let open = Open { connection, member };
-                self.state().by_id.insert(session.id, open.clone());
-                (open, is_new)
+                let connection = Arc::new(self.connection(session, tree).await?);
+                self.state().by_id.insert(session.id, Arc::clone(&connection));
+                connection
             }
         };
-        if let Err(error) = make_member(&open, session, tree).await {
+        if let Err(error) = make_member(&connection, session, tree).await {
             if !error.is_transient() {
                 // Refused for good: the session would be of no use.
                 let _ = self.close(session.id).await;
@@ -70,16 +61,13 @@ impl OpenSessions {
         }
         {
             let mut state = self.state();
-            state.newest = Some(Arc::clone(&open.connection));
+            state.newest = Some(Arc::clone(&connection));
             // Those before are over, whoever has said so.
-            state.by_id.retain(|_, open| !open.connection.is_over());
+            state.by_id.retain(|_, connection| !connection.is_over());
         }
-        if is_new {
-            return Ok(open.connection.ttl());
-        }
-        // It began before this call did, and from its beginning counts what the server has granted.
-        let left = open.connection.lease_left();
-        if left < open.connection.ttl() / 2 {
+        // It may have begun before this call did, and from its beginning counts what the server has granted.
+        let left = connection.lease_at(begun);
+        if left < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
             return Err(Error::new(ErrorKind::Unavailable, "open", message));
@@ -87,34 +75,32 @@ impl OpenSessions {
         Ok(left)
     }
 
-    /// A session at ZooKeeper, and whether it was asked for by this very call.
-    async fn connection(&self, session: &NewSession) -> Result<(Connection, bool)> {
+    /// A session at ZooKeeper.
+    async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
         let mut opening = self.opening.lock().await;
-        let is_new = !opening.contains_key(&session.id);
         let task = opening.entry(session.id).or_insert_with(|| {
             let (connector, ttl) = (Arc::clone(&self.connector), session.ttl);
-            tokio::spawn(async move { connector.connect(ttl).await })
+            let member = tree.member(&session.member);
+            tokio::spawn(async move { connector.connect(ttl, member).await })
         });
         let connected = task.await;
         opening.remove(&session.id);
         let ended = |_| Error::new(ErrorKind::Unavailable, "open", "the client's task has ended");
-        let connection =
-            connected.map_err(ended)?.map_err(|error| from_zookeeper("open", &error))?;
-        Ok((connection, is_new))
+        connected.map_err(ended)?.map_err(|error| from_zookeeper("open", &error))
     }
 
     /// Writes to the member's node and waits for the answer to just that.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
-        let open = self.known("renew", session)?;
-        let member = Arc::clone(&open.member);
-        let written = open.connection.raw_call("renew", |client| async move {
+        let connection = self.of("renew", session)?;
+        let member = &connection.member;
+        let written = connection.raw_call("renew", |client| async move {
             if sings(Canary::DeadlineFromReads) {
-                return client.get_data(&member).await.map(|(_, stat)| stat);
+                return client.get_data(member).await.map(|(_, stat)| stat);
             }
-            client.set_data(&member, session.to_string().as_bytes(), None).await
+            client.set_data(member, session.to_string().as_bytes(), None).await
         });
         match written.await? {
-            Ok(stat) if stat.ephemeral_owner == open.connection.owner() => Ok(()),
+            Ok(stat) if stat.ephemeral_owner == connection.owner => Ok(()),
             // Somebody removed it, and another session may have the member id by now.
             Ok(_) | Err(ZooKeeperError::NoNode) => Err(Error::lost("renew", LossReason::Revoked)),
             Err(error) => Err(from_zookeeper("renew", &error)),
@@ -126,10 +112,10 @@ impl OpenSessions {
         if let Some(opening) = self.opening.lock().await.remove(&session) {
             opening.abort();
         }
-        let open = self.state().by_id.get(&session).cloned();
-        if let Some(open) = open {
+        let connection = self.state().by_id.get(&session).cloned();
+        if let Some(connection) = connection {
             // Kept until it is confirmed: who asks again waits for the same word.
-            if !open.connection.close().await {
+            if !connection.close().await {
                 let message = "the client has given up before a server confirmed";
                 let error = Error::new(ErrorKind::Unavailable, "close", message);
                 return Err(error.with_effect(Effect::Unknown));
@@ -145,30 +131,14 @@ impl OpenSessions {
         operation: &'static str,
         session: SessionId,
     ) -> Result<Arc<Connection>> {
-        self.known(operation, session).map(|open| open.connection)
+        let connection = self.state().by_id.get(&session).cloned();
+        connection.ok_or_else(|| Error::lost(operation, LossReason::ConnectionLost))
     }
 
-    fn known(&self, operation: &'static str, session: SessionId) -> Result<Open> {
-        let open = self.state().by_id.get(&session).cloned();
-        open.ok_or_else(|| Error::lost(operation, LossReason::ConnectionLost))
-    }
-
-    /// Does what is in no session by the connection of the newest one. That its session is over is no loss then.
-    pub(super) async fn outside<T, F>(
-        &self,
-        operation: &'static str,
-        work: impl FnOnce(Arc<Connection>) -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        let unavailable = || Error::new(ErrorKind::Unavailable, operation, "there is no session");
-        let newest = self.state().newest.clone();
-        let newest = newest.ok_or_else(unavailable)?;
-        work(newest).await.map_err(|error| match error.loss_reason() {
-            Some(_) => unavailable().with_effect(Effect::Unknown).with_source(error),
-            None => error,
-        })
+    /// The newest session's connection, for what is in no session. Errors of it are to be [`no_loss`].
+    pub(super) fn newest(&self, operation: &'static str) -> Result<Arc<Connection>> {
+        let none = || Error::new(ErrorKind::Unavailable, operation, "there is no session");
+        self.state().newest.clone().ok_or_else(none)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -176,8 +146,18 @@ impl OpenSessions {
     }
 }
 
-async fn make_member(open: &Open, session: &NewSession, tree: &Tree) -> Result<()> {
-    let (connection, path) = (&open.connection, &*open.member);
+/// That the session is over whose connection was used is no loss of what is in no session.
+pub(super) fn no_loss(error: Error) -> Error {
+    if error.loss_reason().is_none() {
+        return error;
+    }
+    let lost = Error::new(ErrorKind::Unavailable, error.operation(), "there is no session");
+    lost.with_effect(Effect::Unknown).with_source(error)
+}
+
+/// Makes the member's node, which ends with the session.
+async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree) -> Result<()> {
+    let path = &connection.member;
     let options = CreateMode::Ephemeral.with_acls(tree.acls());
     let data = session.id.to_string();
     let create = || {
@@ -193,22 +173,20 @@ async fn make_member(open: &Open, session: &NewSession, tree: &Tree) -> Result<(
     }
     match made {
         Ok(_) => Ok(()),
-        Err(ZooKeeperError::NodeExists) => {
-            let look = |client: Arc<_>| async move {
-                zookeeper_client::Client::check_stat(&client, path).await
-            };
-            match connection.call("open", look).await? {
+        Err(error @ ZooKeeperError::NodeExists) => {
+            // That may be another user's, whose data is not for us.
+            let look = |client: Arc<Client>| async move { client.check_stat(path).await };
+            let found = connection.call("open", look).await?;
+            match found.map(|stat| stat.ephemeral_owner) {
                 // A repeated call finds its own.
-                Some(stat) if stat.ephemeral_owner == connection.owner() => Ok(()),
+                Some(owner) if owner == connection.owner => Ok(()),
                 Some(_) => {
                     let message =
                         format!("another live session has the member id {:?}", session.member);
                     Err(Error::new(ErrorKind::MemberExists, "open", message))
                 }
-                None => {
-                    let message = "the member's node was removed this moment";
-                    Err(Error::new(ErrorKind::Unavailable, "open", message))
-                }
+                // It was removed this moment.
+                None => Err(from_zookeeper("open", &error)),
             }
         }
         Err(error) => Err(from_zookeeper("open", &error)),

@@ -4,19 +4,15 @@
 //! compares a node's count of changes, which starts anew when the node does. So every removal changes the node above
 //! the values of a kind, and every write is made on condition that this one is still as it was read.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use zookeeper_client::{
-    CreateMode, Error as ZooKeeperError, MultiWriteError, MultiWriteResult, Stat,
-};
+use zookeeper_client::{CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
 
 use super::Zookeeper;
 use super::client::{Connection, Found};
-use super::entries::fresh_children;
 use super::entry::number;
 use super::error::from_zookeeper;
-use super::seen::Seen;
+use super::reads::Seen;
+use super::sessions::no_loss;
 use crate::backend::server::names;
 use crate::backend::server::stored::{StoredValue, check_name};
 use crate::backend::{Value, Values, Write};
@@ -34,42 +30,41 @@ pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
 #[async_trait]
 impl Values for Zookeeper {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        let write =
-            |connection: Arc<Connection>| async move { self.write_value(&connection, write).await };
-        self.sessions.outside("write", write).await
+        let connection = self.sessions.newest("write")?;
+        self.write_value(&connection, write).await.map_err(no_loss)
     }
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        let list = |connection: Arc<Connection>| async move {
-            self.names_of_values(&connection, kind).await
-        };
-        self.sessions.outside("list", list).await
+        let connection = self.sessions.newest("list")?;
+        self.names_of_values(&connection, kind).await.map_err(no_loss)
     }
 }
 
 impl Zookeeper {
     async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
-        let mut seen = self.seen.take(&write.queue, write.expected);
+        // What was read counts once.
+        let seen = self.seen.update(write.queue.clone(), Option::take);
+        let mut seen = seen.filter(|seen| seen.version() == write.expected);
         for _ in 0..LOOKS {
             let known = match seen.take() {
                 Some(seen) => seen,
                 None => match self.look(connection, write).await? {
-                    Look::Write(seen) => seen,
-                    Look::Answer(answer) => return Ok(answer),
-                    Look::Again => continue,
+                    Ok(seen) => seen,
+                    Err(answer) => return Ok(answer),
                 },
             };
             match self.commit(connection, write, known).await? {
                 Ok(Some(version)) => return Ok(Some(version)),
                 Ok(None) => return Ok(write.expected),
-                // Nobody has been in any queue of this kind.
-                Err(ZooKeeperError::NoNode) if write.if_empty && !known.is_there => {
-                    let queue = self.tree.queue(&write.queue);
-                    self.tree.make_parents(connection, "write", &queue).await?;
+                Err(ZooKeeperError::NoNode) => {
+                    // Perhaps nobody has written a value of this kind, or been in a queue of it.
+                    let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
+                    for path in &paths[..1 + usize::from(write.if_empty)] {
+                        self.tree.make_parents(connection, "write", path).await?;
+                    }
                 }
                 Err(
                     ZooKeeperError::BadVersion
-                    | ZooKeeperError::NoNode
                     | ZooKeeperError::NodeExists
                     | ZooKeeperError::NotEmpty,
                 ) => {}
@@ -79,33 +74,28 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
     }
 
-    /// Reads what a write is to go by.
-    async fn look(&self, connection: &Connection, write: &Write) -> Result<Look> {
+    /// Reads what a write is to go by, or why it is not to be made: it was made before, or something is not as expected.
+    async fn look(
+        &self,
+        connection: &Connection,
+        write: &Write,
+    ) -> Result<Result<Seen, Option<u64>>> {
         let queue = self.tree.queue(&write.queue);
-        let values = self.tree.values(write.queue.kind());
-        let paths = [values, self.tree.value(&write.queue)];
+        let paths = [self.tree.values(write.queue.kind()), self.tree.value(&write.queue)];
         let children = write.if_empty.then_some(queue.as_str());
-        let (children, found) = connection.read("write", children, &paths).await?;
+        let (children, found) = connection.read("write", false, children, &paths).await?;
         let mut found = found.into_iter();
         let (above, value) = (found.next().flatten(), found.next().flatten());
-        if let Some(Found { data, stat }) = &value {
+        let seen = Seen::new(above.as_ref(), value.as_ref(), children.is_some());
+        if let Some(Found { data, .. }) = &value {
             check_name(&write.queue, data)?;
             if StoredValue::read(data)?.id == write.id {
-                return Ok(Look::Answer(Some(number(stat.mzxid))));
+                return Ok(Err(seen.version()));
             }
         }
-        let version = value.as_ref().map(|found| number(found.stat.mzxid));
-        let is_empty = children.as_ref().is_none_or(Vec::is_empty);
-        if version != write.expected || write.if_empty && !is_empty {
-            return Ok(Look::Answer(None));
-        }
-        match Seen::new(above.as_ref(), value.as_ref(), children.is_some()) {
-            Some(seen) => Ok(Look::Write(seen)),
-            None => {
-                self.tree.make_parents(connection, "write", &paths[1]).await?;
-                Ok(Look::Again)
-            }
-        }
+        let is_empty = children.is_none_or(|children| children.is_empty());
+        let is_expected = seen.version() == write.expected && (is_empty || !write.if_empty);
+        Ok(if is_expected { Ok(seen) } else { Err(None) })
     }
 
     /// Writes what was asked for, if everything is still as it was seen; answers the new version, if there is one.
@@ -147,13 +137,7 @@ impl Zookeeper {
                     (None, Some(before)) => writer.add_delete(&path, Some(before))?,
                     (None, None) => {}
                 }
-                match writer.commit().await {
-                    Ok(results) => Ok(version_in(results.last())),
-                    Err(
-                        MultiWriteError::OperationFailed { source, .. }
-                        | MultiWriteError::RequestFailed { source },
-                    ) => Err(source),
-                }
+                Ok(version_in(writer.commit().await?.last()))
             })
             .await
     }
@@ -165,25 +149,15 @@ impl Zookeeper {
         kind: &'static str,
     ) -> Result<Vec<String>> {
         let values = self.tree.values(kind);
-        let queues = fresh_children(connection, "list", &values).await?;
+        let queues = connection.children("list", &values).await?;
         let values = &values;
         let read = |batch: Vec<String>| async move {
             let paths: Vec<_> = batch.iter().map(|queue| format!("{values}/{queue}")).collect();
-            let (_, found) = connection.read("list", None, &paths).await?;
+            let (_, found) = connection.read("list", false, None, &paths).await?;
             Ok(found.into_iter().flatten().map(|found| found.data).collect())
         };
         names::of_values(queues, read).await
     }
-}
-
-/// What a look at a value comes to.
-enum Look {
-    /// Write, going by this.
-    Write(Seen),
-    /// It was done before, or is not to be done.
-    Answer(Option<u64>),
-    /// Something was missing, and is there now.
-    Again,
 }
 
 /// The version of what the last of several changes wrote.

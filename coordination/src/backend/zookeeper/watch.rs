@@ -9,6 +9,7 @@ use zookeeper_client::{Client, Error as ZooKeeperError, EventType};
 use super::Zookeeper;
 use super::client::Connection;
 use super::error::from_zookeeper;
+use super::sessions::no_loss;
 use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
@@ -23,25 +24,23 @@ impl Watching for Zookeeper {
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
+        let queue = self.tree.queue(&entry.queue);
         if let Some(own) = self.own.own(&entry.id) {
             let Some(made) = own.known else { return Ok(()) };
             let connection = self.sessions.of("watch", own.session)?;
-            return self.watch_node(&connection, &made.path, waiter, recheck).await;
+            let path = format!("{queue}/{}", made.name);
+            return self.watch_node(&connection, &path, waiter, recheck).await;
         }
-        let path = format!("{}/{}", self.tree.queue(&entry.queue), self.style.name(&entry.id));
-        let watch = |connection: Arc<Connection>| async move {
-            self.watch_node(&connection, &path, waiter, recheck).await
-        };
-        self.sessions.outside("watch", watch).await
+        let path = format!("{queue}/{}", self.style.name(&entry.id));
+        let connection = self.sessions.newest("watch")?;
+        self.watch_node(&connection, &path, waiter, recheck).await.map_err(no_loss)
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let paths = [self.tree.queue(queue), self.tree.value(queue)];
-        let watch = |connection: Arc<Connection>| async move {
-            self.watches.moved(&connection, queue, paths, revision).await
-        };
-        let moved = self.sessions.outside("watch", watch);
-        tokio::time::timeout(recheck, moved).await.unwrap_or(Ok(()))
+        let connection = self.sessions.newest("watch")?;
+        let moved = self.watches.moved(&connection, queue, paths, revision);
+        tokio::time::timeout(recheck, moved).await.unwrap_or(Ok(())).map_err(no_loss)
     }
 }
 

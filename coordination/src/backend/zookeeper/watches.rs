@@ -10,20 +10,17 @@ use zookeeper_client::{AddWatchMode, Client, EventType, PersistentWatcher};
 
 use super::client::Connection;
 use crate::backend::server::hub::{Hub, SWEEP};
-use crate::backend::server::memo::Memo;
+use crate::backend::server::reads::Reads;
 use crate::error::Result;
 use crate::key::QueueKey;
 
 /// The queues that are watched.
-#[derive(Clone, Default)]
-pub(super) struct Watches(Arc<Shared>);
-
 #[derive(Default)]
-struct Shared {
+pub(super) struct Watches {
     /// What was told of a queue last, as a number: another one for each event.
     hub: Hub<Watched, u64>,
-    /// Each queue's revision as it was read last, and what had been told before.
-    reads: Memo<QueueKey, (u64, u64)>,
+    /// What had been told of each queue before it was read last.
+    reads: Reads<u64>,
 }
 
 /// The session in which it is watched, and the queue.
@@ -32,32 +29,31 @@ type Watched = (i64, QueueKey);
 impl Watches {
     /// What was told last of the queue; `None`: it is not watched in this session.
     pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
-        let told = self.0.hub.find(&(connection.owner(), queue.clone()))?;
+        let told = self.hub.find(&(connection.owner, queue.clone()))?;
         Some(*told.borrow())
     }
 
     /// The queue was read after so much had been told, and was as this revision says.
     pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
         if let Some(told) = told {
-            self.0.reads.note(queue.clone(), (revision, told));
+            self.reads.note(queue, revision, told);
         }
     }
 
     /// Resolves when the queue may be other than at this revision, and when it was not watched before.
     pub(super) async fn moved(
-        &self,
+        self: &Arc<Self>,
         connection: &Connection,
         queue: &QueueKey,
         paths: [String; 2],
         revision: u64,
     ) -> Result<()> {
-        let watched = (connection.owner(), queue.clone());
-        let Some(mut told) = self.0.hub.find(&watched) else {
+        let watched = (connection.owner, queue.clone());
+        let Some(mut told) = self.hub.find(&watched) else {
             return self.watch(connection, watched, paths).await;
         };
-        let read = self.0.reads.get(queue, |read| *read);
         // Otherwise something was missed, or may have been: the caller reads again.
-        if let Some((_, before)) = read.filter(|(read, _)| *read == revision) {
+        if let Some(before) = self.reads.at(queue, revision) {
             // An error says that the watch is over, and who wants to know looks.
             let _ = told.wait_for(|told| *told != before).await;
         }
@@ -65,7 +61,7 @@ impl Watches {
     }
 
     async fn watch(
-        &self,
+        self: &Arc<Self>,
         connection: &Connection,
         watched: Watched,
         paths: [String; 2],
@@ -79,15 +75,13 @@ impl Watches {
             tokio::try_join!(nodes, value)
         });
         let (nodes, value) = watching.await?;
-        self.0.hub.join(&watched);
-        self.0.tell(&watched);
-        let shared = Arc::clone(&self.0);
-        tokio::spawn(async move { shared.follow(watched, nodes, &paths[0], value).await });
+        self.hub.join(&watched);
+        self.tell(&watched);
+        let watches = Arc::clone(self);
+        tokio::spawn(async move { watches.follow(watched, nodes, &paths[0], value).await });
         Ok(())
     }
-}
 
-impl Shared {
     fn tell(&self, watched: &Watched) {
         self.hub.tell(watched, |told| {
             *told = self.hub.next_number();
