@@ -28,35 +28,22 @@ impl Watching for Etcd {
         let created = revision_of(seq);
         // Puts tell of updates only, and those free nobody but shared waiters.
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
-        let mut broke = false;
+        let mut must_look = false;
         loop {
             let (mut watch, since) = self.begin(&key, scope).await?;
             // A watch that is older than the entry has missed nothing of it.
             let mut known = created;
-            if broke || since >= created || scope == Scope::Key && watch.changed() > created {
+            if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
                 match self.look(entry, seq, waiter).await? {
                     Some(revision) => known = revision,
                     None => return Ok(()),
                 }
             }
-            broke = true;
-            loop {
-                let told = async {
-                    match scope {
-                        Scope::Deletion => watch.deleted_after(created).await,
-                        _ => watch.changed_after(known).await,
-                    }
-                };
-                match timeout(recheck, told).await {
-                    Ok(Some(())) => return Ok(()),
-                    Ok(None) => break,
-                    // Tells what was missed since we knew, if anything was.
-                    Err(_) => match self.replay(&key, scope, known + 1).await? {
-                        Some(replay) => watch = replay,
-                        None => break,
-                    },
-                }
+            if let Ok(Some(())) = timeout(recheck, watch.changed_after(known)).await {
+                return Ok(());
             }
+            // It broke, or may have missed something.
+            must_look = true;
         }
     }
 
@@ -98,24 +85,8 @@ impl Etcd {
                 }
             }
         };
-        in_time(self.watch_patience(), begun).await
-    }
-
-    /// Tells what happened from a revision of the past on; `None`: there is no stream, or the server does not know any
-    /// more.
-    async fn replay(&self, key: &str, scope: Scope, from: i64) -> Result<Option<Watch>> {
-        let begun = async {
-            let Some(mut replay) = self.watches.replay(key, scope, from).await else {
-                return Ok(None);
-            };
-            Ok(replay.since().await.map(|_| replay))
-        };
-        in_time(self.watch_patience(), begun).await
-    }
-
-    /// How long a watch may take to begin: a connection and a stream, where there are none.
-    fn watch_patience(&self) -> Duration {
-        2 * self.patience
+        // A connection and a stream, where there are none.
+        in_time(2 * self.patience, begun).await
     }
 
     /// As of which revision the entry blocks the waiter; `None`: it does not.

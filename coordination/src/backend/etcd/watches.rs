@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Error as EtcdError, EventType, KeyValue, ResponseHeader, WatchFilterType, WatchOptions,
+    Error as EtcdError, KeyValue, WatchFilterType, WatchOptions,
     WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 
 use super::client::{Connections, LONGEST_ANSWER};
+use super::txn::revision_in;
 use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::in_time;
 
@@ -45,8 +46,6 @@ pub(super) struct Watches {
 struct Subject {
     key: String,
     scope: Scope,
-    /// A revision to replay from.
-    from: Option<i64>,
 }
 
 /// What a watch has told so far.
@@ -54,9 +53,7 @@ struct Subject {
 struct Seen {
     /// The revision from which on it tells everything; `None`: the server has not answered yet.
     since: Option<i64>,
-    /// The revision of the last deletion told.
-    deleted: i64,
-    /// The revision of the last change told, whatever it was.
+    /// The revision of the last change told.
     changed: i64,
 }
 
@@ -72,18 +69,7 @@ impl Watches {
     ///
     /// `None`: there is no stream any more.
     pub(super) async fn watch(&self, key: &str, scope: Scope) -> Option<Watch> {
-        self.ask(Subject { key: key.to_owned(), scope, from: None }).await
-    }
-
-    /// Tells what happened from a revision of the past on.
-    ///
-    /// That costs the server a scan, which it does every 100 ms only: so it is for re-checks, and a
-    /// waiter in a hurry watches from now on, and then reads.
-    pub(super) async fn replay(&self, key: &str, scope: Scope, from: i64) -> Option<Watch> {
-        self.ask(Subject { key: key.to_owned(), scope, from: Some(from) }).await
-    }
-
-    async fn ask(&self, subject: Subject) -> Option<Watch> {
+        let subject = Subject { key: key.to_owned(), scope };
         let asked = self.asked.get_or_init(async || {
             let (ask, asked) = mpsc::unbounded_channel();
             let (connections, hub) = (Arc::clone(&self.connections), Arc::clone(&self.hub));
@@ -107,18 +93,13 @@ impl Watch {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
 
-    /// Resolves when the key was deleted after this revision; `None`: the watch broke, and whoever
-    /// wants to know looks at the key itself.
-    pub(super) async fn deleted_after(&mut self, revision: i64) -> Option<()> {
-        self.0.wait_for(|seen| seen.deleted > revision).await.ok().map(drop)
-    }
-
     /// The revision of the last change told; 0: of none yet.
     pub(super) fn changed(&self) -> i64 {
         self.0.borrow().changed
     }
 
-    /// Resolves when something was told that happened after this revision; `None`: the watch broke.
+    /// Resolves when something was told that happened after this revision; `None`: the watch broke, and whoever wants to
+    /// know looks at the key itself.
     pub(super) async fn changed_after(&mut self, revision: i64) -> Option<()> {
         self.0.wait_for(|seen| seen.changed > revision).await.ok().map(drop)
     }
@@ -217,9 +198,8 @@ impl Stream {
             Scope::Prefix => options.with_prefix(),
         };
         let key = subject.key.clone();
-        let from = subject.from;
         self.watched.insert(self.last_id, subject);
-        Some((key, from.map_or(options.clone(), |from| options.with_start_revision(from))))
+        Some((key, options))
     }
 
     async fn sweep(&mut self, sender: &mut WatchRequestSender) -> Result<(), EtcdError> {
@@ -234,21 +214,14 @@ impl Stream {
     fn tell(&mut self, answer: &WatchResponse) {
         let id = answer.watch_id();
         let Some(subject) = self.watched.get(&id) else { return };
-        let (mut deleted, mut changed) = (0, 0);
-        for event in answer.events() {
-            let revision = event.kv().map_or(0, KeyValue::mod_revision);
-            changed = changed.max(revision);
-            if event.event_type() == EventType::Delete {
-                deleted = deleted.max(revision);
-            }
-        }
-        let now = answer.header().map_or(0, ResponseHeader::revision);
+        let revisions = answer.events().iter().filter_map(|event| event.kv());
+        let changed = revisions.map(KeyValue::mod_revision).max().unwrap_or_default();
+        let now = revision_in(answer.header());
         self.hub.tell(subject, |seen| {
             let before = *seen;
             if answer.created() {
                 seen.since = Some(now);
             }
-            seen.deleted = seen.deleted.max(deleted);
             seen.changed = seen.changed.max(changed);
             *seen != before
         });
