@@ -1,6 +1,7 @@
 //! What etcd and its client say → our errors, case by case.
 
 use std::error::Error as StdError;
+use std::io;
 
 use etcd_client::Error as EtcdError;
 
@@ -21,30 +22,6 @@ mod code {
     pub(super) const INTERNAL: i32 = 13;
     pub(super) const UNAVAILABLE: i32 = 14;
     pub(super) const UNAUTHENTICATED: i32 = 16;
-}
-
-/// Whether another endpoint, or a new connection, may do better.
-fn is_connection_failure(error: &EtcdError) -> bool {
-    match error {
-        EtcdError::GRpcStatus(status) if status.code() as i32 == code::RESOURCE_EXHAUSTED => {
-            !beneath(error).is_empty()
-        }
-        EtcdError::GRpcStatus(status) => matches!(
-            status.code() as i32,
-            code::CANCELLED
-                | code::UNKNOWN
-                | code::DEADLINE_EXCEEDED
-                | code::INTERNAL
-                | code::UNAVAILABLE
-        ),
-        EtcdError::TransportError(_)
-        | EtcdError::IoError(_)
-        | EtcdError::WatchError(_)
-        | EtcdError::EndpointError(_)
-        | EtcdError::Internal(_) => true,
-        EtcdError::LeaseKeepAliveError(message) => message != LEASE_NOT_FOUND,
-        _ => false,
-    }
 }
 
 /// What the client says when the first answer of a keep-alive stream has no time left.
@@ -69,9 +46,11 @@ pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
 
 /// What a failed call says of its connection, and to us.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
+    use ErrorKind::{Dns, Refused, Tls, Unavailable};
     let is_hang_up = is_hang_up(&beneath(&error));
-    let is_broken = is_connection_failure(&error);
     let error = from_etcd(operation, error);
+    // Another endpoint, or a new connection, may do better.
+    let is_broken = matches!(error.kind(), Dns | Refused | Tls | Unavailable);
     Failure { is_broken, is_hang_up, ..Failure::harmless(error) }
 }
 
@@ -101,7 +80,9 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         ErrorKind::Quota => Effect::Unknown,
         _ => Effect::None,
     };
-    Error::new(kind, operation, message).with_effect(effect).with_source(Opaque(root_cause(&error)))
+    // As text: the client's types stay inside this folder.
+    let source = io::Error::other(root_cause(&error));
+    Error::new(kind, operation, message).with_effect(effect).with_source(source)
 }
 
 fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
@@ -137,15 +118,3 @@ fn beneath(error: &EtcdError) -> Causes<'_> {
         _ => None,
     })
 }
-
-/// The cause as text: the client's types stay inside this folder.
-#[derive(Debug)]
-struct Opaque(String);
-
-impl std::fmt::Display for Opaque {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Opaque {}
