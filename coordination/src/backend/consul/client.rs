@@ -4,24 +4,25 @@
 //! few are under way at a time. A connection that went silent would be used again from the pool, so what counts as a
 //! connection in [`connections`](crate::backend::server::connections) is the whole pool.
 
-use std::net::SocketAddr;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::header::HeaderMap;
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method, redirect, retry};
 use tokio::time::timeout;
 
 use super::config::Config;
 use super::error::{failure, from_status, garbled};
 use crate::backend::server::access::Tls;
+use crate::backend::server::cause::{causes, connection_kind};
 use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key;
-use crate::url::{Host, Secret};
+use crate::url::Host;
 use crate::world;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,31 +34,30 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
 /// What to ask.
-#[derive(Clone)]
 pub(super) struct Request {
-    pub(super) method: Method,
-    /// After `/v1/`.
-    pub(super) path: String,
-    /// Each `name` or `name=value`.
-    pub(super) query: Vec<String>,
+    method: Method,
+    /// After `/v1/`, with its query.
+    path: String,
     pub(super) body: Vec<u8>,
 }
 
 impl Request {
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), query: Vec::new(), body: Vec::new() }
+        Self { method: Method::GET, path: path.into(), body: Vec::new() }
     }
 
     pub(super) fn put(path: impl Into<String>, body: Vec<u8>) -> Self {
-        Self { method: Method::PUT, path: path.into(), query: Vec::new(), body }
+        Self { method: Method::PUT, path: path.into(), body }
     }
 
     pub(super) fn delete(path: impl Into<String>) -> Self {
-        Self { method: Method::DELETE, path: path.into(), query: Vec::new(), body: Vec::new() }
+        Self { method: Method::DELETE, path: path.into(), body: Vec::new() }
     }
 
-    pub(super) fn with(mut self, query: impl Into<String>) -> Self {
-        self.query.push(query.into());
+    /// With this, `name` or `name=value`, in its query.
+    pub(super) fn with(mut self, query: &str) -> Self {
+        self.path.push(if self.path.contains('?') { '&' } else { '?' });
+        self.path.push_str(query);
         self
     }
 }
@@ -95,7 +95,7 @@ pub(super) type Connections = connections::Connections<Agents>;
 pub(super) struct Agents {
     hosts: Vec<Host>,
     tls: Option<Tls>,
-    token: Option<Secret>,
+    headers: HeaderMap,
     datacenter: Option<String>,
 }
 
@@ -113,11 +113,11 @@ impl Agents {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same agent (`R4`).
         hosts.shuffle(&mut world::rng());
-        let (tls, token) = (config.tls.clone(), config.token.clone());
-        Self { hosts, tls, token, datacenter: config.datacenter.clone() }
+        let (tls, headers) = (config.tls.clone(), config.headers.clone());
+        Self { hosts, tls, headers, datacenter: config.datacenter.clone() }
     }
 
-    fn pool(&self, index: usize) -> Result<Pool> {
+    async fn pool(&self, index: usize) -> Result<Pool> {
         let host = self.hosts.get(index).ok_or_else(|| Error::config("no host"))?;
         let mut builder = Client::builder()
             .no_proxy()
@@ -127,7 +127,7 @@ impl Agents {
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_max_idle_per_host(IDLE)
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .default_headers(self.headers()?);
+            .default_headers(self.headers.clone());
         builder = match &self.tls {
             Some(tls) => with_tls(builder, tls)?,
             // Spares reading the system's.
@@ -135,7 +135,9 @@ impl Agents {
         };
         let mut shown = host.clone();
         if let Some(name) = self.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
-            builder = builder.dns_resolver(Arc::new(Renamed(host.clone())));
+            // The server's certificate has another name than the host.
+            let found = tokio::net::lookup_host((&*host.name, 0)).await.map_err(unknown)?;
+            builder = builder.resolve_to_addrs(&name, &found.collect::<Vec<_>>());
             shown.name = name;
         }
         let client = builder.build().map_err(|_| {
@@ -144,17 +146,6 @@ impl Agents {
         let scheme = if self.is_secure() { "https" } else { "http" };
         let base = format!("{scheme}://{shown}/v1/");
         Ok(Pool { client, base, datacenter: self.datacenter.clone() })
-    }
-
-    fn headers(&self) -> Result<HeaderMap> {
-        let mut headers = HeaderMap::new();
-        if let Some(token) = &self.token {
-            let mut value = HeaderValue::from_str(token.expose())
-                .map_err(|_| Error::config("a token is made of visible ASCII characters"))?;
-            value.set_sensitive(true);
-            headers.insert("X-Consul-Token", value);
-        }
-        Ok(headers)
     }
 }
 
@@ -185,7 +176,7 @@ impl Link for Agents {
     }
 
     async fn connect(connections: &Arc<Connections>, turn: Turn) -> Result<Pool, Failure> {
-        let pool = connections.link.pool(turn.index).map_err(Failure::harmless)?;
+        let pool = connections.link.pool(turn.index).await.map_err(Failure::harmless)?;
         pool.leader().await?;
         Ok(pool)
     }
@@ -198,18 +189,17 @@ impl Link for Agents {
 impl Pool {
     /// The agent's word on which server leads; any agent that is there has one.
     pub(super) async fn leader(&self) -> Result<Answer, Failure> {
-        self.ask("connect", &Request::get("status/leader")).await
+        self.ask("connect", Request::get("status/leader")).await
     }
 
     /// Sends a request and reads its answer.
-    async fn ask(&self, operation: &'static str, request: &Request) -> Result<Answer, Failure> {
-        let mut url = format!("{}{}", self.base, request.path);
-        let datacenter = self.datacenter.iter().map(|name| format!("dc={}", key::escape(name)));
-        for (nth, part) in request.query.iter().cloned().chain(datacenter).enumerate() {
-            url.push(if nth == 0 { '?' } else { '&' });
-            url.push_str(&part);
-        }
-        let sending = self.client.request(request.method.clone(), url).body(request.body.clone());
+    async fn ask(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
+        let request = match &self.datacenter {
+            Some(name) => request.with(&format!("dc={}", key::escape(name))),
+            None => request,
+        };
+        let url = format!("{}{}", self.base, request.path);
+        let sending = self.client.request(request.method, url).body(request.body);
         let failed = |error| failure(operation, &error);
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
@@ -224,9 +214,7 @@ impl Pool {
 }
 
 impl Connections {
-    /// Makes a call.
-    ///
-    /// Once an agent has it, it is made once only: a call that failed may have been carried out.
+    /// Makes a call. It is made once only: one that failed may have been carried out.
     pub(super) async fn send(
         self: &Arc<Self>,
         operation: &'static str,
@@ -247,20 +235,13 @@ impl Connections {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        let mut left = self.link.servers();
-        loop {
-            left = left.saturating_sub(1);
-            let (pool, epoch) = self.reach_for(operation).await?;
-            // Most callers have shorter limits of their own; not those in the background.
-            let asking = timeout(2 * self.patience, pool.ask(operation, &request));
-            let asking = async { asking.await.unwrap_or_else(|_| Err(no_answer(operation))) };
-            match self.on_epoch(operation, epoch, asking).await {
-                // It did not get there: the next agent may be in reach.
-                Err(error)
-                    if left > 0 && error.is_transient() && error.effect() == Effect::None => {}
-                outcome => return outcome,
-            }
-        }
+        // Most callers have shorter limits of their own; not those in the background.
+        let limit = 2 * self.patience;
+        let ask = async |pool: Pool| {
+            let asking = timeout(limit, pool.ask(operation, request)).await;
+            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit)))
+        };
+        self.urgent_call(operation, ask).await
     }
 
     /// A query that the server answers when something changes, or after this time.
@@ -269,18 +250,18 @@ impl Connections {
         request: Request,
         longest: Duration,
     ) -> Result<Answer> {
-        let request = request.with(format!("wait={}ms", longest.as_millis()));
+        let request = request.with(&format!("wait={}ms", longest.as_millis()));
         let (pool, epoch) = self.reach_for("watch").await?;
         // The server adds up to a sixteenth, so that not all come at once.
         let limit = longest + longest / 16 + self.patience;
-        let waiting = self.wait_on_epoch("watch", epoch, pool.ask("watch", &request));
-        timeout(limit, waiting).await.unwrap_or_else(|_| Err(no_answer("watch").error))
+        in_time(limit, self.wait_on_epoch("watch", epoch, pool.ask("watch", request))).await
     }
 }
 
-fn no_answer(operation: &'static str) -> Failure {
-    let error = Error::new(ErrorKind::Unavailable, operation, "no answer in time");
-    Failure::broken(error.with_effect(Effect::Unknown))
+/// The host has no address.
+fn unknown(error: io::Error) -> Error {
+    let kind = connection_kind(&causes(Some(&error)));
+    Error::new(kind, "connect", error.to_string())
 }
 
 /// Reads an answer, as far as it is as long as it may be.
@@ -314,19 +295,4 @@ fn with_tls(builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder> {
         builder = builder.identity(Identity::from_pem(&pem).map_err(broken("cert"))?);
     }
     Ok(builder)
-}
-
-/// Finds this host, whatever name it is asked for: the server's certificate has another one.
-struct Renamed(Host);
-
-impl Resolve for Renamed {
-    fn resolve(&self, _name: Name) -> Resolving {
-        let host = self.0.name.clone();
-        Box::pin(async move {
-            // The port is the URL's.
-            let found = tokio::net::lookup_host((host, 0)).await?;
-            let found: Vec<SocketAddr> = found.collect();
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
-    }
 }

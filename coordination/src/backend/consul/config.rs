@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
 use crate::backend::server::access::{self, Tls};
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 
 const DEFAULT_PORT: u16 = 8500;
+const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
 
 /// The longest lock-delay that Consul takes.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
@@ -17,8 +20,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Config {
     /// Agents of one datacenter, each with its port.
     pub(super) hosts: Vec<Host>,
-    /// An ACL token.
-    pub(super) token: Option<Secret>,
+    /// Of each request: the ACL token, if there is one.
+    pub(super) headers: HeaderMap,
     /// Default: the agent's own datacenter.
     pub(super) datacenter: Option<String>,
     /// How long what a session had is kept from others when it was ended by force.
@@ -28,12 +31,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// The namespace that the URL's path names.
-    pub(crate) fn namespace(url: &Url) -> Option<String> {
-        let path = url.path.strip_prefix('/').unwrap_or_default();
-        (!path.is_empty()).then(|| path.to_owned())
-    }
-
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
         let tls = access::tls(url, url.scheme == "consul+https", "consul+https")?;
         if url.user.is_some() {
@@ -41,32 +38,17 @@ impl Config {
                 "Consul has tokens and no users: write it as a password, consul://:token@host",
             ));
         }
-        let token = match (url.password.clone(), url.take_option("token_file")) {
-            (Some(_), Some(_)) => {
-                return Err(Error::config(
-                    "give the token in the URL or by `token_file`, not both",
-                ));
-            }
-            (None, Some(path)) => Some(access::secret_in("token_file", &path)?),
-            (token, None) => token,
+        let headers = match access::password(url, "token_file")? {
+            Some(token) => HeaderMap::from_iter([(TOKEN, header(&token)?)]),
+            None => HeaderMap::new(),
         };
-        if token.as_ref().is_some_and(|token| !is_token(token.expose())) {
-            return Err(Error::config("a token is made of visible ASCII characters"));
-        }
-        if url.hosts.is_empty() {
-            return Err(Error::config("a Consul URL names a host, as in consul://127.0.0.1:8500"));
-        }
-        let hosts = url.hosts.iter().cloned().map(|mut host| {
-            host.port = host.port.or(Some(DEFAULT_PORT));
-            host
-        });
-        let hosts = hosts.collect();
+        let hosts = access::hosts(url, DEFAULT_PORT)?;
         let lock_delay = match url.take_option("lock_delay") {
             None => Duration::ZERO,
             Some(text) => lock_delay(&text)
                 .map_err(|problem| Error::config(format!("option `lock_delay`: {problem}")))?,
         };
-        Ok(Self { hosts, token, datacenter: url.take_option("dc"), lock_delay, tls })
+        Ok(Self { hosts, headers, datacenter: url.take_option("dc"), lock_delay, tls })
     }
 }
 
@@ -80,9 +62,14 @@ fn lock_delay(text: &str) -> Result<Duration, String> {
     Ok(delay)
 }
 
-/// Whether it can stand in the header of a request.
-fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+fn header(token: &Secret) -> Result<HeaderValue> {
+    let is_visible = token.expose().bytes().all(|byte| byte.is_ascii_graphic());
+    let value = HeaderValue::from_str(token.expose()).ok();
+    let value = value.filter(|value| is_visible && !value.is_empty());
+    let mut value =
+        value.ok_or_else(|| Error::config("a token is made of visible ASCII characters"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -98,7 +85,7 @@ mod tests {
         let config = parsed("consul://:secret@h,[::1]:1/ns?dc=east&lock_delay=1500ms")?;
         let hosts: Vec<_> = config.hosts.iter().map(ToString::to_string).collect();
         assert_eq!(hosts, ["h:8500", "[::1]:1"]);
-        assert_eq!(config.token.as_ref().map(Secret::expose), Some("secret"));
+        assert_eq!(config.headers[TOKEN], "secret");
         assert_eq!(config.datacenter.as_deref(), Some("east"));
         assert_eq!(config.lock_delay, Duration::from_millis(1500));
         assert_eq!(parsed("consul://h")?.lock_delay, Duration::ZERO);

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::entry::name_of;
-use super::keys::Keys;
 use super::kv::Pair;
+use crate::backend::server::keyed::Keys;
 use crate::backend::server::memo::Memo;
 use crate::backend::{Blocker, EntryId, Mode};
 use crate::key::QueueKey;

@@ -1,20 +1,16 @@
 //! Entries: keys that a session has locked.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 
 use super::Consul;
-use super::client::Request;
-use super::entry::{blocker_in, check_pair, counts, entry_of};
-use super::keys::queue_of_entry;
-use super::kv::{BATCH, Operation, Outcome, Pair, Refusal, names, read_all, read_together};
+use super::entry::{blocker_in, check_pair, entry_of};
+use super::keys::{CLOSING, VALUE};
+use super::kv::{BATCH, Operation, Outcome, Pair, Refusal, read_all, read_together};
 use super::txn::{check, kept};
 use super::values::value_of;
 use crate::backend::server::keyed::Keyed;
-use crate::backend::server::names::Extent;
+use crate::backend::server::reads;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::server::{self, reads};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -25,17 +21,17 @@ const TRIES: usize = 3;
 #[async_trait]
 impl Entries for Consul {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let keys = self.keys(&entry.place.queue);
+        let keys = self.keyed.keys(&entry.place.queue);
         let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
         // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
-        let mut not_closing = Operation::is_absent(keys.closing());
+        let mut not_closing = Operation::is_absent(keys.key(CLOSING));
         let Keyed { store, slots, admissions, .. } = &*self.keyed;
         for _ in 0..TRIES {
             let admission = admissions.of(entry.session)?;
             let id = store.id("enter", entry.session)?;
             let crowd = self.in_the_way(entry);
             let own = slots.sent(entry);
-            let key = keys.entry(&own.known.name);
+            let key = keys.key(&own.known.name);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let enter = [
                 check(admission.holds()),
@@ -71,7 +67,7 @@ impl Entries for Consul {
                     return self.place(entry, None, &pairs)?.ok_or_else(removed);
                 }
                 Outcome::Refused(Refusal { nth: 2, .. }) => {
-                    not_closing = Operation::delete(keys.closing());
+                    not_closing = Operation::delete(keys.key(CLOSING));
                 }
                 Outcome::Refused(Refusal { message, .. }) => {
                     return Err(Error::new(ErrorKind::Unavailable, "enter", message));
@@ -82,19 +78,16 @@ impl Entries for Consul {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        self.keyed.update(entry, seq, self.key(&entry.place)).await
+        self.keyed.update(entry, seq).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let key = self.key(entry);
-        let left = self.keyed.leave(entry, seq, &key).await;
+        let left = self.keyed.leave(entry, seq).await;
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left;
         }
         // It is gone, if only with its session.
         self.crowds.gone(&entry.queue, seq);
-        // Before the key may be used again.
-        self.watches.tell_gone(&key, seq);
         self.keyed.slots.free(entry);
         left
     }
@@ -108,13 +101,14 @@ impl Entries for Consul {
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
+        let value = keys.key(VALUE);
         let (pairs, index) = read_all(&self.connections, "list", keys.prefix()).await?;
         self.leftovers.remove(&keys, &pairs);
         let (mut listing, mut listed) = (Listing::default(), Vec::new());
         for pair in &pairs {
             let entry = entry_of(pair, &keys);
-            let is_value = pair.key == keys.value();
+            let is_value = pair.key == value;
             if is_value || entry.is_some() {
                 check_pair(queue, pair)?;
                 listed.push(pair);
@@ -133,44 +127,11 @@ impl Entries for Consul {
     }
 
     async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let prefix = &format!("{}/{kind}/", self.namespace);
-        let request = Request::get(format!("kv/{prefix}")).with("keys").with("consistent");
-        let listed = names("list", self.connections.send("list", request).await?)?;
-        // One of each queue's keys.
-        let one: &BTreeMap<_, _> = &listed
-            .iter()
-            .filter_map(|key| Some((queue_of_entry(key, prefix)?.to_owned(), key.as_str())))
-            .collect();
-        let read = |batch: Vec<String>, extent| async move {
-            let pairs = match extent {
-                Extent::One => {
-                    let keys = batch.iter().filter_map(|queue| one.get(queue));
-                    let reads: Vec<_> = keys.map(|key| Operation::read(*key)).collect();
-                    read_together(&self.connections, "list", &reads).await?
-                }
-                // Those have left meanwhile, or never came with a session: others may be there.
-                Extent::All => self.read_queues(prefix, &batch).await?,
-            };
-            let entries = pairs.iter().filter(|pair| counts(pair));
-            let text =
-                |pair: &Pair| Some((queue_of_entry(&pair.key, prefix)?.to_owned(), pair.value()));
-            Ok(entries.filter_map(text).collect())
-        };
-        server::names::of_entries(one.keys().cloned(), read).await
+        self.keyed.queues(kind).await
     }
 }
 
 impl Consul {
-    /// All keys of these queues.
-    async fn read_queues(&self, prefix: &str, queues: &[String]) -> Result<Vec<Pair>> {
-        let mut found = Vec::new();
-        for queue in queues {
-            let keys = format!("{prefix}{queue}/");
-            found.extend(read_all(&self.connections, "list", &keys).await?.0);
-        }
-        Ok(found)
-    }
-
     /// Where an entry stands by what was read of its queue; `None`: it is not there, or not under its session.
     fn place(
         &self,
@@ -179,9 +140,9 @@ impl Consul {
         pairs: &[Pair],
     ) -> Result<Option<Position>> {
         let queue = &entry.place.queue;
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
         let session = self.keyed.store.id("position", entry.session)?;
-        let key = self.key(&entry.place);
+        let key = self.keyed.key(&entry.place);
         let own = pairs.iter().filter(|pair| pair.key == key && pair.is_of(&session));
         let Some(found) = own.map(|pair| pair.create_index).next() else { return Ok(None) };
         if seq.is_some_and(|seq| seq != found) {
@@ -193,7 +154,7 @@ impl Consul {
     }
 
     async fn look(&self, operation: &'static str, queue: &QueueKey) -> Result<Vec<Pair>> {
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
         let (pairs, _) = read_all(&self.connections, operation, keys.prefix()).await?;
         self.crowds.read(queue, &keys, &pairs);
         Ok(pairs)
@@ -208,13 +169,13 @@ impl Consul {
 
     /// Of a long queue, the entry and those that may stand before it, as far as that matters.
     async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
-        let (queue, keys) = (&entry.place.queue, self.keys(&entry.place.queue));
-        let own = self.key(&entry.place);
+        let (queue, keys) = (&entry.place.queue, self.keyed.keys(&entry.place.queue));
+        let own = self.keyed.key(&entry.place);
         let mut found = Vec::new();
         let mut batches = before.chunks(BATCH);
         loop {
             let batch = batches.next().unwrap_or_default();
-            let names = batch.iter().map(|other| keys.entry(other.id.as_str()));
+            let names = batch.iter().map(|other| keys.key(other.id.as_str()));
             let reads: Vec<_> =
                 std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
             let mut pairs = read_together(&self.connections, "position", &reads).await?;

@@ -1,8 +1,9 @@
 //! Entries: what a key and its value say of one.
 
-use super::keys::Keys;
+use super::keys::is_entry;
 use super::kv::Pair;
-use crate::backend::server::stored::{StoredEntry, check_name};
+use crate::backend::server::keyed::Keys;
+use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
 use crate::backend::{Blocker, Entry, EntryId, Mode};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -18,7 +19,7 @@ pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
 
 /// The name of the entry whose key this is.
 pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
-    keys.entry_name(&pair.key).filter(|_| counts(pair))
+    keys.name(&pair.key).filter(|name| is_entry(name) && counts(pair))
 }
 
 /// Whether a session has, or had, the key of an entry: nobody is waited for who never came with one.
@@ -33,16 +34,16 @@ pub(super) fn blocker_in(
     queue: &QueueKey,
     (seq, mode): (u64, Mode),
 ) -> Result<Option<Blocker>> {
-    let is_entry = |pair: &&Pair| name_of(pair, keys).is_some();
-    let mut before: Vec<_> =
-        pairs.iter().filter(|pair| pair.create_index < seq).filter(is_entry).collect();
-    before.sort_unstable_by_key(|pair| std::cmp::Reverse(pair.create_index));
-    for pair in before {
+    let mut before: Vec<_> = pairs
+        .iter()
+        .filter(|pair| pair.create_index < seq)
+        .filter_map(|pair| Some((name_of(pair, keys)?, pair)))
+        .collect();
+    before.sort_unstable_by_key(|(_, pair)| std::cmp::Reverse(pair.create_index));
+    for (name, pair) in before {
         check_pair(queue, pair)?;
         // Any blocks an exclusive one: no need to look into it.
-        let blocks = mode == Mode::Exclusive
-            || entry_of(pair, keys).is_some_and(|entry| entry.mode.blocks(mode));
-        if let (true, Some(name)) = (blocks, keys.entry_name(&pair.key)) {
+        if mode == Mode::Exclusive || mode_in(Mode::Exclusive, &pair.value()).blocks(mode) {
             return Ok(Some(Blocker { id: EntryId::from_store(name), seq: pair.create_index }));
         }
     }

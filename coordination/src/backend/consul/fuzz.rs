@@ -10,10 +10,12 @@ use super::agent::Agent;
 use super::client::Answer;
 use super::entry::{blocker_in, entry_of};
 use super::error::from_status;
-use super::keys::{Keys, queue_of_entry, queue_of_value};
-use super::kv::{Outcome, Pair, names, outcome, pairs};
+use super::keys::{VALUE, is_entry};
+use super::kv::{Outcome, Pair, listed, outcome};
 use super::values::value_of;
 use crate::backend::Mode;
+use crate::backend::server::keyed::Keys;
+use crate::backend::server::keyed::keys::queue_of;
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
 
@@ -50,18 +52,21 @@ fn any_answer(body: &[u8], status: u16) -> TestCaseResult {
     Agent::read(body);
     let refusal = from_status("enter", status, &String::from_utf8_lossy(body)).to_string();
     prop_assert!(refusal.len() < 9_999 && !refusal.contains('\n'));
-    if let Ok(names) = names("watch", answer()) {
+    if let Ok(names) = listed::<String>("watch", answer()) {
         for name in &names {
-            if let Some(queue) = queue_of_entry(name, PREFIX) {
+            if let Some(queue) = queue_of(name, PREFIX, is_entry) {
                 let keys = Keys::new(format!("{PREFIX}{queue}/"));
-                prop_assert!(!queue.contains('/') && keys.entry_name(name).is_some(), "{queue:?}");
+                prop_assert!(
+                    !queue.contains('/') && keys.name(name).is_some_and(is_entry),
+                    "{queue:?}"
+                );
             }
-            let Some(queue) = queue_of_value(name, PREFIX) else { continue };
-            let whole = Keys::new(format!("{PREFIX}{queue}/")).value();
+            let Some(queue) = queue_of(name, PREFIX, |name| name == VALUE) else { continue };
+            let whole = Keys::new(format!("{PREFIX}{queue}/")).key(VALUE);
             prop_assert!(!queue.contains('/') && whole == *name, "{queue:?}");
         }
     }
-    if let Ok(pairs) = pairs("list", answer()) {
+    if let Ok(pairs) = listed::<Pair>("list", answer()) {
         any_pairs(&pairs)?;
     }
     match outcome("enter", answer()) {
@@ -83,7 +88,7 @@ fn any_pairs(pairs: &[Pair]) -> TestCaseResult {
     for pair in pairs {
         if let Some(entry) = entry_of(pair, &keys) {
             prop_assert!(pair.is_locked() || pair.is_left());
-            prop_assert!(keys.entry(entry.id.as_str()) == pair.key);
+            prop_assert!(keys.key(entry.id.as_str()) == pair.key);
             prop_assert!(entry.since.is_none_or(|since| since >= UNIX_EPOCH));
         }
         if let Err(error) = value_of(pair) {

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use data_encoding::BASE64;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Answer, Connections, Request};
@@ -230,7 +231,7 @@ pub(super) async fn read_all(
     let request = request.with("recurse").with("consistent");
     let answer = connections.send(operation, request).await?;
     let index = answer.index;
-    Ok((pairs(operation, answer)?, index))
+    Ok((listed(operation, answer)?, index))
 }
 
 /// Deletes a key if it is there. It is quicker than a transaction.
@@ -260,26 +261,18 @@ pub(super) async fn read_together(
     }
 }
 
-/// The keys in an answer; 404: there is none.
-pub(super) fn pairs(operation: &'static str, answer: Answer) -> Result<Vec<Pair>> {
-    match answer.status {
-        404 if answer.body.is_empty() => Ok(Vec::new()),
-        _ => parsed(operation, &answer.done(operation)?),
-    }
-}
-
-/// The names of keys in an answer; 404: there is none.
-pub(super) fn names(operation: &'static str, answer: Answer) -> Result<Vec<String>> {
-    match answer.status {
-        404 if answer.body.is_empty() => Ok(Vec::new()),
-        _ => parsed(operation, &answer.done(operation)?),
-    }
-}
-
-pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
+/// The keys, or their names, in an answer; 404: there is none.
+pub(super) fn listed<T: DeserializeOwned>(
     operation: &'static str,
-    body: &[u8],
-) -> Result<T> {
+    answer: Answer,
+) -> Result<Vec<T>> {
+    match answer.status {
+        404 if answer.body.is_empty() => Ok(Vec::new()),
+        _ => parsed(operation, &answer.done(operation)?),
+    }
+}
+
+pub(super) fn parsed<T: DeserializeOwned>(operation: &'static str, body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         garbled(operation, "the answer is not what Consul answers").with_source(error)
     })
@@ -333,6 +326,6 @@ mod tests {
     }
 
     fn pairs_of(status: u16, body: &str) -> Result<Vec<Pair>> {
-        pairs("list", answer(status, body))
+        listed("list", answer(status, body))
     }
 }

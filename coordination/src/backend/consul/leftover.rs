@@ -9,75 +9,56 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::client::Connections;
 use super::entry::name_of;
-use super::keys::Keys;
-use super::kv::{Operation, Outcome, Pair, transact};
+use super::kv::{Operation, Outcome, Pair};
 use super::txn::Transactions;
-use crate::backend::server::keyed::Keyed;
+use crate::backend::server::keyed::{Keyed, Keys};
 
-/// How often it is tried in one lock-delay, and within which bounds.
-const TRIES: u32 = 20;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long Consul is left alone that does not permit it yet.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Those that were found.
-pub(super) struct Leftovers(Arc<Shared>);
-
-struct Shared {
-    connections: Arc<Connections>,
+#[derive(Clone)]
+pub(super) struct Leftovers {
     keyed: Arc<Keyed<Transactions>>,
-    pause: Duration,
     /// The keys that are being removed, one task each.
-    removing: Mutex<HashSet<String>>,
+    removing: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Leftovers {
-    pub(super) fn new(
-        connections: Arc<Connections>,
-        keyed: Arc<Keyed<Transactions>>,
-        lock_delay: Duration,
-    ) -> Self {
-        let pause = match lock_delay {
-            // Those of others who have one.
-            Duration::ZERO => LONGEST_PAUSE,
-            delay => (delay / TRIES).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
-        };
-        Self(Arc::new(Shared { connections, keyed, pause, removing: Mutex::default() }))
+    pub(super) fn new(keyed: Arc<Keyed<Transactions>>) -> Self {
+        Self { keyed, removing: Arc::default() }
     }
 
     /// Has those among these keys removed, as soon as Consul permits it.
     pub(super) fn remove(&self, keys: &Keys, pairs: &[Pair]) {
         for pair in pairs.iter().filter(|pair| pair.is_left() && name_of(pair, keys).is_some()) {
-            if self.0.removing().insert(pair.key.clone()) {
-                let (shared, pair) = (Arc::clone(&self.0), pair.clone());
+            if self.removing().insert(pair.key.clone()) {
+                let (leftovers, pair) = (self.clone(), pair.clone());
                 tokio::spawn(async move {
-                    shared.remove(&pair).await;
-                    shared.removing().remove(&pair.key);
+                    leftovers.remove_one(&pair).await;
+                    leftovers.removing().remove(&pair.key);
                 });
             }
         }
     }
-}
 
-impl Shared {
-    async fn remove(&self, pair: &Pair) {
+    async fn remove_one(&self, pair: &Pair) {
+        let store = &self.keyed.store;
         // Without a session of ours somebody else has to do it: this one is closed.
         while let Ok(admission) = self.keyed.admissions.any()
-            && let Ok(id) = self.keyed.store.id("leave", admission.session)
+            && let Ok(id) = store.id("leave", admission.session)
         {
             let steps = [
                 Operation::is_unchanged(&*pair.key, pair.modify_index),
                 Operation::lock(&*pair.key, b"", &*id),
                 Operation::delete(&*pair.key),
             ];
-            match transact(&self.connections, "leave", &steps).await {
+            match store.make("leave", &steps).await {
                 Ok(Outcome::Done(_)) => return,
                 // Somebody else was faster.
-                Ok(Outcome::Refused(refusal)) if refusal.nth == 0 && !refusal.is_of_delay() => {
-                    return;
-                }
-                Ok(Outcome::Refused(_)) | Err(_) => tokio::time::sleep(self.pause).await,
+                Ok(Outcome::Refused(refusal)) if refusal.nth == 0 => return,
+                Ok(Outcome::Refused(_)) | Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }

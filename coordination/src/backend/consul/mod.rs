@@ -71,20 +71,19 @@ use self::agent::Agent;
 use self::client::{Agents, Connections};
 use self::config::Config;
 use self::crowd::Crowds;
-use self::keys::Keys;
 use self::leftover::Leftovers;
 use self::sessions::OpenSessions;
 use self::txn::Transactions;
 use self::watches::Watches;
+use super::Store;
 use super::descriptor::{Connect, Descriptor};
+use super::server::access;
 use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
-use super::{EntryRef, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::key::QueueKey;
 use crate::url::UrlOption;
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
@@ -108,7 +107,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("dc"),
         UrlOption::hidden("lock_delay"),
     ],
-    namespace: Config::namespace,
+    namespace: access::path_namespace,
     loss_detection: LossDetection::Watch,
     is_in_process: false,
     parse: |url| Ok(Box::new(Config::parse(url)?)),
@@ -123,7 +122,6 @@ pub(crate) struct Consul {
     watches: Watches,
     reads: Reads<u64>,
     leftovers: Leftovers,
-    namespace: String,
     agent: Agent,
 }
 
@@ -135,36 +133,22 @@ impl Consul {
         let agent = Agent::greet(&connections).await;
         let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
-        let sessions = Arc::new(OpenSessions::new(&prefix, config.lock_delay));
-        let transactions = Transactions::new(Arc::clone(&connections), Arc::clone(&sessions));
-        let keyed = Arc::new(Keyed::new(transactions, keys::name_of, KEYS_IN_TURN));
+        let sessions =
+            OpenSessions::new(Arc::clone(&connections), prefix.clone(), config.lock_delay);
+        let sessions = Arc::new(sessions);
+        let store = Transactions::new(Arc::clone(&sessions));
+        let keyed = Arc::new(Keyed::new(store, &settings.namespace, keys::name_of, KEYS_IN_TURN));
+        let longest = settings.ttl.min(LONGEST_QUERY);
         Ok(Self {
-            leftovers: Leftovers::new(
-                Arc::clone(&connections),
-                Arc::clone(&keyed),
-                config.lock_delay,
-            ),
-            watches: Watches::new(
-                Arc::clone(&connections),
-                prefix,
-                settings.ttl.min(LONGEST_QUERY),
-            ),
+            leftovers: Leftovers::new(Arc::clone(&keyed)),
+            watches: Watches::new(Arc::clone(&connections), prefix, longest),
             connections,
             sessions,
             keyed,
             crowds: Crowds::default(),
             reads: Reads::default(),
-            namespace: settings.namespace.clone(),
             agent,
         })
-    }
-
-    fn keys(&self, queue: &QueueKey) -> Keys {
-        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
-    }
-
-    fn key(&self, entry: &EntryRef) -> String {
-        self.keys(&entry.queue).entry(&self.keyed.slots.name(entry))
     }
 }
 

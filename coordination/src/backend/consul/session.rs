@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Consul, keys};
+use super::Consul;
 use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
 #[async_trait]
 impl Sessions for Consul {
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        let member_key = keys::member(&self.namespace, &session.member);
-        let index = self.sessions.open(&self.connections, session, &member_key).await?;
+        let member_key = self.keyed.member_key(&session.member);
+        let index = self.sessions.open(session, &member_key).await?;
         self.keyed.admissions.note(session.id, &member_key, index);
         Ok(Some(session.ttl))
     }
 
     async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        let renewed = self.sessions.renew(&self.connections, session).await;
+        let renewed = self.sessions.renew(session).await;
         if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
             self.keyed.admissions.forget(session);
         }
@@ -27,7 +27,7 @@ impl Sessions for Consul {
 
     async fn close(&self, session: SessionId) -> Result<()> {
         self.keyed.admissions.forget(session);
-        self.sessions.close(&self.connections, session).await?;
+        self.sessions.close(session).await?;
         self.keyed.forget(session);
         Ok(())
     }

@@ -18,6 +18,7 @@ const GIVEN_BACK: usize = 32;
 
 /// The sessions that were opened and not closed.
 pub(super) struct OpenSessions {
+    pub(super) connections: Arc<Connections>,
     /// Of all keys of the namespace.
     prefix: String,
     lock_delay: Duration,
@@ -63,21 +64,16 @@ struct Created {
 }
 
 impl OpenSessions {
-    pub(super) fn new(prefix: &str, lock_delay: Duration) -> Self {
-        Self { prefix: prefix.to_owned(), lock_delay, known: Mutex::default() }
+    pub(super) fn new(connections: Arc<Connections>, prefix: String, lock_delay: Duration) -> Self {
+        Self { connections, prefix, lock_delay, known: Mutex::default() }
     }
 
     /// Opens a session and takes the member's key for it; answers the index of that.
-    pub(super) async fn open(
-        &self,
-        connections: &Arc<Connections>,
-        session: &NewSession,
-        member_key: &str,
-    ) -> Result<u64> {
-        let id = self.find_or_create(connections, session).await?;
+    pub(super) async fn open(&self, session: &NewSession, member_key: &str) -> Result<u64> {
+        let id = self.find_or_create(session).await?;
         let name = session.id.to_string();
         let lock = Operation::lock(member_key, name.as_bytes(), &*id);
-        let locked = transact(connections, "open", &[lock]).await;
+        let locked = transact(&self.connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
                 return Ok(pairs.first().map(|pair| pair.modify_index).unwrap_or_default());
@@ -99,31 +95,24 @@ impl OpenSessions {
             Err(error) => error,
         };
         // Refused for good: the session would be of no use.
-        let closed = self.close(connections, session.id).await;
-        if error.kind() == ErrorKind::MemberExists {
-            closed?;
-        }
+        self.close(session.id).await?;
         Err(error)
     }
 
     /// Creates the session, or finds the one that an earlier call with a lost answer has created.
-    async fn find_or_create(
-        &self,
-        connections: &Arc<Connections>,
-        session: &NewSession,
-    ) -> Result<Arc<str>> {
+    async fn find_or_create(&self, session: &NewSession) -> Result<Arc<str>> {
         let known = self.known().get(&session.id).cloned();
         if let Some(id) = known.as_ref().and_then(|known| known.id.clone()) {
-            if is_renewed(connections, "open", &id).await? {
+            if self.is_renewed("open", &id).await? {
                 return Ok(id);
             }
         } else if known.is_some() {
-            let mut found = listed(connections, "open", session.id).await?.into_iter();
+            let mut found = self.listed("open", session.id).await?.into_iter();
             if let Some(id) = found.next() {
                 for other in found {
-                    destroy(connections, "open", &other).await?;
+                    self.destroy("open", &other).await?;
                 }
-                if is_renewed(connections, "open", &id).await? {
+                if self.is_renewed("open", &id).await? {
                     self.change(session.id, |known| known.id = Some(id.clone()));
                     return Ok(id);
                 }
@@ -131,48 +120,40 @@ impl OpenSessions {
         }
         let creates = self.known().get(&session.id).map_or(0, |known| known.creates) + 1;
         self.known().insert(session.id, Known { id: None, creates });
-        let id = self.create(connections, session).await?;
+        let id = self.create(session).await?;
         self.change(session.id, |known| known.id = Some(id.clone()));
         Ok(id)
     }
 
     /// Extends the lease: by all of it from now on, and the server waits twice as long.
-    pub(super) async fn renew(
-        &self,
-        connections: &Arc<Connections>,
-        session: SessionId,
-    ) -> Result<()> {
+    pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let over = || Error::lost("renew", LossReason::ExpiredByServer);
         let id = self.id(session).ok_or_else(over)?;
-        if is_renewed(connections, "renew", &id).await? { Ok(()) } else { Err(over()) }
+        if self.is_renewed("renew", &id).await? { Ok(()) } else { Err(over()) }
     }
 
     /// Destroys the session; all keys that are locked by it go with it.
-    pub(super) async fn close(
-        &self,
-        connections: &Arc<Connections>,
-        session: SessionId,
-    ) -> Result<()> {
+    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
         if let Some(id) = &known.id {
             if !self.lock_delay.is_zero() {
                 // The delay is not for what is given back.
-                self.give_back(connections, id).await?;
+                self.give_back(id).await?;
             }
-            destroy(connections, "close", id).await?;
+            self.destroy("close", id).await?;
         }
         // One whose answer was lost may have been created after another was looked for.
         if known.id.is_none() || known.creates > 1 {
-            for id in listed(connections, "close", session).await? {
-                destroy(connections, "close", &id).await?;
+            for id in self.listed("close", session).await? {
+                self.destroy("close", &id).await?;
             }
         }
         self.known().remove(&session);
         Ok(())
     }
 
-    async fn give_back(&self, connections: &Arc<Connections>, id: &str) -> Result<()> {
-        let (pairs, _) = read_all(connections, "close", &self.prefix).await?;
+    async fn give_back(&self, id: &str) -> Result<()> {
+        let (pairs, _) = read_all(&self.connections, "close", &self.prefix).await?;
         let own: Vec<_> = pairs.iter().filter(|pair| pair.is_of(id)).collect();
         for batch in own.chunks(GIVEN_BACK) {
             let steps: Vec<_> = batch
@@ -182,16 +163,12 @@ impl OpenSessions {
                 })
                 .collect();
             // Where one of them was taken away meanwhile, they go with the session.
-            transact(connections, "close", &steps).await?;
+            transact(&self.connections, "close", &steps).await?;
         }
         Ok(())
     }
 
-    async fn create(
-        &self,
-        connections: &Arc<Connections>,
-        session: &NewSession,
-    ) -> Result<Arc<str>> {
+    async fn create(&self, session: &NewSession) -> Result<Arc<str>> {
         let wanted = Wanted {
             name: &session.id.to_string(),
             ttl: format!("{}ms", session.ttl.as_millis()),
@@ -204,7 +181,7 @@ impl OpenSessions {
         let body = serde_json::to_vec(&wanted)
             .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
         let answer =
-            connections.send_urgently("open", Request::put("session/create", body)).await?;
+            self.connections.send_urgently("open", Request::put("session/create", body)).await?;
         if answer.text().contains("Invalid Session TTL") {
             let message = format!(
                 "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
@@ -214,6 +191,38 @@ impl OpenSessions {
         }
         let created: Created = parsed("open", &answer.done("open")?)?;
         Ok(created.id.into())
+    }
+
+    /// Whether the session was there to be renewed.
+    async fn is_renewed(&self, operation: &'static str, id: &str) -> Result<bool> {
+        let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
+        let answer = self.connections.send_urgently(operation, request).await?;
+        if answer.status == 404 && answer.text().starts_with("Session id") {
+            return Ok(false);
+        }
+        let renewed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+        Ok(renewed.iter().any(|session| session.id == id))
+    }
+
+    /// Consul's ids of the sessions with this name.
+    async fn listed(&self, operation: &'static str, session: SessionId) -> Result<Vec<Arc<str>>> {
+        let request = Request::get("session/list").with("consistent");
+        let answer = self.connections.send_urgently(operation, request).await?;
+        let listed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+        let name = session.to_string();
+        let ours = listed.into_iter().filter(|listed| listed.name == name);
+        Ok(ours.map(|listed| listed.id.into()).collect())
+    }
+
+    async fn destroy(&self, operation: &'static str, id: &str) -> Result<()> {
+        let request = Request::put(format!("session/destroy/{}", keys::path(id)), Vec::new());
+        let answer = self.connections.send_urgently(operation, request).await?;
+        match parsed::<bool>(operation, &answer.done(operation)?)? {
+            true => Ok(()),
+            false => {
+                Err(garbled(operation, "the session was not destroyed").with_effect(Effect::None))
+            }
+        }
     }
 
     /// Consul's id of a session.
@@ -229,43 +238,5 @@ impl OpenSessions {
 
     fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Whether the session was there to be renewed.
-async fn is_renewed(
-    connections: &Arc<Connections>,
-    operation: &'static str,
-    id: &str,
-) -> Result<bool> {
-    let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
-    let answer = connections.send_urgently(operation, request).await?;
-    if answer.status == 404 && answer.text().starts_with("Session id") {
-        return Ok(false);
-    }
-    let renewed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
-    Ok(renewed.iter().any(|session| session.id == id))
-}
-
-/// Consul's ids of the sessions with this name.
-async fn listed(
-    connections: &Arc<Connections>,
-    operation: &'static str,
-    session: SessionId,
-) -> Result<Vec<Arc<str>>> {
-    let request = Request::get("session/list").with("consistent");
-    let answer = connections.send_urgently(operation, request).await?;
-    let listed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
-    let name = session.to_string();
-    let ours = listed.into_iter().filter(|listed| listed.name == name);
-    Ok(ours.map(|listed| listed.id.into()).collect())
-}
-
-async fn destroy(connections: &Arc<Connections>, operation: &'static str, id: &str) -> Result<()> {
-    let request = Request::put(format!("session/destroy/{}", keys::path(id)), Vec::new());
-    let answer = connections.send_urgently(operation, request).await?;
-    match parsed::<bool>(operation, &answer.done(operation)?)? {
-        true => Ok(()),
-        false => Err(garbled(operation, "the session was not destroyed").with_effect(Effect::None)),
     }
 }

@@ -5,28 +5,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::client::Connections;
-use super::entry::entry_of;
-use super::keys::Keys;
-use super::kv::{self, Operation, Pair, delete, read_all, read_together, transact};
+use super::client::Request;
+use super::entry::{counts, name_of};
+use super::keys;
+use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact};
 use super::sessions::OpenSessions;
 use crate::backend::SessionId;
 use crate::backend::server::keyed::{
-    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
+    Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
 /// Makes transactions.
 pub(super) struct Transactions {
-    connections: Arc<Connections>,
     sessions: Arc<OpenSessions>,
     /// How many keys were put for sessions: a put that says nothing new would change nothing, not even the index.
     puts: AtomicU64,
 }
 
 impl Transactions {
-    pub(super) fn new(connections: Arc<Connections>, sessions: Arc<OpenSessions>) -> Self {
-        Self { connections, sessions, puts: AtomicU64::new(0) }
+    pub(super) fn new(sessions: Arc<OpenSessions>) -> Self {
+        Self { sessions, puts: AtomicU64::new(0) }
     }
 
     /// Makes one of Consul's own; an error says that a session of ours is over, or that a lock-delay is in the way.
@@ -35,7 +34,7 @@ impl Transactions {
         operation: &'static str,
         steps: &[Operation<'_>],
     ) -> Result<kv::Outcome> {
-        match transact(&self.connections, operation, steps).await? {
+        match transact(&self.sessions.connections, operation, steps).await? {
             kv::Outcome::Refused(refusal) if refusal.is_of_no_session() => Err(over(operation)),
             kv::Outcome::Refused(refusal) if refusal.is_of_delay() => {
                 Err(Error::new(ErrorKind::Unavailable, operation, refusal.message))
@@ -69,7 +68,7 @@ impl Transactions {
         let reads: Vec<_> = keys.iter().map(|key| Operation::read(key.as_str())).collect();
         let pairs = match reads.is_empty() {
             true => Vec::new(),
-            false => read_together(&self.connections, operation, &reads).await?,
+            false => read_together(&self.sessions.connections, operation, &reads).await?,
         };
         let find = |key: &String| pairs.iter().find(|pair| pair.key == *key).map(kept);
         Ok(keys.iter().map(find).collect())
@@ -78,6 +77,13 @@ impl Transactions {
 
 impl Transact for Transactions {
     const LOOKS_AT_ONCE: bool = false;
+    const ALL_COUNT: bool = false;
+    const VALUE: &'static str = keys::VALUE;
+    const REMOVED: &'static str = keys::REMOVED;
+
+    fn is_entry(name: &str) -> bool {
+        keys::is_entry(name)
+    }
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let mut steps: Vec<_> = txn.conditions.into_iter().map(check).collect();
@@ -94,7 +100,7 @@ impl Transact for Transactions {
     }
 
     async fn delete(&self, key: &str, only: Option<u64>) -> Result<()> {
-        let Some(seq) = only else { return delete(&self.connections, "leave", key).await };
+        let Some(seq) = only else { return delete(&self.sessions.connections, "leave", key).await };
         let mut modified = seq;
         loop {
             let steps = [Operation::is_unchanged(key, modified), Operation::delete(key)];
@@ -102,7 +108,7 @@ impl Transact for Transactions {
                 return Ok(());
             }
             // It was updated, or it is gone.
-            let (found, _) = read_all(&self.connections, "leave", key).await?;
+            let (found, _) = read_all(&self.sessions.connections, "leave", key).await?;
             let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
             match found.iter().find(is_it) {
                 Some(pair) => modified = pair.modify_index,
@@ -113,9 +119,8 @@ impl Transact for Transactions {
 
     /// No condition tells of a whole range of keys. So a key is put that whoever enters from now on removes, and with it
     /// the condition of what follows.
-    async fn alone(&self, keys: &ValueKeys, admission: &Admission) -> Result<Queue> {
-        let keys = Keys::new(keys.prefix.clone());
-        let (closing, id) = (keys.closing(), self.id("write", admission.session)?);
+    async fn alone(&self, keys: &Keys, admission: &Admission) -> Result<Queue> {
+        let (closing, id) = (keys.key(keys::CLOSING), self.id("write", admission.session)?);
         let look = [
             Operation::delete(closing.as_str()),
             Operation::lock(closing.as_str(), b"", &*id),
@@ -129,16 +134,34 @@ impl Transact for Transactions {
         };
         let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
         let closed = find(&closing).map_or(0, |pair| pair.modify_index);
-        let changes = vec![Change::Delete(closing.clone())];
-        let conditions = vec![Condition::Version(closing.clone(), closed)];
-        let alone = Alone { conditions, changes };
-        if pairs.iter().any(|pair| entry_of(pair, &keys).is_some()) {
-            let value = find(&keys.value()).map(kept);
-            let Alone { conditions, changes } = alone;
-            self.commit("write", Txn { conditions, changes, looks: Vec::new() }).await?;
+        let alone = Txn {
+            conditions: vec![Condition::Version(closing.clone(), closed)],
+            changes: vec![Change::Delete(closing.clone())],
+            looks: Vec::new(),
+        };
+        if pairs.iter().any(|pair| name_of(pair, keys).is_some()) {
+            let value = find(&keys.key(Self::VALUE)).map(kept);
+            self.commit("write", alone).await?;
             return Ok(Queue::Taken(value));
         }
         Ok(Queue::Empty(alone))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let request = Request::get(format!("kv/{}", keys::path(prefix)));
+        let request = request.with("keys").with("consistent");
+        listed("list", self.sessions.connections.send("list", request).await?)
+    }
+
+    async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+        let reads: Vec<_> = prefixes.into_iter().map(Operation::read).collect();
+        let pairs = read_together(&self.sessions.connections, "list", &reads).await?;
+        let read = pairs.into_iter().filter(|pair| counts(pair) || pair.key.ends_with(Self::VALUE));
+        let text = |pair: Pair| {
+            let text = pair.value();
+            (pair.key, text)
+        };
+        Ok(read.map(text).collect())
     }
 
     fn owner(&self, session: SessionId) -> Option<Arc<str>> {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::Consul;
 use super::entry::entry_of;
-use super::watches::{Seen, Subject, Watch};
+use super::watches::{Seen, Subject};
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -17,8 +17,9 @@ const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 #[async_trait]
 impl Watching for Consul {
-    /// The query answers at once when the entry has changed since it was created: nothing can be missed. It is answered
-    /// by itself sooner than any `recheck`; where it is not, the caller looks.
+    /// A query of its own answers at once when the entry has changed since it was created, so that nothing can be missed,
+    /// and by itself sooner than any `recheck`. Names may be those of later entries, so the caller looks now and then; but
+    /// not for an entry of ours, whose key is not used again before it is known to be gone.
     async fn gone(
         &self,
         entry: &EntryRef,
@@ -26,9 +27,9 @@ impl Watching for Consul {
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
-        let keys = self.keys(&entry.queue);
-        let subject = Subject::Key(self.key(entry));
-        let is_own = self.keyed.slots.own(entry).is_some();
+        let (keys, key) = (self.keyed.keys(&entry.queue), self.keyed.key(entry));
+        let left = self.keyed.slots.until_left(entry);
+        let is_own = left.is_some();
         let is_over = |seen: &Seen| {
             // There may have been none before it was made.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
@@ -42,22 +43,25 @@ impl Watching for Consul {
                 |pair| entry_of(pair, &keys).is_some_and(|entry| entry.mode.blocks(waiter));
             pair.create_index != seq || !blocks(pair)
         };
-        match self.watches.watch(subject, seq, waiter == Mode::Exclusive) {
-            // A query that ended without an answer leaves its waiters to look for themselves.
-            Watch::Own(mut seen) => loop {
-                let (answers, mut over) = (seen.borrow().answers, false);
-                let answered = seen.wait_for(|seen| {
-                    over = is_over(seen);
-                    over || seen.answers != answers
-                });
-                let is_answered = matches!(timeout(recheck, answered).await, Ok(Ok(_)));
-                if over || !is_answered {
-                    break;
+        let told = async {
+            match self.watches.own(Subject::Key(key.clone()), seq) {
+                Some(mut seen) => drop(seen.wait_for(is_over).await),
+                // Names do not tell of an update.
+                None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
+                None => {
+                    let mut seen = self.watches.shared();
+                    let is_gone = |seen: &Seen| seen.index >= seq && !seen.names.contains(&key);
+                    let recheck = if is_own { Duration::MAX } else { recheck };
+                    let _ = timeout(recheck, seen.wait_for(is_gone)).await;
                 }
+            }
+        };
+        match left {
+            Some(left) => tokio::select! {
+                () = left => {}
+                () = told => {}
             },
-            // The names are asked for again in time.
-            Watch::Shared(told) => drop(told.await),
-            Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
+            None => told.await,
         }
         Ok(())
     }
@@ -65,16 +69,13 @@ impl Watching for Consul {
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
         // Read by somebody else since: the caller reads again.
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
-        let subject = Subject::Prefix(self.keys(queue).prefix().to_owned());
+        let subject = Subject::Names(self.keyed.keys(queue).prefix().to_owned());
         let changed = async {
-            match self.watches.watch(subject, index, false) {
-                Watch::Own(mut seen) => {
-                    let is_new =
-                        |seen: &Seen| seen.index > index || (1..index).contains(&seen.index);
-                    drop(seen.wait_for(is_new).await);
-                }
-                Watch::Shared(_) | Watch::None => tokio::time::sleep(UNTOLD_PACE).await,
-            }
+            let Some(mut seen) = self.watches.own(subject, index) else {
+                return tokio::time::sleep(UNTOLD_PACE).await;
+            };
+            let is_new = |seen: &Seen| seen.index > index || (1..index).contains(&seen.index);
+            drop(seen.wait_for(is_new).await);
         };
         let _ = timeout(recheck, changed).await;
         Ok(())

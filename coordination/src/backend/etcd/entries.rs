@@ -1,6 +1,5 @@
 //! Entries: keys under their session's lease, in the order in which they were created.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,17 +7,16 @@ use etcd_client::{GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, 
 
 use super::Etcd;
 use super::entry::{blocker_of, entry_of, number, revision_of, seq_of};
-use super::keys::{Keys, Range, queue_of_entry};
-use super::sessions::lease_of;
+use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
+use super::session::lease_of;
 use super::txn::{compare, found, kept, keys_only, revision_in};
 use super::values::value_of;
 use crate::backend::server::keyed::{Change, Condition, Keyed, Transact};
-use crate::backend::server::names::{self, Extent};
 use crate::backend::server::reads;
-use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
+use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::key::{self, QueueKey};
+use crate::key::QueueKey;
 
 #[async_trait]
 impl Entries for Etcd {
@@ -30,7 +28,7 @@ impl Entries for Etcd {
         for _ in 0..2 {
             let admission = admissions.of(entry.session)?;
             let own = slots.sent(entry);
-            let key = self.keys(&entry.place.queue).entry(&own.known.name);
+            let key = self.keyed.key(&entry.place);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let (range, options) = self.before(entry);
             let absent = Condition::Version(key.clone(), 0);
@@ -65,17 +63,17 @@ impl Entries for Etcd {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        self.keyed.update(entry, seq, self.key(&entry.place)).await
+        self.keyed.update(entry, seq).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let key = self.key(entry);
         let in_doubt = self.keyed.slots.in_doubt(entry);
-        match (self.keyed.leave(entry, seq, &key).await, in_doubt) {
+        match (self.keyed.leave(entry, seq).await, in_doubt) {
             (Ok(()), _) => self.keyed.slots.free(entry),
             (Err(error), Some(session)) if error.kind() == ErrorKind::Quota => {
                 // A delete needs no room. The rest follows when there is some; until then calls that put
                 // something are refused, whenever they come.
+                let key = self.keyed.key(entry);
                 self.keyed.slots.delete(entry);
                 self.keyed.store.delete(&key, None).await?;
                 self.remove_later(entry.clone(), session, key);
@@ -91,7 +89,7 @@ impl Entries for Etcd {
         // Where the newest was downgraded, the next one tells whether there are more.
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
-            keys_only(&self.key(&entry.place)),
+            keys_only(&self.keyed.key(&entry.place)),
             range.get(options.with_limit(limit).with_max_create_revision(last)),
         ]);
         let answer = self.keyed.store.make("position", look).await?;
@@ -103,17 +101,16 @@ impl Entries for Etcd {
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
         let all = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-        let answer = self.get("list", keys.prefix(), all).await?;
+        let answer = self.keyed.store.get("list", keys.prefix(), all).await?;
         let mut listing = Listing::default();
-        let listed = answer.kvs().iter().filter(|kv| !keys.is_removed(kv.key()));
-        for kv in listed {
+        for kv in answer.kvs() {
             check_name(queue, kv.value())?;
-            if keys.is_value(kv.key()) {
-                listing.value = Some(value_of(kv)?);
-            } else {
-                listing.entries.extend(entry_of(kv, &keys));
+            match kv.key_str().ok().and_then(|key| keys.name(key)) {
+                Some(VALUE) => listing.value = Some(value_of(kv)?),
+                Some(REMOVED) => {}
+                _ => listing.entries.extend(entry_of(kv, &keys)),
             }
         }
         // The newest of the queue's keys does not tell of a deletion: all of them count.
@@ -124,38 +121,14 @@ impl Entries for Etcd {
     }
 
     async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let prefix = &format!("{}/{kind}/", self.namespace);
-        let all = GetOptions::new().with_prefix().with_keys_only();
-        let answer = self.get("list", prefix, all).await?;
-        let queues = answer.kvs().iter().filter_map(|kv| queue_of_entry(kv.key(), prefix));
-        let queues: BTreeSet<_> = queues.map(str::to_owned).collect();
-        let (hashed, plain): (Vec<_>, Vec<_>) =
-            queues.into_iter().partition(|queue| key::is_hashed(queue));
-        let read = |batch: Vec<String>, extent| async move {
-            let limit = if extent == Extent::One { 1 } else { 0 };
-            let read = |queue| {
-                let entries = Keys::new(format!("{prefix}{queue}/")).entries();
-                entries.get(GetOptions::new().with_limit(limit))
-            };
-            let reads: Vec<_> = batch.iter().map(read).collect();
-            let answer = self.keyed.store.make("list", Txn::new().and_then(reads)).await?;
-            let found = batch.into_iter().enumerate().flat_map(|(nth, queue)| {
-                let texts = found(&answer, nth).into_iter().map(|kv| kv.value().to_vec());
-                texts.map(move |text| (queue.clone(), text)).collect::<Vec<_>>()
-            });
-            Ok(found.collect())
-        };
-        let mut names = names::of_entries(hashed, read).await?;
-        names.extend(plain.iter().filter_map(|queue| queue_name(queue, b"")));
-        names.sort_unstable();
-        Ok(names)
+        self.keyed.queues(kind).await
     }
 }
 
 impl Etcd {
     /// Keeps an entry's key from being used again until its admission has ended.
     fn remove_later(&self, entry: EntryRef, session: SessionId, key: String) {
-        let (keyed, pause) = (Arc::downgrade(&self.keyed), self.patience);
+        let (keyed, pause) = (Arc::downgrade(&self.keyed), self.connections.patience);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
@@ -178,11 +151,12 @@ impl Etcd {
     /// shared one minds may have been downgraded, which its value tells.
     fn before(&self, entry: &NewEntry) -> (Range, GetOptions) {
         let queue = &entry.place.queue;
+        let keys = self.keyed.keys(queue);
         let newest = GetOptions::new().with_sort(SortTarget::Create, SortOrder::Descend);
         match entry.mode {
-            Mode::Exclusive if queue.is_hashed() => (self.keys(queue).entries(), newest),
-            Mode::Exclusive => (self.keys(queue).entries(), newest.with_keys_only()),
-            Mode::Shared => (self.keys(queue).exclusive(), newest),
+            Mode::Exclusive if queue.is_hashed() => (entries(&keys), newest),
+            Mode::Exclusive => (entries(&keys), newest.with_keys_only()),
+            Mode::Shared => (exclusive(&keys), newest),
         }
     }
 
@@ -202,7 +176,11 @@ impl Etcd {
                 // else that is exclusive was before them: what is read here is short.
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
-                let older = self.get("position", &range.from, options.with_range(range.to)).await?;
+                let older = self
+                    .keyed
+                    .store
+                    .get("position", &range.from, options.with_range(range.to))
+                    .await?;
                 self.first_blocker(entry, older.kvs())
             }
             _ => Ok(found),
@@ -215,7 +193,7 @@ impl Etcd {
         kvs: impl IntoIterator<Item = &'a KeyValue>,
     ) -> Result<Option<Blocker>> {
         let queue = &entry.place.queue;
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
         for kv in kvs {
             check_name(queue, kv.value())?;
             if let Some(blocker) = blocker_of(kv, &keys, entry.mode)? {

@@ -2,14 +2,15 @@
 
 use etcd_client::KeyValue;
 
-use super::keys::{Keys, SHARED};
+use super::keys::SHARED;
+use crate::backend::server::keyed::Keys;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Blocker, Entry, Mode};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The entry of a key; `None`: the key is not text, and none of ours.
 pub(super) fn entry_of(kv: &KeyValue, keys: &Keys) -> Option<Entry> {
-    Some(entry_in(keys.name(kv.key())?, kv.value(), seq_of(kv)))
+    Some(entry_in(keys.name(kv.key_str().ok()?)?, kv.value(), seq_of(kv)))
 }
 
 /// The entry that this value tells of.

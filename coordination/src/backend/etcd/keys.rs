@@ -6,12 +6,12 @@
 
 use etcd_client::{GetOptions, TxnOp};
 
-use crate::backend::server::keyed::ValueKeys;
+use crate::backend::server::keyed::Keys;
 use crate::backend::{Mode, SessionId};
 
 /// Before every entry.
-const VALUE: &str = "!";
-const REMOVED: &str = "!removed";
+pub(super) const VALUE: &str = "!";
+pub(super) const REMOVED: &str = "!removed";
 /// Comes right after all that begins with [`VALUE`], so that a key of any other program counts as an entry.
 const FIRST_ENTRY: &str = "\"";
 /// What the names of shared entries begin with: after all digits.
@@ -26,81 +26,27 @@ pub(super) fn name_of(session: SessionId, mode: Mode, number: usize) -> String {
     }
 }
 
-/// The keys of one queue.
-pub(super) struct Keys {
-    prefix: String,
-}
-
 /// All keys from one on, and before another.
 pub(super) struct Range {
     pub(super) from: String,
     pub(super) to: String,
 }
 
-impl Keys {
-    /// Those that begin with `prefix`, which ends with a slash.
-    pub(super) fn new(prefix: String) -> Self {
-        Self { prefix }
-    }
-
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    pub(super) fn value(&self) -> String {
-        format!("{}{VALUE}", self.prefix)
-    }
-
-    /// Stands for a while where a value was removed.
-    fn removed(&self) -> String {
-        format!("{}{REMOVED}", self.prefix)
-    }
-
-    pub(super) fn of_value(&self) -> ValueKeys {
-        let prefix = self.prefix.clone();
-        ValueKeys { prefix, value: self.value(), removed: self.removed() }
-    }
-
-    pub(super) fn entry(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    pub(super) fn entries(&self) -> Range {
-        let parent = self.prefix.strip_suffix('/').unwrap_or(&self.prefix);
-        // What comes right after the slash.
-        Range { from: self.entry(FIRST_ENTRY), to: format!("{parent}0") }
-    }
-
-    pub(super) fn exclusive(&self) -> Range {
-        Range { from: self.entry(FIRST_ENTRY), to: self.entry(SHARED) }
-    }
-
-    /// The part after the prefix.
-    pub(super) fn name<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
-        std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)
-    }
-
-    pub(super) fn is_value(&self, key: &[u8]) -> bool {
-        self.name(key) == Some(VALUE)
-    }
-
-    pub(super) fn is_removed(&self, key: &[u8]) -> bool {
-        self.name(key) == Some(REMOVED)
-    }
+/// All entries of a queue.
+pub(super) fn entries(keys: &Keys) -> Range {
+    let parent = keys.prefix().strip_suffix('/').unwrap_or(keys.prefix());
+    // What comes right after the slash.
+    Range { from: keys.key(FIRST_ENTRY), to: format!("{parent}0") }
 }
 
-/// The queue's part of a value's key under the prefix of its kind; `None`: it is the key of an entry.
-pub(super) fn queue_of_value<'a>(key: &'a [u8], kind_prefix: &str) -> Option<&'a str> {
-    let rest = std::str::from_utf8(key).ok()?.strip_prefix(kind_prefix)?;
-    let (queue, name) = rest.split_once('/')?;
-    (name == VALUE).then_some(queue)
+/// Those that were entered as exclusive ones.
+pub(super) fn exclusive(keys: &Keys) -> Range {
+    Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// The queue's part of an entry's key under the prefix of its kind; `None`: it is the key of something else.
-pub(super) fn queue_of_entry<'a>(key: &'a [u8], kind_prefix: &str) -> Option<&'a str> {
-    let rest = std::str::from_utf8(key).ok()?.strip_prefix(kind_prefix)?;
-    let (queue, name) = rest.split_once('/')?;
-    (name != VALUE && name != REMOVED).then_some(queue)
+/// A key of any other program counts as an entry.
+pub(super) fn is_entry(name: &str) -> bool {
+    name != VALUE && name != REMOVED
 }
 
 impl Range {
@@ -112,6 +58,7 @@ impl Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::server::keyed::keys::queue_of;
 
     fn has(range: &Range, key: &str) -> bool {
         (range.from.as_str()..range.to.as_str()).contains(&key)
@@ -120,15 +67,12 @@ mod tests {
     #[test]
     fn a_range_has_what_it_says() {
         let keys = Keys::new("ns/lock/a/".into());
-        let (all, exclusive) = (keys.entries(), keys.exclusive());
+        let (all, exclusive) = (entries(&keys), exclusive(&keys));
         for digit in ["0", "9ab", "2ffee76b64247a2d", "f00-1", "fff"] {
-            assert!(
-                has(&all, &keys.entry(digit)) && has(&exclusive, &keys.entry(digit)),
-                "{digit}"
-            );
+            assert!(has(&all, &keys.key(digit)) && has(&exclusive, &keys.key(digit)), "{digit}");
         }
         for shared in ["r0", "r2ffee76b64247a2d-1"] {
-            assert!(has(&all, &keys.entry(shared)) && !has(&exclusive, &keys.entry(shared)));
+            assert!(has(&all, &keys.key(shared)) && !has(&exclusive, &keys.key(shared)));
         }
         for other in [
             "ns/lock/a/!",
@@ -144,21 +88,21 @@ mod tests {
 
     #[test]
     fn the_key_of_a_value_tells_its_queue() {
-        assert_eq!(queue_of_value(b"ns/claims/a%2Fb/!", "ns/claims/"), Some("a%2Fb"));
-        for other in [&b"ns/claims/a/1"[..], b"ns/claims/a/r1", b"ns/claims/a/b/!", b"ns/claims/!"]
-        {
-            assert_eq!(queue_of_value(other, "ns/claims/"), None);
+        let queue = |key: &'static str| queue_of(key, "ns/claims/", |name| name == VALUE);
+        assert_eq!(queue("ns/claims/a%2Fb/!"), Some("a%2Fb"));
+        for other in ["ns/claims/a/1", "ns/claims/a/r1", "ns/claims/a/b/!", "ns/claims/!"] {
+            assert_eq!(queue(other), None);
         }
-        assert!(Keys::new("a/".into()).is_value(b"a/!"));
     }
 
     #[test]
     fn the_key_of_an_entry_tells_its_queue() {
-        for own in [&b"ns/lock/a%2Fb/1"[..], b"ns/lock/a%2Fb/r1-2", b"ns/lock/a%2Fb/b/!"] {
-            assert_eq!(queue_of_entry(own, "ns/lock/"), Some("a%2Fb"));
+        let queue = |key: &'static str| queue_of(key, "ns/lock/", is_entry);
+        for own in ["ns/lock/a%2Fb/1", "ns/lock/a%2Fb/r1-2", "ns/lock/a%2Fb/b/!"] {
+            assert_eq!(queue(own), Some("a%2Fb"));
         }
-        for other in [&b"ns/lock/a/!"[..], b"ns/lock/a/!removed", b"ns/lock/a", b"ns/lock/a/\xff"] {
-            assert_eq!(queue_of_entry(other, "ns/lock/"), None);
+        for other in ["ns/lock/a/!", "ns/lock/a/!removed", "ns/lock/a"] {
+            assert_eq!(queue(other), None);
         }
     }
 }

@@ -51,33 +51,32 @@ mod error;
 mod fuzz;
 mod keys;
 mod session;
-mod sessions;
 mod txn;
 mod values;
 mod watch;
 mod watches;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::{GetOptions, GetResponse};
+use tokio::sync::Mutex;
 
-use self::client::{Connections, Endpoints, LONGEST_ANSWER, early_expiry, status};
+use self::client::{Connections, Endpoints, early_expiry, status};
 use self::config::Config;
-use self::keys::Keys;
-use self::sessions::OpenSessions;
+use self::session::KeepAlive;
 use self::txn::Transactions;
 use self::watches::Watches;
+use super::server::access;
 use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
-use super::{EntryRef, Store};
+use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::key::QueueKey;
 use crate::url::UrlOption;
 
 /// What is known of the store before it is asked.
@@ -90,7 +89,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("server_name"),
         UrlOption::hidden("password_file"),
     ],
-    namespace: Config::namespace,
+    namespace: access::path_namespace,
     loss_detection: LossDetection::Watch,
     is_in_process: false,
     parse: |url| Ok(Box::new(Config::parse(url)?)),
@@ -99,56 +98,31 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 /// The backend: a namespace of a cluster.
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
-    sessions: OpenSessions,
+    /// One session is open at a time; the one before may still be closing.
+    streams: Mutex<HashMap<SessionId, KeepAlive>>,
     keyed: Arc<Keyed<Transactions>>,
     watches: Watches,
     reads: Reads<i64>,
-    namespace: String,
     early_expiry: Option<&'static str>,
-    /// How long one read may take within a wait.
-    patience: Duration,
 }
 
 impl Etcd {
     /// Connects, and asks which version answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = patience(settings);
         let endpoints = Endpoints::new(&config, settings);
-        let connections = Arc::new(Connections::new(endpoints, settings, patience));
+        let connections = Arc::new(Connections::new(endpoints, settings, patience(settings)));
         let status = connections.greet(status).await;
         let status = status.map_err(|error| error.at(&connections.shown()))?;
+        let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
             // The lowest keys are used again at once: every key in the index costs something.
-            keyed: Arc::new(Keyed::new(Transactions(Arc::clone(&connections)), keys::name_of, 1)),
+            keyed: Arc::new(Keyed::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
-            sessions: OpenSessions::default(),
+            streams: Mutex::default(),
             reads: Reads::default(),
-            namespace: settings.namespace.clone(),
             early_expiry: early_expiry(status.version()),
-            patience,
         })
-    }
-
-    fn keys(&self, queue: &QueueKey) -> Keys {
-        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
-    }
-
-    fn key(&self, entry: &EntryRef) -> String {
-        self.keys(&entry.queue).entry(&self.keyed.slots.name(entry))
-    }
-
-    async fn get(
-        &self,
-        operation: &'static str,
-        key: &str,
-        options: GetOptions,
-    ) -> Result<GetResponse> {
-        let reading = self.connections.call(operation, |client| async move {
-            let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
-            kv.get(key, Some(options)).await
-        });
-        reading.await
     }
 }
 

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, TxnOp, TxnOpResponse,
-    TxnResponse,
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, TxnOp,
+    TxnOpResponse, TxnResponse,
 };
 
 use super::client::{Connections, LONGEST_ANSWER};
 use super::entry::{number, revision_of};
-use super::keys::Keys;
-use super::sessions::lease_of;
+use super::keys;
+use super::session::lease_of;
 use crate::backend::SessionId;
 use crate::backend::server::keyed::{
-    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
+    Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
 use crate::error::Result;
 
@@ -31,10 +31,30 @@ impl Transactions {
         });
         making.await
     }
+
+    pub(super) async fn get(
+        &self,
+        operation: &'static str,
+        key: &str,
+        options: GetOptions,
+    ) -> Result<GetResponse> {
+        let reading = self.0.call(operation, |client| async move {
+            let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
+            kv.get(key, Some(options)).await
+        });
+        reading.await
+    }
 }
 
 impl Transact for Transactions {
     const LOOKS_AT_ONCE: bool = true;
+    const ALL_COUNT: bool = true;
+    const VALUE: &'static str = keys::VALUE;
+    const REMOVED: &'static str = keys::REMOVED;
+
+    fn is_entry(name: &str) -> bool {
+        keys::is_entry(name)
+    }
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let Txn { conditions, changes, looks } = txn;
@@ -66,10 +86,28 @@ impl Transact for Transactions {
     }
 
     /// One condition tells of a whole range of keys.
-    async fn alone(&self, keys: &ValueKeys, _admission: &Admission) -> Result<Queue> {
-        let entries = Keys::new(keys.prefix.clone()).entries();
+    async fn alone(&self, keys: &Keys, _admission: &Admission) -> Result<Queue> {
+        let entries = keys::entries(keys);
         let conditions = vec![Condition::None(entries.from, entries.to)];
-        Ok(Queue::Empty(Alone { conditions, changes: Vec::new() }))
+        Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let all = GetOptions::new().with_prefix().with_keys_only();
+        let answer = self.get("list", prefix, all).await?;
+        // One that is not text is none of ours.
+        let keys = answer.kvs().iter().filter_map(|kv| Some(kv.key_str().ok()?.to_owned()));
+        Ok(keys.collect())
+    }
+
+    async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+        let read = |prefix| TxnOp::get(prefix, Some(GetOptions::new().with_prefix()));
+        let count = prefixes.len();
+        let reads: Vec<_> = prefixes.into_iter().map(read).collect();
+        let answer = self.make("list", etcd_client::Txn::new().and_then(reads)).await?;
+        let found = (0..count).flat_map(|nth| found(&answer, nth));
+        let text = |kv: KeyValue| Some((kv.key_str().ok()?.to_owned(), kv.value().to_vec()));
+        Ok(found.filter_map(text).collect())
     }
 
     fn owner(&self, session: SessionId) -> Option<Arc<str>> {

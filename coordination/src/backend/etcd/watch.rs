@@ -24,7 +24,7 @@ impl Watching for Etcd {
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
-        let key = self.key(entry);
+        let key = self.keyed.key(entry);
         let created = revision_of(seq);
         // Puts tell of updates only, and those free nobody but shared waiters.
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
@@ -48,7 +48,7 @@ impl Watching for Etcd {
     }
 
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
-        let keys = self.keys(queue);
+        let keys = self.keyed.keys(queue);
         let moved = async {
             let (mut watch, since) = loop {
                 let watch = self.watches.watch(keys.prefix(), Scope::Prefix).await;
@@ -86,7 +86,7 @@ impl Etcd {
             }
         };
         // A connection and a stream, where there are none.
-        in_time(2 * self.patience, begun).await
+        in_time(2 * self.connections.patience, begun).await
     }
 
     /// As of which revision the entry blocks the waiter; `None`: it does not.
@@ -95,10 +95,13 @@ impl Etcd {
         if waiter == Mode::Exclusive {
             options = options.with_keys_only();
         }
-        let key = self.key(entry);
-        let found = in_time(self.patience, self.get("watch", &key, options)).await?;
+        let key = self.keyed.key(entry);
+        let found =
+            in_time(self.connections.patience, self.keyed.store.get("watch", &key, options))
+                .await?;
         let kv = found.kvs().first().filter(|kv| seq_of(kv) == seq);
-        let blocker = kv.map(|kv| blocker_of(kv, &self.keys(&entry.queue), waiter)).transpose()?;
+        let blocker =
+            kv.map(|kv| blocker_of(kv, &self.keyed.keys(&entry.queue), waiter)).transpose()?;
         Ok(blocker.flatten().map(|_| revision_in(found.header())))
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Error as EtcdError, KeyValue, WatchFilterType, WatchOptions,
-    WatchRequestSender, WatchResponse, WatchResponseStream,
+    Error as EtcdError, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
+    WatchResponseStream,
 };
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;

@@ -41,7 +41,7 @@ impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
         let secure = url.scheme == "rediss";
         let tls = access::tls(url, secure, "rediss")?;
-        let password = access::password(url)?;
+        let password = access::password(url, access::PASSWORD_FILE)?;
         if url.user.is_some() && password.is_none() {
             return Err(Error::config("the URL has a user and no password"));
         }

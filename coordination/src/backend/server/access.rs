@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::url::{Secret, Url};
+use crate::url::{Host, Secret, Url};
 
 /// The options of [`tls`].
 pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
@@ -46,30 +46,45 @@ pub(crate) fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<Tl
     Ok(Some(Tls { ca, identity, server_name }))
 }
 
-/// The password, in the URL or in the file that `password_file` names.
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
-pub(crate) fn password(url: &mut Url) -> Result<Option<Secret>> {
-    match (url.password.clone(), url.take_option(PASSWORD_FILE)) {
-        (Some(_), Some(_)) => {
-            Err(Error::config("give the password in the URL or by `password_file`, not both"))
-        }
-        (None, Some(path)) => secret_in(PASSWORD_FILE, &path).map(Some),
-        (password, None) => Ok(password),
-    }
+/// The namespace that the URL's path names.
+pub(crate) fn path_namespace(url: &Url) -> Option<String> {
+    let path = url.path.strip_prefix('/').unwrap_or_default();
+    (!path.is_empty()).then(|| path.to_owned())
 }
 
-/// A secret from a file that this option names, without the line break at its end.
-pub(crate) fn secret_in(option: &'static str, path: &str) -> Result<Secret> {
-    let text = String::from_utf8(read(option, path)?)
-        .map_err(|_| Error::config(format!("option `{option}`: the file is not text")))?;
-    Ok(Secret::new(text.trim_end_matches(['\r', '\n']).to_owned()))
+/// The servers, of which there is one at least, each with its port.
+pub(crate) fn hosts(url: &Url, default_port: u16) -> Result<Vec<Host>> {
+    if url.hosts.is_empty() {
+        let scheme = &url.scheme;
+        return Err(Error::config(format!(
+            "the URL names no host, as in {scheme}://127.0.0.1:{default_port}"
+        )));
+    }
+    let with_port = |host: &Host| Host { port: host.port.or(Some(default_port)), ..host.clone() };
+    Ok(url.hosts.iter().map(with_port).collect())
+}
+
+/// The password: in the URL, or in the file that this option names, where a line break at its end does not count.
+pub(crate) fn password(url: &mut Url, option: &'static str) -> Result<Option<Secret>> {
+    match (url.password.clone(), url.take_option(option)) {
+        (Some(_), Some(_)) => {
+            let message = format!("a password stands in the URL or in `{option}`, not in both");
+            Err(Error::config(message))
+        }
+        (None, Some(path)) => {
+            let text = String::from_utf8(read(option, &path)?)
+                .map_err(|_| Error::config(format!("option `{option}`: the file is not text")))?;
+            Ok(Some(Secret::new(text.trim_end_matches(['\r', '\n']).to_owned())))
+        }
+        (password, None) => Ok(password),
+    }
 }
 
 /// User and password, which go together.
 #[cfg_attr(feature = "redis", allow(dead_code, reason = "Redis has a password without a user"))]
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper", test))]
 pub(crate) fn user(url: &mut Url) -> Result<Option<(String, Secret)>> {
-    match (url.user.clone(), password(url)?) {
+    match (url.user.clone(), password(url, PASSWORD_FILE)?) {
         (Some(user), Some(password)) => Ok(Some((user, password))),
         (None, None) => Ok(None),
         (Some(_), None) => Err(Error::config("the URL has a user and no password")),

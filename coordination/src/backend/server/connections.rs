@@ -320,7 +320,8 @@ impl Failure {
     /// There was no answer for so long.
     pub(crate) fn late(operation: &'static str, after: Duration) -> Self {
         let message = format!("no answer within {after:?}");
-        Self::broken(Error::new(ErrorKind::Unavailable, operation, message))
+        let error = Error::new(ErrorKind::Unavailable, operation, message);
+        Self::broken(error.with_effect(Effect::Unknown))
     }
 
     /// Whether the server does not let us in: that seldom changes within a moment.

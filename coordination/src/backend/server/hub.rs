@@ -25,7 +25,6 @@ pub(crate) struct Hub<K, S> {
 
 struct Watched<S> {
     seen: watch::Sender<S>,
-    begun: Instant,
     /// Since when nobody is known to wait.
     idle_since: Option<Instant>,
 }
@@ -45,7 +44,6 @@ impl<K: Clone + Eq + Hash, S: Default> Hub<K, S> {
         let is_new = !watched.contains_key(key);
         let one = watched.entry(key.clone()).or_insert_with(|| Watched {
             seen: watch::Sender::new(S::default()),
-            begun: Instant::now(),
             idle_since: None,
         });
         one.idle_since = None;
@@ -84,15 +82,6 @@ impl<K: Clone + Eq + Hash, S: Default> Hub<K, S> {
             watched.remove(key);
         }
         is_over
-    }
-
-    /// Ends a watch that nobody waits for, and that was not begun just now, in favour of another key.
-    pub(crate) fn end_idle(&self) -> Option<K> {
-        let mut watched = self.watched();
-        let is_old = |watched: &Watched<S>| watched.begun.elapsed() > self.linger;
-        let idle = watched.iter().find(|(_, watched)| watched.is_idle() && is_old(watched));
-        let idle = idle.map(|(key, _)| key.clone())?;
-        watched.remove(&idle).map(|_| idle)
     }
 
     /// Ends a watch if nobody waits for it: whether it has ended.
@@ -196,18 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_makes_room() {
+    fn what_somebody_waits_for_is_not_ended_as_idle() {
         let hub = hub();
         let (waiter, _) = hub.join(&"a");
-        sleep(2 * MOMENT);
-        assert_eq!(hub.end_idle(), None, "somebody waits");
+        assert!(!hub.end_if_idle(&"a") && hub.keys() == ["a"]);
         drop(waiter);
-        assert_eq!(hub.end_idle(), Some("a"));
-        let (waiter, _) = hub.join(&"b");
-        assert!(!hub.end_if_idle(&"b") && hub.keys() == ["b"]);
-        drop(waiter);
-        assert_eq!(hub.end_idle(), None, "it was begun just now");
-        assert!(hub.end_if_idle(&"b") && hub.keys().is_empty());
+        assert!(hub.end_if_idle(&"a") && hub.keys().is_empty() && hub.end_if_idle(&"a"));
     }
 
     #[test]

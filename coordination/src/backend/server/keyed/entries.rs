@@ -8,8 +8,8 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 
 impl<T: Transact> Keyed<T> {
     /// See [`Entries::update`](crate::backend::Entries::update).
-    pub(crate) async fn update(&self, entry: &NewEntry, seq: u64, key: String) -> Result<bool> {
-        let place = &entry.place;
+    pub(crate) async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let (place, key) = (&entry.place, self.key(&entry.place));
         let Some(own) = self.slots.own(place) else { return Ok(false) };
         if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
             // Others may hold beside it; and where its key says that it is shared, shared ones do not look for it.
@@ -47,15 +47,16 @@ impl<T: Transact> Keyed<T> {
 
     /// See [`Entries::leave`](crate::backend::Entries::leave). The key must not be used again before it is
     /// [freed](super::Slots::free).
-    pub(crate) async fn leave(&self, entry: &EntryRef, seq: Option<u64>, key: &str) -> Result<()> {
+    pub(crate) async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let key = self.key(entry);
         if let Some(session) = self.in_doubt(entry) {
             // A call that was given up may still reach the servers.
-            let delete = Some(Change::Delete(key.to_owned()));
+            let delete = Some(Change::Delete(key));
             return self.admit_anew("leave", session, delete).await;
         }
         match (self.slots.delete(entry), seq) {
-            (true, _) => self.store.delete(key, None).await,
-            (false, Some(_)) => self.store.delete(key, seq).await,
+            (true, _) => self.store.delete(&key, None).await,
+            (false, Some(_)) => self.store.delete(&key, seq).await,
             // Of one that is none of ours, or not any longer, there is nothing without a number.
             (false, None) => Ok(()),
         }

@@ -5,6 +5,8 @@
 
 mod admission;
 mod entries;
+pub(crate) mod keys;
+mod names;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -13,10 +15,9 @@ mod unanswered;
 mod values;
 
 use self::admission::Admissions;
+pub(crate) use self::keys::Keys;
 pub(crate) use self::slots::{Naming, Slots};
-pub(crate) use self::txn::{
-    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
-};
+pub(crate) use self::txn::{Admission, Change, Condition, Kept, Outcome, Queue, Transact, Txn};
 use self::unanswered::Unanswered;
 use crate::backend::{EntryRef, SessionId};
 
@@ -26,13 +27,15 @@ pub(crate) struct Keyed<T> {
     pub(crate) slots: Slots,
     pub(crate) admissions: Admissions,
     unanswered: Unanswered,
+    namespace: String,
 }
 
 impl<T: Transact> Keyed<T> {
     /// `in_turn`: see [`Slots::new`].
-    pub(crate) fn new(store: T, naming: Naming, in_turn: usize) -> Self {
+    pub(crate) fn new(store: T, namespace: &str, naming: Naming, in_turn: usize) -> Self {
         Self {
             store,
+            namespace: namespace.to_owned(),
             slots: Slots::new(naming, in_turn),
             admissions: Admissions::default(),
             unanswered: Unanswered::default(),
@@ -46,7 +49,7 @@ impl<T: Transact> Keyed<T> {
     }
 
     /// Whether a key goes with this session.
-    fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
+    pub(crate) fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)
     }
 

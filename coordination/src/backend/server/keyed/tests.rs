@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryId, Mode, NewEntry, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -56,6 +57,13 @@ impl State {
 
 impl Transact for Memory {
     const LOOKS_AT_ONCE: bool = true;
+    const ALL_COUNT: bool = true;
+    const VALUE: &'static str = "!";
+    const REMOVED: &'static str = "!removed";
+
+    fn is_entry(name: &str) -> bool {
+        !name.starts_with('!')
+    }
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let mut state = self.0.lock().expect("nobody panics");
@@ -72,8 +80,20 @@ impl Transact for Memory {
         Ok(())
     }
 
-    async fn alone(&self, _keys: &ValueKeys, _admission: &Admission) -> Result<Queue> {
-        Ok(Queue::Empty(Alone::default()))
+    async fn alone(&self, _keys: &Keys, _admission: &Admission) -> Result<Queue> {
+        Ok(Queue::Empty(Txn::default()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let state = self.0.lock().expect("nobody panics");
+        Ok(state.keys.keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+    }
+
+    async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+        let state = self.0.lock().expect("nobody panics");
+        let is_read = |key: &String| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        let read = state.keys.iter().filter(|(key, _)| is_read(key));
+        Ok(read.map(|(key, kept)| (key.clone(), kept.value.clone())).collect())
     }
 
     fn owner(&self, session: SessionId) -> Option<Arc<str>> {
@@ -83,7 +103,7 @@ impl Transact for Memory {
 
 impl Keyed<Memory> {
     async fn opened() -> (Self, SessionId) {
-        let keyed = Self::new(Memory::default(), |_, _, number| number.to_string(), 1);
+        let keyed = Self::new(Memory::default(), "ns", |_, _, number| number.to_string(), 1);
         let session = SessionId::random();
         let member = Change::Hold("member".to_owned(), Vec::new(), session);
         let open = Txn { changes: vec![member], ..Txn::default() };
@@ -111,7 +131,8 @@ impl Keyed<Memory> {
     }
 
     async fn put(&self, entry: &NewEntry) -> Result<u64> {
-        let key = self.slots.sent(entry).known.name.to_string();
+        self.slots.sent(entry);
+        let key = self.key(&entry.place);
         let admission = self.admissions.of(entry.session)?;
         let enter = Txn {
             conditions: vec![Condition::Version(key.clone(), 0), admission.holds()],
@@ -138,10 +159,6 @@ fn entry(session: SessionId) -> NewEntry {
     NewEntry { place, session, member: "m".into(), mode, data: "".into() }
 }
 
-fn keys() -> ValueKeys {
-    ValueKeys { prefix: "q/".into(), value: "q/value".into(), removed: "q/removed".into() }
-}
-
 fn write(expected: Option<u64>, data: Option<&str>) -> Write {
     Write::new(&queue(), expected, data.map(Into::into))
 }
@@ -152,8 +169,8 @@ async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
     let entry = entry(session);
     keyed.lose_next();
     keyed.put(&entry).await.expect_err("its answer is lost");
-    let key = keyed.slots.name(&entry.place).to_string();
-    keyed.leave(&entry.place, None, &key).await?;
+    let key = keyed.key(&entry.place);
+    keyed.leave(&entry.place, None).await?;
     keyed.comes_late();
     assert!(!keyed.has(&key));
     Ok(())
@@ -164,17 +181,17 @@ async fn an_update_whose_answer_was_lost_is_recognised_and_an_old_one_refused() 
     let (keyed, session) = Keyed::opened().await;
     let mut entry = entry(session);
     let seq = keyed.put(&entry).await?;
-    let key = keyed.slots.name(&entry.place).to_string();
+    let key = keyed.key(&entry.place);
     entry.data = "one".into();
     keyed.lose_next();
-    keyed.update(&entry, seq, key.clone()).await.expect_err("its answer is lost");
+    keyed.update(&entry, seq).await.expect_err("its answer is lost");
     keyed.comes_late();
-    assert!(keyed.update(&entry, seq, key.clone()).await?, "done before");
+    assert!(keyed.update(&entry, seq).await?, "done before");
     entry.data = "two".into();
     keyed.lose_next();
-    keyed.update(&entry, seq, key.clone()).await.expect_err("its answer is lost");
+    keyed.update(&entry, seq).await.expect_err("its answer is lost");
     entry.data = "three".into();
-    assert!(keyed.update(&entry, seq, key.clone()).await?);
+    assert!(keyed.update(&entry, seq).await?);
     keyed.comes_late();
     let state = keyed.store.0.lock().expect("nobody panics");
     assert!(String::from_utf8_lossy(&state.keys[&key].value).contains("three"));
@@ -185,15 +202,15 @@ async fn an_update_whose_answer_was_lost_is_recognised_and_an_old_one_refused() 
 #[tokio::test]
 async fn a_value_is_written_by_compare_and_set() -> Result<()> {
     let (keyed, _) = Keyed::opened().await;
-    let (keys, create) = (keys(), write(None, Some("one")));
-    let first = keyed.write(&create, &keys).await?.expect("there is none");
-    assert_eq!(keyed.write(&create, &keys).await?, Some(first), "a repeated call");
-    assert_eq!(keyed.write(&write(None, Some("two")), &keys).await?, None);
-    let second = keyed.write(&write(Some(first), Some("two")), &keys).await?;
+    let create = write(None, Some("one"));
+    let first = keyed.write(&create).await?.expect("there is none");
+    assert_eq!(keyed.write(&create).await?, Some(first), "a repeated call");
+    assert_eq!(keyed.write(&write(None, Some("two"))).await?, None);
+    let second = keyed.write(&write(Some(first), Some("two"))).await?;
     assert!(second > Some(first));
-    assert_eq!(keyed.write(&write(Some(first), None), &keys).await?, None);
-    assert_eq!(keyed.write(&write(second, None), &keys).await?, second);
-    let third = keyed.write(&write(None, Some("three")), &keys).await?;
+    assert_eq!(keyed.write(&write(Some(first), None)).await?, None);
+    assert_eq!(keyed.write(&write(second, None)).await?, second);
+    let third = keyed.write(&write(None, Some("three"))).await?;
     assert!(third > second, "over removals too");
     Ok(())
 }
@@ -201,13 +218,13 @@ async fn a_value_is_written_by_compare_and_set() -> Result<()> {
 #[tokio::test]
 async fn a_create_that_comes_late_does_not_bring_back_what_was_removed() -> Result<()> {
     let (keyed, _) = Keyed::opened().await;
-    let (keys, create) = (keys(), write(None, Some("one")));
+    let create = write(None, Some("one"));
     keyed.lose_next();
-    keyed.write(&create, &keys).await.expect_err("its answer is lost");
-    let version = keyed.write(&create, &keys).await?;
-    assert!(keyed.write(&write(version, None), &keys).await?.is_some());
+    keyed.write(&create).await.expect_err("its answer is lost");
+    let version = keyed.write(&create).await?;
+    assert!(keyed.write(&write(version, None)).await?.is_some());
     keyed.comes_late();
-    assert!(!keyed.has(&keys.value));
+    assert!(!keyed.has(&keyed.keys(&queue()).key("!")));
     Ok(())
 }
 
@@ -215,6 +232,30 @@ async fn a_create_that_comes_late_does_not_bring_back_what_was_removed() -> Resu
 async fn without_a_session_nothing_is_written() {
     let (keyed, session) = Keyed::opened().await;
     keyed.forget(session);
-    let error = keyed.write(&write(None, Some("one")), &keys()).await.expect_err("no session");
+    let error = keyed.write(&write(None, Some("one"))).await.expect_err("no session");
     assert_eq!((error.kind(), error.loss_reason()), (ErrorKind::Unavailable, None));
+}
+
+#[tokio::test]
+async fn queues_are_listed_by_their_entries_and_by_their_values() -> Result<()> {
+    let (keyed, session) = Keyed::opened().await;
+    let (hashed, hold) = ("é/".repeat(150), |key| Change::Hold(key, Vec::new(), session));
+    let hashed = QueueKey::new("lock", &hashed, 1024).expect("a valid name");
+    let mut create = write(None, Some("one"));
+    for queue in [queue(), hashed.clone()] {
+        create = Write { queue: queue.clone(), id: create.id + 1, ..create };
+        keyed.write(&create).await?;
+    }
+    let put = |queue| hold(keyed.keys(queue).key("0"));
+    let mut changes = vec![put(&queue()), put(&hashed)];
+    keyed.store.commit("enter", Txn { changes: changes.clone(), ..Txn::default() }).await?;
+    assert_eq!(keyed.names("lock").await?, [queue().name(), hashed.name()]);
+    // Of the other one nobody has told the name.
+    assert_eq!(keyed.queues("lock").await?, [queue().name()]);
+    let place = EntryRef { queue: hashed.clone(), id: EntryId::random(session) };
+    let text = StoredEntry::new(&NewEntry { place, ..entry(session) }, 1).to_bytes()?;
+    changes = vec![Change::Put(keyed.keys(&hashed).key("1"), text)];
+    keyed.store.commit("enter", Txn { changes, ..Txn::default() }).await?;
+    assert_eq!(keyed.queues("lock").await?, [queue().name(), hashed.name()]);
+    Ok(())
 }

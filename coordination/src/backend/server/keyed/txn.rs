@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::keys::Keys;
 use crate::backend::SessionId;
 use crate::error::Result;
 
@@ -9,6 +10,14 @@ use crate::error::Result;
 pub(crate) trait Transact: Send + Sync + 'static {
     /// Whether a refusal tells what was so when it was refused, and not only what was so a moment later.
     const LOOKS_AT_ONCE: bool;
+    /// Whether each key counts whose name may be that of an entry, whoever wrote it.
+    const ALL_COUNT: bool;
+    /// The names of a queue's value, and of the mark that its removal leaves for a while.
+    const VALUE: &'static str;
+    const REMOVED: &'static str;
+
+    /// Whether an entry may have this name.
+    fn is_entry(name: &str) -> bool;
 
     /// Makes a transaction. [`Lost`](crate::ErrorKind::Lost): a session that it names is over.
     fn commit(
@@ -23,9 +32,18 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// Sees to it that a value can be written on condition that its queue has no entry.
     fn alone(
         &self,
-        keys: &ValueKeys,
+        keys: &Keys,
         admission: &Admission,
     ) -> impl Future<Output = Result<Queue>> + Send;
+
+    /// All keys that begin with this.
+    fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// All keys that begin with one of these, and what stands there: of entries only those that count.
+    fn read_each(
+        &self,
+        prefixes: Vec<String>,
+    ) -> impl Future<Output = Result<Vec<(String, Vec<u8>)>>> + Send;
 
     /// The name at the store of a session; `None`: it is over.
     fn owner(&self, session: SessionId) -> Option<Arc<str>>;
@@ -103,27 +121,11 @@ impl Admission {
     }
 }
 
-/// The keys that writing a queue's value takes.
-#[derive(Clone, Debug)]
-pub(crate) struct ValueKeys {
-    /// What all keys of the queue begin with.
-    pub(crate) prefix: String,
-    pub(crate) value: String,
-    /// The mark that a removal leaves for a while.
-    pub(crate) removed: String,
-}
-
 /// A queue whose value is to be written if there is no entry.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    Empty(Alone),
+    /// What holds while that is so, and what is to be cleared away afterwards.
+    Empty(Txn),
     /// It has an entry; and its value.
     Taken(Option<Kept>),
-}
-
-/// What holds while a queue is empty, and what is to be cleared away afterwards.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Alone {
-    pub(crate) conditions: Vec<Condition>,
-    pub(crate) changes: Vec<Change>,
 }

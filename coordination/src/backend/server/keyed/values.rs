@@ -7,9 +7,7 @@
 
 use super::Keyed;
 use super::admission::no_session;
-use super::txn::{
-    Admission, Alone, Change, Condition, Kept, Outcome, Queue, Transact, Txn, ValueKeys,
-};
+use super::txn::{Admission, Change, Condition, Kept, Outcome, Queue, Transact, Txn};
 use crate::backend::Write;
 use crate::backend::server::stored::{StoredValue, check_name};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -20,7 +18,8 @@ const TRIES: usize = 4;
 /// A write, and how far it has come.
 struct Writing<'a> {
     write: &'a Write,
-    keys: &'a ValueKeys,
+    value: String,
+    removed: String,
     /// The version of the mark that there was before its first call; zero: there was none.
     mark: u64,
     /// Whether another call of it may have had an effect.
@@ -36,9 +35,11 @@ enum Tried {
 
 impl<T: Transact> Keyed<T> {
     /// See [`Values::write`](crate::backend::Values::write).
-    pub(crate) async fn write(&self, write: &Write, keys: &ValueKeys) -> Result<Option<u64>> {
+    pub(crate) async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let keys = self.keys(&write.queue);
+        let (value, removed) = (keys.key(T::VALUE), keys.key(T::REMOVED));
         let mark = self.unanswered.mark(write.id);
-        let mut writing = Writing { write, keys, mark, is_in_doubt: false };
+        let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
             // A value belongs to no session: the next one may write it.
@@ -58,8 +59,8 @@ impl<T: Transact> Keyed<T> {
     async fn try_write(&self, writing: &mut Writing<'_>) -> Result<Tried> {
         let admission = self.admissions.any()?;
         let alone = match writing.write.if_empty {
-            true => self.store.alone(writing.keys, &admission).await?,
-            false => Queue::Empty(Alone::default()),
+            true => self.store.alone(&self.keys(&writing.write.queue), &admission).await?,
+            false => Queue::Empty(Txn::default()),
         };
         let alone = match alone {
             Queue::Empty(alone) => alone,
@@ -68,11 +69,7 @@ impl<T: Transact> Keyed<T> {
                 return writing.written_before(value.as_ref()).map(Tried::Answer);
             }
         };
-        let clear = Txn {
-            conditions: alone.conditions.clone(),
-            changes: alone.changes.clone(),
-            looks: Vec::new(),
-        };
+        let clear = alone.clone();
         let txn = writing.txn(alone, &admission)?;
         let tried = self.commit_write(writing, &admission, txn).await;
         if !clear.changes.is_empty() && !matches!(tried, Ok((_, true)) | Err(_)) {
@@ -163,30 +160,29 @@ impl Writing<'_> {
         self.write.expected.is_none() && self.write.data.is_some()
     }
 
-    fn txn(&self, alone: Alone, admission: &Admission) -> Result<Txn> {
-        let (write, keys) = (self.write, self.keys);
-        let mut conditions = alone.conditions;
-        let mut changes = alone.changes;
-        conditions.push(Condition::Version(keys.value.clone(), write.expected.unwrap_or_default()));
+    fn txn(&self, alone: Txn, admission: &Admission) -> Result<Txn> {
+        let Txn { mut conditions, mut changes, .. } = alone;
+        let (write, value, removed) = (self.write, self.value.clone(), self.removed.clone());
+        let looks = vec![value.clone(), admission.key.to_string(), removed.clone()];
+        conditions.push(Condition::Version(value.clone(), write.expected.unwrap_or_default()));
         match (&write.data, write.expected) {
             (Some(data), expected) => {
-                let value = StoredValue::new(&write.queue, write.id, data).to_bytes()?;
-                changes.push(Change::Put(keys.value.clone(), value));
+                let text = StoredValue::new(&write.queue, write.id, data).to_bytes()?;
+                changes.push(Change::Put(value, text));
                 if expected.is_none() {
-                    conditions.push(Condition::Version(keys.removed.clone(), self.mark));
+                    conditions.push(Condition::Version(removed, self.mark));
                     conditions.push(admission.holds());
                 }
             }
             (None, Some(_)) => {
                 // The session is open: the mark goes with it.
                 conditions.push(admission.holds());
-                changes.push(Change::Delete(keys.value.clone()));
-                changes.push(Change::Seize(keys.removed.clone(), admission.session));
+                changes.push(Change::Delete(value));
+                changes.push(Change::Seize(removed, admission.session));
             }
             // Nothing is to become nothing.
             (None, None) => {}
         }
-        let looks = vec![keys.value.clone(), admission.key.to_string(), keys.removed.clone()];
         Ok(Txn { conditions, changes, looks })
     }
 
