@@ -20,7 +20,7 @@ use crate::backend::server::cause::{causes, connection_kind};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 use crate::url::Host;
 use crate::world;
@@ -239,7 +239,7 @@ impl Connections {
         let limit = 2 * self.patience;
         let ask = async |pool: Pool| {
             let asking = timeout(limit, pool.ask(operation, request)).await;
-            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit)))
+            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit, Effect::Unknown)))
         };
         self.urgent_call(operation, ask).await
     }
@@ -254,7 +254,10 @@ impl Connections {
         let (pool, epoch) = self.reach_for("watch").await?;
         // The server adds up to a sixteenth, so that not all come at once.
         let limit = longest + longest / 16 + self.patience;
-        in_time(limit, self.wait_on_epoch("watch", epoch, pool.ask("watch", request))).await
+        // Its silence says nothing.
+        let attempt = self.rotation.attempt(epoch).unhurried();
+        let asking = self.judged("watch", attempt, pool.ask("watch", request));
+        in_time(limit, async { asking.await.map_err(|failure| failure.error) }).await
     }
 }
 

@@ -163,8 +163,7 @@ impl Consul {
     /// An entry of the same session in a long queue, which blocks this one.
     fn in_the_way(&self, entry: &NewEntry) -> Option<Blocker> {
         let last = self.crowds.last(&entry.place.queue)?;
-        let session = entry.session.to_string();
-        last.id.as_str().starts_with(&session).then_some(last)
+        last.id.is_of(entry.session).then_some(last)
     }
 
     /// Of a long queue, the entry and those that may stand before it, as far as that matters.

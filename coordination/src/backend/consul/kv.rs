@@ -98,11 +98,6 @@ impl<'a> Operation<'a> {
         Self { value, session: Some(session.into()), ..Self::new("lock", key) }
     }
 
-    /// Holds while the session has the key.
-    pub(super) fn is_held(key: impl Into<Cow<'a, str>>, session: &'a str) -> Self {
-        Self { session: Some(session.into()), ..Self::new("check-session", key) }
-    }
-
     /// A number beside the value. A write of what is there already changes nothing, not even the index.
     pub(super) fn numbered(self, flags: u64) -> Self {
         Self { flags: Some(flags), ..self }

@@ -57,12 +57,6 @@ struct Listed {
     name: String,
 }
 
-#[derive(Deserialize)]
-struct Created {
-    #[serde(rename = "ID")]
-    id: String,
-}
-
 impl OpenSessions {
     pub(super) fn new(connections: Arc<Connections>, prefix: String, lock_delay: Duration) -> Self {
         Self { connections, prefix, lock_delay, known: Mutex::default() }
@@ -159,10 +153,13 @@ impl OpenSessions {
             let steps: Vec<_> = batch
                 .iter()
                 .flat_map(|pair| {
-                    [Operation::is_held(&*pair.key, id), Operation::delete(&*pair.key)]
+                    [
+                        Operation::is_unchanged(&*pair.key, pair.modify_index),
+                        Operation::delete(&*pair.key),
+                    ]
                 })
                 .collect();
-            // Where one of them was taken away meanwhile, they go with the session.
+            // Where one of them was changed or taken away meanwhile, they go with the session.
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())
@@ -189,7 +186,7 @@ impl OpenSessions {
             );
             return Err(Error::new(ErrorKind::Config, "open", message));
         }
-        let created: Created = parsed("open", &answer.done("open")?)?;
+        let created: Listed = parsed("open", &answer.done("open")?)?;
         Ok(created.id.into())
     }
 

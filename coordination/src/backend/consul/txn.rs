@@ -80,10 +80,7 @@ impl Transact for Transactions {
     const ALL_COUNT: bool = false;
     const VALUE: &'static str = keys::VALUE;
     const REMOVED: &'static str = keys::REMOVED;
-
-    fn is_entry(name: &str) -> bool {
-        keys::is_entry(name)
-    }
+    const IS_ENTRY: fn(&str) -> bool = keys::is_entry;
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let mut steps: Vec<_> = txn.conditions.into_iter().map(check).collect();

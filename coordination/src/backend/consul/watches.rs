@@ -99,10 +99,8 @@ impl Queries {
                 Ok(seen) if seen.index >= index => {
                     index = seen.index;
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
-                    self.hub.tell(&subject, |before| {
-                        *before = seen;
-                        true
-                    });
+                    // The same index: nothing has changed in all that time.
+                    self.hub.tell(&subject, |told| std::mem::replace(told, seen).index != index);
                     if subject == self.all {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;

@@ -6,9 +6,8 @@ use async_trait::async_trait;
 use etcd_client::{GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
 
 use super::Etcd;
-use super::entry::{blocker_of, entry_of, number, revision_of, seq_of};
+use super::entry::{blocker_of, entry_of, lease_of, number, revision_of, seq_of};
 use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
-use super::session::lease_of;
 use super::txn::{compare, found, kept, keys_only, revision_in};
 use super::values::value_of;
 use crate::backend::server::keyed::{Change, Condition, Keyed, Transact};

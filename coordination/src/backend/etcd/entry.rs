@@ -5,7 +5,7 @@ use etcd_client::KeyValue;
 use super::keys::SHARED;
 use crate::backend::server::keyed::Keys;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{Blocker, Entry, Mode};
+use crate::backend::{Blocker, Entry, Mode, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The entry of a key; `None`: the key is not text, and none of ours.
@@ -40,4 +40,9 @@ pub(super) fn number(revision: i64) -> u64 {
 
 pub(super) fn revision_of(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The lease that is the session at etcd. Session ids are 63 bits wide so that they fit.
+pub(super) fn lease_of(session: SessionId) -> i64 {
+    session.value() as i64
 }

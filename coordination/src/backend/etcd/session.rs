@@ -9,15 +9,11 @@ use etcd_client::{
 };
 
 use super::Etcd;
+use super::entry::lease_of;
 use super::error::{is_lease_exists, is_lease_missing};
 use crate::backend::server::keyed::{Change, Condition, Outcome, Transact, Txn};
 use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
-
-/// The lease that is the session at etcd. Session ids are 63 bits wide so that they fit.
-pub(super) fn lease_of(session: SessionId) -> i64 {
-    session.value() as i64
-}
 
 #[async_trait]
 impl Sessions for Etcd {

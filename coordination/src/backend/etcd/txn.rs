@@ -8,9 +8,8 @@ use etcd_client::{
 };
 
 use super::client::{Connections, LONGEST_ANSWER};
-use super::entry::{number, revision_of};
+use super::entry::{lease_of, number, revision_of};
 use super::keys;
-use super::session::lease_of;
 use crate::backend::SessionId;
 use crate::backend::server::keyed::{
     Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
@@ -51,10 +50,7 @@ impl Transact for Transactions {
     const ALL_COUNT: bool = true;
     const VALUE: &'static str = keys::VALUE;
     const REMOVED: &'static str = keys::REMOVED;
-
-    fn is_entry(name: &str) -> bool {
-        keys::is_entry(name)
-    }
+    const IS_ENTRY: fn(&str) -> bool = keys::is_entry;
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let Txn { conditions, changes, looks } = txn;

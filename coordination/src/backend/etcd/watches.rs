@@ -115,31 +115,20 @@ struct Stream {
     last_id: i64,
 }
 
-/// Why a stream is not used any longer.
-enum End {
-    /// It failed, or its connection was given up.
-    Broken,
-    /// Nobody will watch any more.
-    Unused,
-}
-
 impl Stream {
     async fn run(mut self) {
         while let Some(subject) = self.asked.recv().await {
             let Some((key, options)) = self.add(subject) else { continue };
-            let end = self.serve(key, options).await;
+            self.serve(key, options).await;
             // Whoever was watching is told, and looks again by itself (`R2`).
             self.watched.clear();
             self.hub.end_all();
-            match end {
-                End::Broken => tokio::time::sleep(PAUSE).await,
-                End::Unused => return,
-            }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// Opens a stream with its first watch and serves it while it works.
-    async fn serve(&mut self, key: String, options: WatchOptions) -> End {
+    async fn serve(&mut self, key: String, options: WatchOptions) {
         let opening = async {
             let (client, epoch) = self.connections.reach_for("watch").await?;
             // Several changes of a large value may come in one message.
@@ -150,10 +139,7 @@ impl Stream {
         let longest = 2 * self.connections.patience;
         let (stream, epoch) = match in_time(longest, opening).await {
             Ok(opened) => opened,
-            Err(error) => {
-                tracing::debug!(%error, "no watch stream");
-                return End::Broken;
-            }
+            Err(error) => return tracing::debug!(%error, "no watch stream"),
         };
         let (mut sender, mut answers) = stream.split();
         let mut epochs = self.connections.epochs();
@@ -165,15 +151,13 @@ impl Stream {
                         self.tell(&answer);
                         Ok(())
                     }
-                    None => {
-                        self.connections.rotation.give_up(epoch);
-                        return End::Broken;
-                    }
+                    None => return self.connections.rotation.give_up(epoch),
                 },
                 subject = self.asked.recv() => match subject.map(|subject| self.add(subject)) {
                     Some(Some((key, options))) => sender.watch(key, Some(options)).await,
                     Some(None) => Ok(()),
-                    None => return End::Unused,
+                    // Nobody will watch any more.
+                    None => return,
                 },
                 _ = sweep.tick() => self.sweep(&mut sender).await,
                 _ = epochs.changed() => Ok(()),
@@ -182,7 +166,6 @@ impl Stream {
                 break;
             }
         }
-        End::Broken
     }
 
     /// What to ask of the server, if it is not watched yet and somebody still waits.

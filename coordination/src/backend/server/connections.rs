@@ -169,7 +169,7 @@ impl<L: Link> Connections<L> {
         let is_first = !self.state().has_connected;
         let longest = self.link.longest(self.patience, is_first);
         let connected = timeout(longest, L::connect(self, turn)).await;
-        match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest))) {
+        match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest, Effect::None))) {
             Ok(connection) => {
                 self.state().has_connected = true;
                 self.rotation.install(connection.clone(), turn.epoch);
@@ -233,18 +233,8 @@ impl<L: Link> Connections<L> {
         self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
     }
 
-    /// [`on_epoch`](Self::on_epoch) for what the server answers when something happens: its silence says nothing.
-    pub(crate) async fn wait_on_epoch<T>(
-        &self,
-        operation: &'static str,
-        epoch: u64,
-        work: impl Future<Output = Result<T, L::Failed>>,
-    ) -> Result<T> {
-        let attempt = self.rotation.attempt(epoch).unhurried();
-        self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
-    }
-
-    async fn judged<T>(
+    /// Runs something that a connection is judged by.
+    pub(crate) async fn judged<T>(
         &self,
         operation: &'static str,
         attempt: Attempt<'_, L::Connection>,
@@ -318,10 +308,10 @@ impl Failure {
     }
 
     /// There was no answer for so long.
-    pub(crate) fn late(operation: &'static str, after: Duration) -> Self {
+    pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);
-        Self::broken(error.with_effect(Effect::Unknown))
+        Self::broken(error.with_effect(effect))
     }
 
     /// Whether the server does not let us in: that seldom changes within a moment.

@@ -1,10 +1,5 @@
 //! The keys of a namespace: `<namespace>/<kind>/<queue>/<name>`, and `<namespace>/member/<member>`.
 
-use super::Keyed;
-use super::txn::Transact;
-use crate::backend::EntryRef;
-use crate::key::{self, QueueKey};
-
 /// The keys of one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -29,21 +24,6 @@ impl Keys {
     /// The part after the prefix; `None`: it is the key of something else.
     pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.prefix)
-    }
-}
-
-impl<T: Transact> Keyed<T> {
-    pub(crate) fn keys(&self, queue: &QueueKey) -> Keys {
-        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
-    }
-
-    /// An entry's key: of ours by its slot, of others as it was listed.
-    pub(crate) fn key(&self, entry: &EntryRef) -> String {
-        self.keys(&entry.queue).key(&self.slots.name(entry))
-    }
-
-    pub(crate) fn member_key(&self, member: &str) -> String {
-        format!("{}/member/{}", self.namespace, key::encode(member))
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) use self::slots::{Naming, Slots};
 pub(crate) use self::txn::{Admission, Change, Condition, Kept, Outcome, Queue, Transact, Txn};
 use self::unanswered::Unanswered;
 use crate::backend::{EntryRef, SessionId};
+use crate::key::{self, QueueKey};
 
 /// What all clients of such a store need to know of their own calls.
 pub(crate) struct Keyed<T> {
@@ -40,6 +41,19 @@ impl<T: Transact> Keyed<T> {
             admissions: Admissions::default(),
             unanswered: Unanswered::default(),
         }
+    }
+
+    pub(crate) fn keys(&self, queue: &QueueKey) -> Keys {
+        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
+    }
+
+    /// An entry's key: of ours by its slot, of others as it was listed.
+    pub(crate) fn key(&self, entry: &EntryRef) -> String {
+        self.keys(&entry.queue).key(&self.slots.name(entry))
+    }
+
+    pub(crate) fn member_key(&self, member: &str) -> String {
+        format!("{}/member/{}", self.namespace, key::encode(member))
     }
 
     /// The session is over, and all that it owned.

@@ -30,7 +30,7 @@ impl<T: Transact> Keyed<T> {
     /// See [`Entries::queues`](crate::backend::Entries::queues).
     pub(crate) async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
         let prefix = &format!("{}/{kind}/", self.namespace);
-        let of_entry = |key: &String| Some(queue_of(key, prefix, T::is_entry)?.to_owned());
+        let of_entry = |key: &String| Some(queue_of(key, prefix, T::IS_ENTRY)?.to_owned());
         let listed = self.store.list(prefix).await?;
         // One of each queue's keys.
         let one: BTreeMap<_, _> =

@@ -60,10 +60,7 @@ impl Transact for Memory {
     const ALL_COUNT: bool = true;
     const VALUE: &'static str = "!";
     const REMOVED: &'static str = "!removed";
-
-    fn is_entry(name: &str) -> bool {
-        !name.starts_with('!')
-    }
+    const IS_ENTRY: fn(&str) -> bool = |name| !name.starts_with('!');
 
     async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
         let mut state = self.0.lock().expect("nobody panics");

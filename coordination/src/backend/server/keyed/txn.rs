@@ -15,9 +15,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// The names of a queue's value, and of the mark that its removal leaves for a while.
     const VALUE: &'static str;
     const REMOVED: &'static str;
-
     /// Whether an entry may have this name.
-    fn is_entry(name: &str) -> bool;
+    const IS_ENTRY: fn(&str) -> bool;
 
     /// Makes a transaction. [`Lost`](crate::ErrorKind::Lost): a session that it names is over.
     fn commit(
