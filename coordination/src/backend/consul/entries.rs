@@ -82,12 +82,15 @@ impl Entries for Consul {
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let key = self.keyed.key(entry);
         let left = self.keyed.leave(entry, seq).await;
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left;
         }
         // It is gone, if only with its session.
         self.crowds.gone(&entry.queue, seq);
+        // Before the key may be used again.
+        self.watches.tell_gone(&key, seq);
         self.keyed.slots.free(entry);
         left
     }

@@ -17,19 +17,17 @@ const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 #[async_trait]
 impl Watching for Consul {
-    /// A query of its own answers at once when the entry has changed since it was created, so that nothing can be missed,
-    /// and by itself sooner than any `recheck`. Names may be those of later entries, so the caller looks now and then; but
-    /// not for an entry of ours, whose key is not used again before it is known to be gone.
+    /// A query of its own answers at once when the entry has changed since it was created: nothing can be missed. All
+    /// queries are answered by themselves sooner than any `recheck`, or end; then the caller looks.
     async fn gone(
         &self,
         entry: &EntryRef,
         seq: u64,
         waiter: Mode,
-        recheck: Duration,
+        _recheck: Duration,
     ) -> Result<()> {
         let (keys, key) = (self.keyed.keys(&entry.queue), self.keyed.key(entry));
-        let left = self.keyed.slots.until_left(entry);
-        let is_own = left.is_some();
+        let is_own = self.keyed.slots.own(entry).is_some();
         let is_over = |seen: &Seen| {
             // There may have been none before it was made.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
@@ -43,25 +41,18 @@ impl Watching for Consul {
                 |pair| entry_of(pair, &keys).is_some_and(|entry| entry.mode.blocks(waiter));
             pair.create_index != seq || !blocks(pair)
         };
-        let told = async {
-            match self.watches.own(Subject::Key(key.clone()), seq) {
-                Some(mut seen) => drop(seen.wait_for(is_over).await),
-                // Names do not tell of an update.
-                None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
-                None => {
-                    let mut seen = self.watches.shared();
-                    let is_gone = |seen: &Seen| seen.index >= seq && !seen.names.contains(&key);
-                    let recheck = if is_own { Duration::MAX } else { recheck };
-                    let _ = timeout(recheck, seen.wait_for(is_gone)).await;
+        match self.watches.own(Subject::Key(key.clone()), seq) {
+            Some(mut seen) => drop(seen.wait_for(is_over).await),
+            // Names do not tell of an update.
+            None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
+            None => {
+                let [mut all, mut seen] = self.watches.shared(&key);
+                let is_gone = |all: &Seen| all.index >= seq && !all.names.contains(&key);
+                tokio::select! {
+                    _ = all.wait_for(is_gone) => {}
+                    _ = seen.wait_for(is_over) => {}
                 }
             }
-        };
-        match left {
-            Some(left) => tokio::select! {
-                () = left => {}
-                () = told => {}
-            },
-            None => told.await,
         }
         Ok(())
     }

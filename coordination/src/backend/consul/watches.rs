@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::client::{Answer, Connections, Request};
 use super::keys;
-use super::kv::{Pair, listed};
+use super::kv::{BATCH, Operation, Pair, listed, read_together};
 use crate::backend::server::hub::Hub;
 use crate::error::Result;
 
@@ -25,12 +26,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
+/// How often it is looked whether a key that was there each time is still that of the same entry.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// A key.
     Key(String),
+    /// A key for which there is no query but that of all names.
+    Shared(String),
     /// The names of all keys that begin with it.
     Names(String),
 }
@@ -66,14 +71,28 @@ impl Watches {
 
     /// Waits for a change after this index by a query of its own; `None`: all are taken.
     pub(super) fn own(&self, subject: Subject, index: u64) -> Option<watch::Receiver<Seen>> {
-        let taken = self.0.hub.keys().into_iter().filter(|taken| *taken != self.0.all);
-        let others = taken.filter(|taken| *taken != subject).count();
+        let is_other = |taken: &Subject| match taken {
+            Subject::Shared(_) => false,
+            Subject::Key(_) | Subject::Names(_) => *taken != subject && *taken != self.0.all,
+        };
+        let others = self.0.hub.keys().into_iter().filter(is_other).count();
         (others < OWN_QUERIES).then(|| self.join(subject, index))
     }
 
-    /// Waits with all others, by the names of all keys.
-    pub(super) fn shared(&self) -> watch::Receiver<Seen> {
-        self.join(self.0.all.clone(), 0)
+    /// Waits with all others: by the names of all keys, and by what is looked for now and then of this one.
+    pub(super) fn shared(&self, key: &str) -> [watch::Receiver<Seen>; 2] {
+        let (seen, _) = self.0.hub.join(&Subject::Shared(key.to_owned()));
+        [self.join(self.0.all.clone(), 0), seen]
+    }
+
+    /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
+    /// server.
+    pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
+        self.0.hub.end(&Subject::Shared(key.to_owned()));
+        self.0.hub.tell(&Subject::Key(key.to_owned()), |seen| {
+            *seen = Seen { index: seq.unwrap_or(u64::MAX), ..Seen::default() };
+            true
+        });
     }
 
     fn join(&self, subject: Subject, index: u64) -> watch::Receiver<Seen> {
@@ -88,7 +107,12 @@ impl Watches {
 impl Queries {
     /// The queries about one subject, until nobody waits for their answers.
     async fn follow(self: Arc<Self>, subject: Subject, mut index: u64) {
+        let mut checked = Instant::now();
         while !self.hub.end_if_idle(&subject) {
+            if subject == self.all && checked.elapsed() > RECHECK {
+                self.check().await;
+                checked = Instant::now();
+            }
             let mut epochs = self.connections.epochs();
             let answer = tokio::select! {
                 answer = self.connections.wait(subject.request(index), self.longest) => answer,
@@ -115,14 +139,40 @@ impl Queries {
             }
         }
     }
+
+    /// Looks for the keys of those who share a query. Keys are used again only after a while, so that the names tell nearly
+    /// always.
+    async fn check(&self) {
+        let mut waited = self.hub.keys();
+        waited.retain(|subject| {
+            matches!(subject, Subject::Shared(_)) && !self.hub.end_if_idle(subject)
+        });
+        for batch in waited.chunks(BATCH) {
+            let reads: Vec<_> = batch.iter().map(|one| Operation::read(one.name())).collect();
+            // Of what cannot be read there is nothing to tell: the next time, then.
+            let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
+            for subject in batch {
+                let pair = found.iter().find(|pair| pair.key == subject.name()).cloned();
+                // What is not there, the names will tell.
+                let index = pair.as_ref().map_or(0, |pair| pair.modify_index);
+                self.hub.tell(subject, |seen| {
+                    *seen = Seen { index, pair, ..Seen::default() };
+                    true
+                });
+            }
+        }
+    }
 }
 
 impl Subject {
+    fn name(&self) -> &str {
+        let (Self::Key(name) | Self::Shared(name) | Self::Names(name)) = self;
+        name
+    }
+
     fn request(&self, index: u64) -> Request {
-        let request = match self {
-            Self::Key(key) => Request::get(format!("kv/{}", keys::path(key))),
-            Self::Names(prefix) => Request::get(format!("kv/{}", keys::path(prefix))).with("keys"),
-        };
+        let request = Request::get(format!("kv/{}", keys::path(self.name())));
+        let request = if let Self::Names(_) = self { request.with("keys") } else { request };
         if index > 0 { request.with(&format!("index={index}")) } else { request }
     }
 
@@ -130,12 +180,12 @@ impl Subject {
     fn seen(&self, answer: Answer) -> Result<Seen> {
         let seen = Seen { index: answer.index, ..Seen::default() };
         Ok(match self {
-            Self::Key(key) => {
-                let pairs: Vec<Pair> = listed("watch", answer)?;
-                Seen { pair: pairs.into_iter().find(|pair| pair.key == *key), ..seen }
-            }
             Self::Names(_) => {
                 Seen { names: listed("watch", answer)?.into_iter().collect(), ..seen }
+            }
+            Self::Key(key) | Self::Shared(key) => {
+                let pairs: Vec<Pair> = listed("watch", answer)?;
+                Seen { pair: pairs.into_iter().find(|pair| pair.key == *key), ..seen }
             }
         })
     }

@@ -13,8 +13,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::watch;
-
 use crate::backend::server::book::{Book, Own};
 use crate::backend::{EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
@@ -50,8 +48,6 @@ pub(crate) struct Slot {
     unanswered: u32,
     /// How many calls that delete it were sent.
     deletes: u32,
-    /// Dropped when the entry is known to be gone.
-    alive: Arc<watch::Sender<()>>,
 }
 
 impl Slots {
@@ -64,8 +60,7 @@ impl Slots {
         let (own, _) = self.book.begin(entry, || {
             let number = self.take_number(entry);
             let name = (self.naming)(entry.session, entry.mode, number).into();
-            let alive = Arc::default();
-            Slot { name, updated: None, number, unanswered: 0, deletes: 0, alive }
+            Slot { name, updated: None, number, unanswered: 0, deletes: 0 }
         });
         self.change(&entry.place, |own| own.known.unanswered += 1);
         own
@@ -97,12 +92,6 @@ impl Slots {
 
     pub(crate) fn own(&self, entry: &EntryRef) -> Option<Own<Slot>> {
         self.book.own(&entry.id)
-    }
-
-    /// Waits until an entry of ours is known to be gone; `None`: it is none of ours, or gone.
-    pub(crate) fn until_left(&self, entry: &EntryRef) -> Option<impl Future<Output = ()> + use<>> {
-        let mut alive = self.own(entry)?.known.alive.subscribe();
-        Some(async move { drop(alive.changed().await) })
     }
 
     /// The last part of an entry's key: of ours by its slot, of others as it was listed.
