@@ -22,6 +22,8 @@ use crate::error::Result;
 const OWN_QUERIES: usize = 2;
 /// How long a query that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same when it is refused: somebody has to do something about that.
+const LONG_PAUSE: Duration = Duration::from_secs(4);
 /// The least time between two queries of all names. It is longer where they take long.
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
@@ -132,8 +134,10 @@ impl Queries {
                 }
                 // It failed, or the index went back: that is a server that was restored.
                 other => {
-                    tracing::debug!(error = ?other.err(), "a query ends");
-                    tokio::time::sleep(PAUSE).await;
+                    let error = other.err();
+                    tracing::debug!(?error, "a query ends");
+                    let is_refused = error.is_some_and(|error| !error.is_transient());
+                    tokio::time::sleep(if is_refused { LONG_PAUSE } else { PAUSE }).await;
                     return self.hub.end(&subject);
                 }
             }
