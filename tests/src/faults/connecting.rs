@@ -143,6 +143,25 @@ pub fn f48_silent(site: &Site) {
     client.is_discreet();
 }
 
+/// F-48: one of two says nothing, whatever the heartbeat's interval is.
+pub fn f48_silent_first(site: &Site) {
+    let (proxy, there) = (site.server().proxy_to(0), site.server().authority());
+    proxy.set_both(Mode::Blackhole);
+    let mut client = Traced::new(&site.worker, &[]);
+    for heartbeat in [500, 8_000] {
+        // Which is the first may be left to chance.
+        for authority in
+            [format!("{},{there}", proxy.address()), format!("{there},{}", proxy.address())]
+        {
+            let url = site.at(authority).url;
+            let connect = json!({
+                "command": "connect", "url": url, "ttl_ms": 60_000, "heartbeat_ms": heartbeat,
+            });
+            client.try_call(connect).unwrap_or_else(|error| panic!("{heartbeat} ms: {error}"));
+        }
+    }
+}
+
 /// F-48: one of three is no majority.
 pub fn f48_no_quorum(site: &Site) {
     site.server().node(0).kill();

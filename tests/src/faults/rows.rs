@@ -56,6 +56,7 @@ macro_rules! fault_rows {
             site connecting f48_not_there [servers] gate;
             site connecting f48_not_all_there [servers] gate;
             site connecting f48_silent [servers] gate;
+            site connecting f48_silent_first [servers] gate;
             site connecting f48_no_quorum [cluster] gate;
             site connecting f48_down_after_connect [servers] gate;
             site identity f51_member_exists [processes] gate;

@@ -171,7 +171,7 @@ impl Link for Agents {
         self.tls.is_some()
     }
 
-    fn longest(&self, patience: Duration, _is_first: bool) -> Duration {
+    fn longest(patience: Duration) -> Duration {
         2 * patience
     }
 

@@ -79,7 +79,7 @@ impl Link for Endpoints {
     }
 
     /// Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
-    fn longest(&self, patience: Duration, _is_first: bool) -> Duration {
+    fn longest(patience: Duration) -> Duration {
         patience * 4 / 5
     }
 

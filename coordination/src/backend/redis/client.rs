@@ -25,8 +25,6 @@ use crate::backend::server::rotation::Turn;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// How long the first connection may take: there is nothing yet that could be lost by patience.
-const FIRST: Duration = Duration::from_secs(2);
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 
 /// The places, and the connection in use.
@@ -114,8 +112,8 @@ impl Link for Client {
     }
 
     /// It is two round trips, and a call is one.
-    fn longest(&self, patience: Duration, is_first: bool) -> Duration {
-        if is_first { FIRST } else { 2 * patience }
+    fn longest(patience: Duration) -> Duration {
+        2 * patience
     }
 
     async fn connect(

@@ -16,6 +16,9 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
+/// How long the first connection may take, all servers together: there is nothing yet that could be lost by patience.
+/// It is less than connecting may take in all, so that a session can still be opened on the last of them.
+const FIRST: Duration = Duration::from_secs(3);
 /// How long a refusal is believed: a server is asked at most twenty times a minute whether it lets us in.
 const BELIEVED: Duration = Duration::from_secs(3);
 
@@ -43,8 +46,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// Whether connections are by TLS.
     fn is_secure(&self) -> bool;
 
-    /// How long making a connection may take, where a call may take that long.
-    fn longest(&self, patience: Duration, is_first: bool) -> Duration;
+    /// How long making another connection may take, where a call may take that long.
+    fn longest(patience: Duration) -> Duration;
 
     /// Makes a connection to the server whose turn it is, and waits for its first answer.
     fn connect(
@@ -167,7 +170,10 @@ impl<L: Link> Connections<L> {
             tokio::time::sleep_until(moment.into()).await;
         }
         let is_first = !self.state().has_connected;
-        let longest = self.link.longest(self.patience, is_first);
+        let longest = match is_first {
+            true => FIRST / u32::try_from(self.rotation.servers()).unwrap_or(u32::MAX),
+            false => L::longest(self.patience),
+        };
         let connected = timeout(longest, L::connect(self, turn)).await;
         match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest, Effect::None))) {
             Ok(connection) => {
@@ -356,7 +362,7 @@ mod tests {
             false
         }
 
-        fn longest(&self, patience: Duration, _is_first: bool) -> Duration {
+        fn longest(patience: Duration) -> Duration {
             patience
         }
 

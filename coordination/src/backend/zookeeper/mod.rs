@@ -83,6 +83,9 @@ use crate::error::Result;
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
+/// The longest that a connection may be silent, or take: two fit into the time that connecting may take.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "zookeeper",
@@ -119,8 +122,9 @@ impl Zookeeper {
     /// Asks who is there. The first session connects.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // A ping waits for an answer within that time, and one may take as long as a call.
-        let connector = Connector::new(&config, patience * 2)?;
+        // A ping waits for an answer within that time, and one may take as long as a call. So long waits the first
+        // connection for a silent server too, before it tries the next one.
+        let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = greeting::greet(&config).await?;
         Ok(Self {
             sessions: OpenSessions::new(connector),
