@@ -100,6 +100,9 @@ macro_rules! store_suite {
             entries cancel_safe_leave [direct];
             values write_once_by_compare_and_set [direct];
             values write_once_however_often_it_is_repeated [direct];
+            values write_once_though_it_was_removed_since [direct];
+            values write_once_though_it_was_written_over_since [direct];
+            values write_once_though_it_was_written_over_and_removed_since [direct];
             values write_once_if_there_is_no_entry [direct];
             values versions_rise_over_removals [direct];
             values cancel_safe_write [direct];

@@ -1,9 +1,13 @@
 //! Values: written by compare-and-set, once.
 
 use super::MOST_POLLS;
-use super::stage::{Stage, dropped_after, queue};
+use super::stage::{CALL, Client, Stage, dropped_after, queue};
 use crate::backend::Write;
 use crate::error::Result;
+use crate::key::QueueKey;
+
+/// How often to look whether a call that was dropped has had an effect.
+const LOOKS: u32 = 10;
 
 pub(super) async fn write_once_by_compare_and_set(stage: &Stage<'_>) -> Result<()> {
     let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
@@ -53,6 +57,57 @@ pub(super) async fn write_once_if_there_is_no_entry(stage: &Stage<'_>) -> Result
     assert!(client.write(&write("yes")).await?.is_some());
     assert_eq!(client.value(&queue).await?.as_deref(), Some("yes"));
     Ok(())
+}
+
+pub(super) async fn write_once_though_it_was_removed_since(stage: &Stage<'_>) -> Result<()> {
+    unanswered_and_repeated(stage, &[None]).await
+}
+
+pub(super) async fn write_once_though_it_was_written_over_since(stage: &Stage<'_>) -> Result<()> {
+    unanswered_and_repeated(stage, &[Some("2")]).await
+}
+
+pub(super) async fn write_once_though_it_was_written_over_and_removed_since(
+    stage: &Stage<'_>,
+) -> Result<()> {
+    unanswered_and_repeated(stage, &[Some("2"), None]).await
+}
+
+/// A value is created and the answer is lost, another client makes these changes, and the call is repeated.
+async fn unanswered_and_repeated(stage: &Stage<'_>, changes: &[Option<&str>]) -> Result<()> {
+    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+    // What stands above values is there already, on a store where that has to be made.
+    client.write(&Write::new(&queue("other"), None, Some("0".into()))).await?;
+    for polls in 0..=MOST_POLLS {
+        let queue = queue(&format!("{polls}"));
+        let create = Write::new(&queue, None, Some("1".into()));
+        if dropped_after(polls, client.store.write(&create)).await.is_some() {
+            break;
+        }
+        // It may have been dropped before anything was sent.
+        let Some(made) = created(&other, &queue).await? else { continue };
+        let mut version = made;
+        for change in changes {
+            let write = Write::new(&queue, Some(version), change.map(Into::into));
+            version = other.write(&write).await?.expect("nobody else writes");
+        }
+        let now = other.read(&queue).await?.value;
+        let answer = client.write(&create).await?;
+        assert!(answer.is_none_or(|answer| answer == made), "{polls} polls: {answer:?}");
+        assert_eq!(other.read(&queue).await?.value, now, "{polls} polls: it was written twice");
+    }
+    Ok(())
+}
+
+/// The version of a value that is perhaps being created.
+async fn created(client: &Client, queue: &QueueKey) -> Result<Option<u64>> {
+    for _ in 0..LOOKS {
+        if let Some(value) = client.read(queue).await?.value {
+            return Ok(Some(value.version));
+        }
+        tokio::time::sleep(CALL / LOOKS).await;
+    }
+    Ok(None)
 }
 
 pub(super) async fn versions_rise_over_removals(stage: &Stage<'_>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The directory's contents: queues, and what entries amount to given who lives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,6 +23,8 @@ use crate::world::unix_micros;
 
 /// How many queue files are kept open while nobody uses them.
 const OPEN_FILES: usize = 256;
+/// How many writes without an answer are remembered.
+const UNANSWERED: usize = 1024;
 
 /// An open directory.
 ///
@@ -32,6 +34,8 @@ pub(super) struct Store {
     queues: Directory,
     pub(super) sessions: OpenSessions,
     open: Mutex<HashMap<QueueKey, Arc<Mutex<QueueFile>>>>,
+    /// Writes that created a value, by their ids, whose callers were not told so: they may come again when that is gone.
+    unanswered: Mutex<HashSet<u64>>,
     watcher: Watcher,
     /// What is answered is on the disk.
     durable: bool,
@@ -50,6 +54,7 @@ impl Store {
             is_on_network: root.is_on_network()?,
             root,
             open: Mutex::default(),
+            unanswered: Mutex::default(),
             watcher: Watcher::new(),
             durable: config.durable,
             epoch: boot_id(),
@@ -189,7 +194,7 @@ impl Store {
         if let Some(removed) = queue.log().removed().filter(|removed| removed.by == by) {
             return Ok(Some(removed.version));
         }
-        if version != write.expected {
+        if version != write.expected || self.unanswered().contains(&by) {
             return Ok(None);
         }
         if write.if_empty {
@@ -202,6 +207,9 @@ impl Store {
         match (&write.data, version) {
             (Some(data), _) => {
                 queue.write(Written { version: number, by, data: Data::clone(data) })?;
+                if version.is_none() {
+                    self.made(by);
+                }
                 Ok(Some(number))
             }
             (None, Some(version)) => {
@@ -210,6 +218,24 @@ impl Store {
             }
             (None, None) => Ok(None),
         }
+    }
+
+    fn made(&self, write: u64) {
+        let mut unanswered = self.unanswered();
+        if unanswered.len() >= UNANSWERED {
+            // Those were given up for good.
+            unanswered.clear();
+        }
+        unanswered.insert(write);
+    }
+
+    /// The caller of this write has its answer.
+    pub(super) fn answered(&self, write: u64) {
+        self.unanswered().remove(&write);
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The queues of this kind that have a file.

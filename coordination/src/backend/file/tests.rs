@@ -130,6 +130,18 @@ fn a_value_is_compared_and_set() {
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
 
+/// On a slow disk a call may be given up that is carried out then.
+#[test]
+fn write_once_though_it_was_removed_since() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
+    let create = Write::new(&queue, None, Some("one".into()));
+    let version = done(|| store.write(&create));
+    assert_eq!(write(&other, &queue, version, None), version);
+    assert_eq!(done(|| store.write(&create)), None, "its caller was not told");
+    assert_eq!(value(&read(&store, &queue)), None);
+}
+
 #[test]
 fn if_empty_counts_the_living() {
     let directory = TempDir::new().expect("a directory");

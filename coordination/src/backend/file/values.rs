@@ -9,8 +9,10 @@ use crate::error::Result;
 #[async_trait]
 impl Values for FileStore {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        let write = write.clone();
-        self.change("write", move |store| store.write(&write)).await
+        let (id, write) = (write.id, write.clone());
+        let answer = self.change("write", move |store| store.write(&write)).await?;
+        self.store().answered(id);
+        Ok(answer)
     }
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {

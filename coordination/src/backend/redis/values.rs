@@ -47,7 +47,8 @@ impl Values for Redis {
             .with(queue.encoded())
             .with(write.expected.map(|version| version.to_string()).unwrap_or_default())
             .with(text)
-            .with(if write.if_empty { "1" } else { "" });
+            .with(if write.if_empty { "1" } else { "" })
+            .with_number(write.id);
         let answer = self.connections.run(&call).await;
         let mut answer = answer.map_err(|error| match error.kind() {
             // A value belongs to no session: the next one may write it.

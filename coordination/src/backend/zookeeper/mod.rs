@@ -109,6 +109,9 @@ pub(crate) struct Zookeeper {
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
     seen: Memo<QueueKey, Seen>,
+    /// Writes that create a value, by their ids, and how many removals there were when they were sent: those that had no
+    /// answer yet. More of them than a memo keeps are not under way.
+    unanswered: Memo<u64, i32>,
     reads: Reads,
     tree: Tree,
     style: Style,
@@ -131,6 +134,7 @@ impl Zookeeper {
             own: Arc::default(),
             watches: Arc::default(),
             seen: Memo::default(),
+            unanswered: Memo::default(),
             reads: Reads::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
             style: config.style,

@@ -2,7 +2,8 @@
 //!
 //! The version is the transaction that wrote the node last, which rises for ever, over removals too. ZooKeeper itself
 //! compares a node's count of changes, which starts anew when the node does. So every removal changes the node above
-//! the values of a kind, and every write is made on condition that this one is still as it was read.
+//! the values of a kind, and every write is made on condition that this one is still as it was read. A write that creates
+//! a value, and has had no answer, is made again only if nothing was removed since it was sent first.
 
 use async_trait::async_trait;
 use zookeeper_client::{CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
@@ -31,7 +32,9 @@ pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
 impl Values for Zookeeper {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let connection = self.sessions.newest("write")?;
-        self.write_value(&connection, write).await.map_err(no_loss)
+        let answer = self.write_value(&connection, write).await.map_err(no_loss)?;
+        self.unanswered.update(write.id, Option::take);
+        Ok(answer)
     }
 
     async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
@@ -45,6 +48,7 @@ impl Zookeeper {
         // What was read counts once.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
+        let unanswered = self.unanswered.get(&write.id, |removals| *removals);
         for _ in 0..LOOKS {
             let known = match seen.take() {
                 Some(seen) => seen,
@@ -53,9 +57,12 @@ impl Zookeeper {
                     Err(answer) => return Ok(answer),
                 },
             };
+            if unanswered.is_some_and(|removals| removals != known.removals) {
+                // It may be what a call before has made that was removed.
+                return Ok(None);
+            }
             match self.commit(connection, write, known).await? {
-                Ok(Some(version)) => return Ok(Some(version)),
-                Ok(None) => return Ok(write.expected),
+                Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
                     // Perhaps nobody has written a value of this kind, or been in a queue of it.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
@@ -69,6 +76,9 @@ impl Zookeeper {
                     | ZooKeeperError::NotEmpty,
                 ) => {}
                 Err(error) => return Err(from_zookeeper("write", &error)),
+            }
+            if unanswered.is_none() {
+                self.unanswered.update(write.id, Option::take);
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
@@ -129,6 +139,7 @@ impl Zookeeper {
                 match (&data, before) {
                     (Some(data), Some(before)) => writer.add_set_data(&path, data, Some(before))?,
                     (Some(data), None) => {
+                        self.unanswered.note(write.id, seen.removals);
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
                         // Only this answers the transaction's number.

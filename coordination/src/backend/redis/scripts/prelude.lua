@@ -13,6 +13,7 @@
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
 --   values:<kind>    hash: a queue's value by its name, after its version
 --   closed:<id>      a session that was closed before it was opened
+--   created:<id>     a write that created a value: the same call may come again when that is gone
 
 local base = string.sub(KEYS[1], 1, -6)
 local now, last, started, longest, epoch, forgets, heard

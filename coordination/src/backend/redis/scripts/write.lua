@@ -1,7 +1,7 @@
 -- server, session, generation, queue, kind, name, the version that is expected (empty: none), text (empty:
--- remove it), whether the queue has to be empty
+-- remove it), whether the queue has to be empty, the write's id
 if not tick() then return { 'stranger' } end
-local session, generation, queue, kind, name, expected, text, if_empty = unpack(ARGV, 2, 9)
+local session, generation, queue, kind, name, expected, text, if_empty, id = unpack(ARGV, 2, 10)
 local refused = admit(session, generation, 'member')
 if refused then return { refused } end
 local values = base .. 'values:' .. kind
@@ -13,6 +13,11 @@ if if_empty == '1' then
   if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
     return { 'other', value }
   end
+end
+-- The call may come again, for some seconds, and what it made may be gone by then. Any other write that comes again
+-- finds another version.
+if expected == '' and not redis.call('SET', base .. 'created:' .. id, '', 'NX', 'PX', 60000) then
+  return { 'other', value }
 end
 if text == '' then
   redis.call('HDEL', values, name)
