@@ -25,6 +25,8 @@ use crate::backend::server::rotation::Turn;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
+/// How many channels one request is about: each is an answer, and the server keeps only so much that was not read yet.
+const BATCH: usize = 4096;
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 
 /// The places, and the connection in use.
@@ -71,7 +73,10 @@ impl Client {
         let channels = self.hub.channels();
         let mut listening = redis.clone();
         let subscribing = async {
-            listening.subscribe(&channels).await.map_err(|error| failure("connect", &error))
+            for batch in channels.chunks(BATCH) {
+                listening.subscribe(batch).await.map_err(|error| failure("connect", &error))?;
+            }
+            Ok(())
         };
         let (server, ()) = tokio::try_join!(probe(&redis), subscribing)?;
         self.hub.subscribed(&channels, epoch);
@@ -150,11 +155,7 @@ fn pushes(
     let connections = Arc::downgrade(connections);
     move |push| {
         match push.kind {
-            PushKind::Message => {
-                if let (Some(channel), Some(all)) = (hub.told(&push.data), connections.upgrade()) {
-                    tokio::spawn(async move { all.unsubscribe(&channel).await });
-                }
-            }
+            PushKind::Message => hub.told(&push.data),
             PushKind::Disconnection => {
                 connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
             }
@@ -213,16 +214,19 @@ impl Connections {
         Ok(following)
     }
 
-    /// Wants to hear no more of a channel, unless somebody has begun to listen to it again.
-    async fn unsubscribe(&self, channel: &str) {
+    /// Wants to hear no more of what nobody listens to any longer.
+    pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
-        if let Some((connection, _)) = self.rotation.connected()
-            && !self.link.hub.channels().iter().any(|wanted| wanted == channel)
-        {
-            // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
-            let mut redis = connection.redis.clone();
-            let _ = timeout(self.patience, redis.unsubscribe(channel)).await;
-        }
+        let channels = self.link.hub.sweep();
+        let Some((connection, _)) = self.rotation.connected() else { return };
+        let mut redis = connection.redis.clone();
+        let unsubscribing = async {
+            for batch in channels.chunks(BATCH) {
+                let _ = redis.unsubscribe(batch).await;
+            }
+        };
+        // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
+        let _ = timeout(self.patience, unsubscribing).await;
     }
 }
 

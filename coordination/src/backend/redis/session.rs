@@ -1,5 +1,6 @@
 //! Sessions: see [`sessions`](super::sessions).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +16,9 @@ impl Sessions for Redis {
     }
 
     async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let connections = Arc::clone(&self.connections);
+        // The heartbeat does not wait for that.
+        tokio::spawn(async move { connections.sweep().await });
         let gone = self.sessions.renew(session, held).await?;
         self.sessions.settle(session, || self.entries.of(session)).await?;
         Ok(gone)

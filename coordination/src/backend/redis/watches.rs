@@ -97,11 +97,16 @@ impl Hub {
         }
     }
 
-    /// What a new connection has to subscribe to.
+    /// What a new connection has to subscribe to: what somebody listens to.
     pub(super) fn channels(&self) -> Vec<String> {
-        let followed = self.followed.keys();
-        let queues = followed.iter().map(|queue| format!("{}{queue}", self.queues));
+        let mut followed = self.followed.keys();
+        followed.retain(|queue| !self.followed.end_if_idle(queue));
+        let queues = followed.iter().map(|queue| self.channel(queue));
         std::iter::once(self.own.clone()).chain(queues).collect()
+    }
+
+    fn channel(&self, queue: &str) -> String {
+        format!("{}{queue}", self.queues)
     }
 
     /// They are subscribed to on this connection: what was told before may have been missed.
@@ -122,7 +127,7 @@ impl Hub {
     ) -> (watch::Receiver<Followed>, Option<String>) {
         let (followed, _) = self.followed.join(&queue.to_owned());
         let is_subscribed = followed.borrow().epoch == Some(epoch);
-        let channel = (!is_subscribed).then(|| format!("{}{queue}", self.queues));
+        let channel = (!is_subscribed).then(|| self.channel(queue));
         (followed, channel)
     }
 
@@ -133,16 +138,17 @@ impl Hub {
         (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
-    /// A message came. Answers a channel to which nobody listens any more.
-    pub(super) fn told(&self, message: &[Value]) -> Option<String> {
-        let [Value::BulkString(channel), Value::BulkString(text)] = message else { return None };
-        let (channel, text) = (str::from_utf8(channel).ok()?, str::from_utf8(text).ok()?);
+    /// A message came.
+    pub(super) fn told(&self, message: &[Value]) {
+        let [Value::BulkString(channel), Value::BulkString(text)] = message else { return };
+        let (Ok(channel), Ok(text)) = (str::from_utf8(channel), str::from_utf8(text)) else {
+            return;
+        };
         if channel == self.own {
-            self.passed(Passed::read(text)?);
-            return None;
+            Passed::read(text).into_iter().for_each(|passed| self.passed(passed));
+        } else if let Some(queue) = channel.strip_prefix(&self.queues) {
+            self.happened(queue, happened(text));
         }
-        let queue = channel.strip_prefix(&self.queues)?;
-        self.happened(queue, happened(text)).then(|| channel.to_owned())
     }
 
     fn passed(&self, passed: Passed) {
@@ -154,8 +160,7 @@ impl Hub {
         self.over(&passed.wait);
     }
 
-    /// Answers whether nobody listens, and nobody did for a while.
-    fn happened(&self, queue: &str, what: Happened) -> bool {
+    fn happened(&self, queue: &str, what: Happened) {
         if let Some((seq, is_gone)) = what {
             let wait = |mode| Wait { queue: queue.to_owned(), seq, mode };
             self.over(&wait(Mode::Shared));
@@ -163,12 +168,10 @@ impl Hub {
                 self.over(&wait(Mode::Exclusive));
             }
         }
-        let queue = queue.to_owned();
-        self.followed.tell(&queue, |followed| {
+        self.followed.tell(&queue.to_owned(), |followed| {
             followed.count = self.followed.next_number();
             true
         });
-        self.followed.sweep_one(&queue)
     }
 
     fn over(&self, wait: &Wait) {
@@ -194,11 +197,13 @@ impl Hub {
 
     /// Waits for what the server may not have been asked about.
     pub(super) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
-        let (waited, is_new) = self.waits.join(wait);
-        if is_new {
-            self.waits.sweep();
-        }
-        waited
+        self.waits.join(wait).0
+    }
+
+    /// Forgets what nobody has waited for during a moment. Answers the channels that nobody listens to any more.
+    pub(super) fn sweep(&self) -> Vec<String> {
+        self.waits.sweep();
+        self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
     /// Whether the server told just now that nothing blocks this entry.
@@ -240,4 +245,39 @@ pub(super) fn word_for(mode: Mode) -> &'static str {
 
 pub(super) fn mode_of(word: &str) -> Option<Mode> {
     [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| word_for(*mode) == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use super::*;
+
+    /// Longer than a watch lingers.
+    const MOMENT: Duration = Duration::from_millis(1_100);
+
+    #[test]
+    fn what_nobody_waits_for_is_forgotten() {
+        let hub = Hub::new("{a}:", "own");
+        let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
+        let waiting = hub.wait(&wait);
+        hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
+        // Its session is lost while somebody waits for it yet.
+        hub.forget(&wait);
+        let (following, channel) = hub.follow("lock/a", 1);
+        assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));
+        for _ in 0..2 {
+            assert!(hub.sweep().is_empty());
+            sleep(MOMENT);
+        }
+        assert_eq!((hub.waits.keys().len(), hub.channels().len()), (1, 2), "somebody waits");
+        drop((waiting, following));
+        assert!(hub.sweep().is_empty(), "nobody has waited for no time");
+        sleep(MOMENT);
+        assert_eq!(hub.sweep(), ["{a}:queue:lock/a"]);
+        assert_eq!(
+            (hub.waits.keys().len(), hub.channels()),
+            (0, vec!["{a}:client:own".to_owned()])
+        );
+    }
 }

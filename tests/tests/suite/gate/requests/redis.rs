@@ -1,9 +1,10 @@
 //! On Redis.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination::Coordinator;
+use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{Redis, Server, judged_on_threads};
 use tokio::task::block_in_place;
 
@@ -99,4 +100,43 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
         // Each leaves, and hears that it is its turn.
         assert!(handing.sent <= WAITERS as u64 + 3, "{handing}");
     });
+}
+
+/// How many names are looked at once each, and so many at a time.
+const NAMES: usize = 512;
+const TOGETHER: usize = 64;
+
+/// Each has a channel, for as long as somebody listens to it and a moment longer.
+#[test]
+fn names_that_were_looked_at_once_cost_nothing() {
+    judged_on_threads(async || {
+        let redis = block_in_place(Redis::one);
+        let url = redis.url(&redis.authority(), "");
+        let builder = Coordinator::builder().heartbeat(HEARTBEAT / 4);
+        let client = builder.connect(&url).await.expect("the server is there");
+        let mut most = 0;
+        for batch in 0..NAMES / TOGETHER {
+            let value = |n| client.value::<u32>(format!("{batch}-{n}")).expect("a good name");
+            let mut watches: Vec<_> = (0..TOGETHER).map(|n| value(n).watch()).collect();
+            for watch in &mut watches {
+                watch.next().await.expect("the server answers");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            most = most.max(channels(&redis));
+        }
+        assert!(most > NAMES / 2, "{most} channels: they are looked at by something else");
+        let limit = Instant::now() + SOON;
+        while channels(&redis) > 1 {
+            assert!(Instant::now() < limit, "{} channels", channels(&redis));
+            tokio::time::sleep(HEARTBEAT / 4).await;
+        }
+    });
+}
+
+/// How many the server has.
+fn channels(redis: &Redis) -> usize {
+    match block_in_place(|| redis.ask(&["PUBSUB", "CHANNELS"])) {
+        Reply::List(channels) => channels.len(),
+        other => panic!("{other:?}"),
+    }
 }
