@@ -16,12 +16,8 @@ pub(crate) fn stay_in_one_place() -> Outcome<CpuSet> {
     Ok(all)
 }
 
-/// The last of these, which is another than that of [`stay_in_one_place`] if there are two.
-pub(crate) fn last_of(all: &CpuSet) -> Outcome<CpuSet> {
-    Ok(only((0..CpuSet::MAX_CPU).rfind(|cpu| all.is_set(*cpu)).ok_or("no CPU")?))
-}
-
-fn only(cpu: usize) -> CpuSet {
+/// One CPU.
+pub(crate) fn only(cpu: usize) -> CpuSet {
     let mut one = CpuSet::new();
     one.set(cpu);
     one

@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use crate::Outcome;
-use crate::compare::{compare, last_of, stay_in_one_place};
+use crate::compare::{compare, only, stay_in_one_place};
 use crate::contention;
 
 /// A store, the least that a lock asks of it, and its best lock besides ours.
@@ -133,7 +133,9 @@ impl Place {
             _ => tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?,
         };
         if let Self::There = self {
-            sched_setaffinity(None, &last_of(allowed)?)?;
+            // Another than that of `stay_in_one_place`, if there are two.
+            let last = (0..CpuSet::MAX_CPU).rfind(|cpu| allowed.is_set(*cpu)).ok_or("no CPU")?;
+            sched_setaffinity(None, &only(last))?;
         }
         let server = S::start(data).await;
         sched_setaffinity(None, &own)?;
