@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::client::{Connections, Request};
-use super::kv::parsed;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Consul's default for `session_ttl_min`.
@@ -23,7 +22,6 @@ impl Agent {
     /// Finds out who is there.
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
         let leader = connections.greet(|pool| async move { pool.leader().await }).await?;
-        let leader: String = parsed("connect", &leader.done("connect")?)?;
         if leader.is_empty() {
             return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
         }

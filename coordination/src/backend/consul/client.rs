@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::config::Config;
 use super::error::{failure, from_status, garbled};
+use super::kv::parsed;
 use crate::backend::server::access::Tls;
 use crate::backend::server::cause::{causes, connection_kind};
 use crate::backend::server::connections::{self, Failure, Link};
@@ -177,8 +178,7 @@ impl Link for Agents {
 
     async fn connect(connections: &Arc<Connections>, turn: Turn) -> Result<Pool, Failure> {
         let pool = connections.link.pool(turn.index).await.map_err(Failure::harmless)?;
-        pool.leader().await?;
-        Ok(pool)
+        pool.leader().await.map(|_| pool)
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -188,8 +188,11 @@ impl Link for Agents {
 
 impl Pool {
     /// The agent's word on which server leads; any agent that is there has one.
-    pub(super) async fn leader(&self) -> Result<Answer, Failure> {
-        self.ask("connect", Request::get("status/leader")).await
+    pub(super) async fn leader(&self) -> Result<String, Failure> {
+        let answer = self.ask("connect", Request::get("status/leader")).await?;
+        let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
+        // Whoever has none is no agent. Another host may be one.
+        leader.map_err(Failure::broken)
     }
 
     /// Sends a request and reads its answer.

@@ -1,6 +1,9 @@
 //! F-48 with what Consul has of its own: tokens, short leases and certificates; and F-49.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +44,45 @@ fn f48_tokens() {
         let open = Consul::one();
         client.connects(&format!("consul://:{wrong}@{}", open.authority()));
         client.is_discreet();
+    });
+}
+
+/// A server that is none of Consul's, and answers everything with this status.
+fn another_service(status: u16) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = listener.local_addr().expect("it is bound").to_string();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    // It ends with the test's process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            count.fetch_add(1, Ordering::SeqCst);
+            let head = format!("HTTP/1.1 {status} It\r\nContent-Length: 5\r\nConnection: close");
+            if stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0) {
+                drop(write!(stream, "{head}\r\n\r\nhello"));
+            }
+        }
+    });
+    (at, asked)
+}
+
+#[test]
+fn f48_a_host_that_is_no_agent_is_left() {
+    judged(|| {
+        let consul = Consul::one();
+        let mut client = Traced::new(WORKER, &[]);
+        for status in [200, 403, 404] {
+            let (at, asked) = another_service(status);
+            // The hosts are tried in random order.
+            for _ in 0..20 {
+                client.connects(&format!("consul://{at},{}", consul.authority()));
+                if asked.load(Ordering::SeqCst) > 0 {
+                    break;
+                }
+            }
+            assert!(asked.load(Ordering::SeqCst) > 0, "it was never tried");
+        }
     });
 }
 
