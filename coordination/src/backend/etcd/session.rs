@@ -51,6 +51,8 @@ impl Sessions for Etcd {
 
     /// Revokes the lease; all keys under it go with it.
     async fn close(&self, session: SessionId) -> Result<()> {
+        // Whatever becomes of this call: what belongs to no session goes by the next one's from now on.
+        self.keyed.admissions.forget(session);
         self.streams.lock().await.remove(&session);
         let revoking = self.connections.call("close", |client| async move {
             match client.lease_client().revoke(lease_of(session)).await {

@@ -6,7 +6,6 @@
 //! written that one may still create, the member's key is put anew: from then on nothing that was sent before has an
 //! effect.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use super::Keyed;
@@ -17,38 +16,41 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 /// How often a call is made anew while calls of others are in doubt.
 const TRIES: usize = 2;
 
-/// Those of the sessions that are open.
+/// Those of the sessions that are open, in the order in which they were opened.
 #[derive(Default)]
-pub(crate) struct Admissions(Mutex<HashMap<SessionId, Admission>>);
+pub(crate) struct Admissions(Mutex<Vec<Admission>>);
 
 impl Admissions {
     /// The member's key was put in this version.
     pub(crate) fn note(&self, session: SessionId, key: &str, version: u64) {
         let mut all = self.all();
-        let admission =
-            all.entry(session).or_insert_with(|| Admission { session, key: key.into(), version });
-        // Answers may overtake each other.
-        admission.version = admission.version.max(version);
+        match all.iter_mut().find(|admission| admission.session == session) {
+            // Answers may overtake each other.
+            Some(admission) => admission.version = admission.version.max(version),
+            None => all.push(Admission { session, key: key.into(), version }),
+        }
     }
 
     /// The session's, as far as is known.
     pub(crate) fn of(&self, session: SessionId) -> Result<Admission> {
-        self.all().get(&session).cloned().ok_or_else(over)
+        let all = self.all();
+        let own = all.iter().find(|admission| admission.session == session);
+        own.cloned().ok_or_else(over)
     }
 
     /// That of a session that is open, for what belongs to none.
     pub(crate) fn any(&self) -> Result<Admission> {
-        // Of several the last one: that before may be over.
-        let newest = self.all().values().max_by_key(|admission| admission.version).cloned();
-        newest.ok_or_else(no_session)
+        // Of several the last one: that before may be over. The versions do not tell: a store that has lost its data
+        // begins anew.
+        self.all().last().cloned().ok_or_else(no_session)
     }
 
     /// The session is over: what belongs to none goes by another one from now on.
     pub(crate) fn forget(&self, session: SessionId) {
-        self.all().remove(&session);
+        self.all().retain(|admission| admission.session != session);
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Admission>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Admission>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -84,8 +86,15 @@ impl<T: Transact> Keyed<T> {
 
     /// An admission did not hold, and this was read of its key.
     pub(crate) fn learn(&self, admission: &Admission, found: Option<&Kept>) -> Result<()> {
-        let own = found.filter(|kept| self.is_of(kept, admission.session)).ok_or_else(over)?;
-        self.admissions.note(admission.session, &admission.key, own.version);
+        let Admission { session, key, version } = admission;
+        // An older version than the one that is known: the store has lost what came later.
+        match found.filter(|kept| self.is_of(kept, *session) && kept.version >= *version) {
+            Some(own) => self.admissions.note(*session, key, own.version),
+            None => {
+                self.admissions.forget(*session);
+                return Err(over());
+            }
+        }
         Ok(())
     }
 }

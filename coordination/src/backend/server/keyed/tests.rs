@@ -101,14 +101,19 @@ impl Transact for Memory {
 impl Keyed<Memory> {
     async fn opened() -> (Self, SessionId) {
         let keyed = Self::new(Memory::default(), "ns", |_, _, number| number.to_string(), 1);
+        let session = keyed.open().await;
+        (keyed, session)
+    }
+
+    async fn open(&self) -> SessionId {
         let session = SessionId::random();
         let member = Change::Hold("member".to_owned(), Vec::new(), session);
         let open = Txn { changes: vec![member], ..Txn::default() };
-        let Ok(Outcome::Done(version)) = keyed.store.commit("open", open).await else {
+        let Ok(Outcome::Done(version)) = self.store.commit("open", open).await else {
             panic!("it has no condition");
         };
-        keyed.admissions.note(session, "member", version);
-        (keyed, session)
+        self.admissions.note(session, "member", version);
+        session
     }
 
     /// The answer to the next transaction is lost, and so is that itself until it comes [late](Self::comes_late).
@@ -231,6 +236,18 @@ async fn without_a_session_nothing_is_written() {
     keyed.forget(session);
     let error = keyed.write(&write(None, Some("one"))).await.expect_err("no session");
     assert_eq!((error.kind(), error.loss_reason()), (ErrorKind::Unavailable, None));
+}
+
+#[tokio::test]
+async fn l5_a_store_that_has_lost_its_data_takes_values_from_the_next_session() -> Result<()> {
+    let (keyed, _) = Keyed::opened().await;
+    keyed.write(&write(None, Some("one"))).await?;
+    // Its version is higher than that of the next one, and it is never closed.
+    keyed.open().await;
+    *keyed.store.0.lock().expect("nobody panics") = State::default();
+    keyed.open().await;
+    assert!(keyed.write(&write(None, Some("two"))).await?.is_some());
+    Ok(())
 }
 
 #[tokio::test]
