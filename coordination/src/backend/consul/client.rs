@@ -18,7 +18,7 @@ use super::error::{failure, from_status, garbled};
 use super::kv::parsed;
 use crate::backend::server::access::Tls;
 use crate::backend::server::cause::{causes, connection_kind};
-use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::connections::{self, Failure, Link, Ready};
 use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -223,13 +223,7 @@ impl Connections {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        // One that is sent when no time is left for its answer costs a connection, and leaves its caller in doubt. It is
-        // refused before it is sent, and its caller comes again.
-        let room = timeout(self.patience / 2, self.room()).await;
-        let _room = room.map_err(|_| {
-            Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
-        })?;
-        self.send_urgently(operation, request).await
+        self.ready(operation).await?.send(request).await
     }
 
     /// [`send`](Self::send) that waits for no other, for heartbeats.
@@ -238,13 +232,7 @@ impl Connections {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        // Most callers have shorter limits of their own; not those in the background.
-        let limit = 2 * self.patience;
-        let ask = async |pool: Pool| {
-            let asking = timeout(limit, pool.ask(operation, request)).await;
-            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit, Effect::Unknown)))
-        };
-        self.urgent_call(operation, ask).await
+        self.urgent(operation).await?.send(request).await
     }
 
     /// A query that the server answers when something changes, or after this time.
@@ -261,6 +249,18 @@ impl Connections {
         let attempt = self.rotation.attempt(epoch).unhurried();
         let asking = self.judged("watch", attempt, pool.ask("watch", request));
         in_time(limit, async { asking.await.map_err(|failure| failure.error) }).await
+    }
+}
+
+impl Ready<'_, Agents> {
+    pub(super) async fn send(self, request: Request) -> Result<Answer> {
+        // Most callers have shorter limits of their own; not those in the background.
+        let (operation, limit) = (self.operation, 2 * self.connections.patience);
+        let ask = async |pool: Pool| {
+            let asking = timeout(limit, pool.ask(operation, request)).await;
+            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit, Effect::Unknown)))
+        };
+        self.make(ask).await
     }
 }
 

@@ -15,9 +15,6 @@ use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Positi
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How often a call is made anew while calls of others are in doubt.
-const TRIES: usize = 3;
-
 #[async_trait]
 impl Entries for Consul {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
@@ -26,11 +23,13 @@ impl Entries for Consul {
         // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
         let mut not_closing = Operation::is_absent(keys.key(CLOSING));
         let Keyed { store, slots, admissions, .. } = &*self.keyed;
-        for _ in 0..TRIES {
+        // Again whenever calls of other entries were in doubt meanwhile, which has ended the admission.
+        loop {
+            let ready = self.connections.ready("enter").await?;
             let admission = admissions.of(entry.session)?;
             let id = store.id("enter", entry.session)?;
             let crowd = self.in_the_way(entry);
-            let own = slots.sent(entry);
+            let own = slots.sent(entry, admission.version);
             let key = keys.key(&own.known.name);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let enter = [
@@ -40,7 +39,7 @@ impl Entries for Consul {
                 Operation::lock(key.as_str(), &value, &*id),
                 Operation::read(if crowd.is_some() { key.as_str() } else { keys.prefix() }),
             ];
-            let outcome = store.make("enter", &enter).await;
+            let outcome = store.make_on(ready, &enter).await;
             if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
                 slots.answered(&entry.place);
             }
@@ -74,7 +73,6 @@ impl Entries for Consul {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "enter", "other calls were in doubt meanwhile"))
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {

@@ -10,8 +10,9 @@ use data_encoding::BASE64;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::{Answer, Connections, Request};
+use super::client::{Agents, Answer, Connections, Request};
 use super::error::{from_status, garbled};
+use crate::backend::server::connections::Ready;
 use crate::error::Result;
 
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
@@ -193,8 +194,16 @@ pub(super) async fn transact(
     operation: &'static str,
     operations: &[Operation<'_>],
 ) -> Result<Outcome> {
-    let answer = connections.send(operation, transaction(operations)?).await?;
-    outcome(operation, answer)
+    transact_on(connections.ready(operation).await?, operations).await
+}
+
+/// Makes a transaction for which there is room.
+pub(super) async fn transact_on(
+    ready: Ready<'_, Agents>,
+    operations: &[Operation<'_>],
+) -> Result<Outcome> {
+    let operation = ready.operation;
+    outcome(operation, ready.send(transaction(operations)?).await?)
 }
 
 pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome> {

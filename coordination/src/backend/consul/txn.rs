@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::client::Request;
+use super::client::{Agents, Request};
 use super::entry::{counts, name_of};
 use super::keys;
-use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact};
+use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact_on};
 use super::sessions::OpenSessions;
 use crate::backend::SessionId;
+use crate::backend::server::connections::Ready;
 use crate::backend::server::keyed::{
     Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
@@ -34,7 +35,17 @@ impl Transactions {
         operation: &'static str,
         steps: &[Operation<'_>],
     ) -> Result<kv::Outcome> {
-        match transact(&self.sessions.connections, operation, steps).await? {
+        self.make_on(self.sessions.connections.ready(operation).await?, steps).await
+    }
+
+    /// [`make`](Self::make) where there is room.
+    pub(super) async fn make_on(
+        &self,
+        ready: Ready<'_, Agents>,
+        steps: &[Operation<'_>],
+    ) -> Result<kv::Outcome> {
+        let operation = ready.operation;
+        match transact_on(ready, steps).await? {
             kv::Outcome::Refused(refusal) if refusal.is_of_no_session() => Err(over(operation)),
             kv::Outcome::Refused(refusal) if refusal.is_of_delay() => {
                 Err(Error::new(ErrorKind::Unavailable, operation, refusal.message))

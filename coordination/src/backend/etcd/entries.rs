@@ -8,12 +8,12 @@ use etcd_client::{GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, 
 use super::Etcd;
 use super::entry::{blocker_of, entry_of, lease_of, number, revision_of, seq_of};
 use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
-use super::txn::{compare, found, kept, keys_only, revision_in};
+use super::txn::{compare, found, kept, keys_only, make_on, revision_in};
 use super::values::value_of;
-use crate::backend::server::keyed::{Change, Condition, Keyed, Transact};
+use crate::backend::server::keyed::{Condition, Keyed, Transact};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name};
-use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position, SessionId};
+use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -21,12 +21,12 @@ use crate::key::QueueKey;
 impl Entries for Etcd {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let put = PutOptions::new().with_lease(lease_of(entry.session));
-        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
         let Keyed { store, slots, admissions, .. } = &*self.keyed;
-        // Again where calls of other entries were in doubt meanwhile, which has ended the admission.
-        for _ in 0..2 {
+        // Again whenever calls of other entries were in doubt meanwhile, which has ended the admission.
+        loop {
+            let ready = self.connections.ready("enter").await?;
             let admission = admissions.of(entry.session)?;
-            let own = slots.sent(entry);
+            let own = slots.sent(entry, admission.version);
             let key = self.keyed.key(&entry.place);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let (range, options) = self.before(entry);
@@ -40,7 +40,7 @@ impl Entries for Etcd {
                 ])
                 // Nothing else: that keeps the request within one frame.
                 .or_else([]);
-            let answer = store.make("enter", enter).await;
+            let answer = make_on(ready, enter).await;
             if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
                 slots.answered(&entry.place);
             }
@@ -54,11 +54,12 @@ impl Entries for Etcd {
             let answer = store.make("enter", look).await?;
             if let Some(own) = found(&answer, 0).first() {
                 // An earlier call got through, and its answer was lost.
+                let removed =
+                    || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
                 return self.position(entry, seq_of(own)).await?.ok_or_else(removed);
             }
             self.keyed.learn(&admission, found(&answer, 1).first().map(kept).as_ref())?;
         }
-        Err(removed())
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -66,18 +67,19 @@ impl Entries for Etcd {
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let in_doubt = self.keyed.slots.in_doubt(entry);
-        match (self.keyed.leave(entry, seq).await, in_doubt) {
-            (Ok(()), _) => self.keyed.slots.free(entry),
-            (Err(error), Some(session)) if error.kind() == ErrorKind::Quota => {
-                // A delete needs no room. The rest follows when there is some; until then calls that put
-                // something are refused, whenever they come.
+        match self.keyed.leave(entry, seq).await {
+            Err(error) if error.kind() == ErrorKind::Quota => {
+                // A call is in doubt. A delete needs no room. The rest follows when there is some; until then calls
+                // that put something are refused, whenever they come.
                 let key = self.keyed.key(entry);
                 self.keyed.slots.delete(entry);
                 self.keyed.store.delete(&key, None).await?;
-                self.remove_later(entry.clone(), session, key);
+                self.leave_later(entry.clone());
             }
-            (Err(error), _) => return Err(error),
+            left => {
+                left?;
+                self.keyed.slots.free(entry);
+            }
         }
         Ok(())
     }
@@ -126,16 +128,14 @@ impl Entries for Etcd {
 
 impl Etcd {
     /// Keeps an entry's key from being used again until its admission has ended.
-    fn remove_later(&self, entry: EntryRef, session: SessionId, key: String) {
+    fn leave_later(&self, entry: EntryRef) {
         let (keyed, pause) = (Arc::downgrade(&self.keyed), self.connections.patience);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
                 // Gone with the coordinator.
                 let Some(keyed) = keyed.upgrade() else { return };
-                let remove = Some(Change::Delete(key.clone()));
-                let removing = keyed.admit_anew("leave", session, remove);
-                match tokio::time::timeout(2 * pause, removing).await {
+                match tokio::time::timeout(2 * pause, keyed.leave(&entry, None)).await {
                     Ok(Ok(())) => return keyed.slots.free(&entry),
                     Ok(Err(error)) if error.loss_reason().is_some() => return,
                     Ok(Err(_)) | Err(_) => {}

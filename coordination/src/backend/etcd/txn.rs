@@ -7,10 +7,11 @@ use etcd_client::{
     TxnOpResponse, TxnResponse,
 };
 
-use super::client::{Connections, LONGEST_ANSWER};
+use super::client::{Connections, Endpoints, LONGEST_ANSWER};
 use super::entry::{lease_of, number, revision_of};
 use super::keys;
 use crate::backend::SessionId;
+use crate::backend::server::connections::Ready;
 use crate::backend::server::keyed::{
     Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
@@ -25,10 +26,7 @@ impl Transactions {
         operation: &'static str,
         txn: etcd_client::Txn,
     ) -> Result<TxnResponse> {
-        let making = self.0.call(operation, |client| async move {
-            client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(txn).await
-        });
-        making.await
+        make_on(self.0.ready(operation).await?, txn).await
     }
 
     pub(super) async fn get(
@@ -43,6 +41,17 @@ impl Transactions {
         });
         reading.await
     }
+}
+
+/// Makes a transaction for which there is room.
+pub(super) async fn make_on(
+    ready: Ready<'_, Endpoints>,
+    txn: etcd_client::Txn,
+) -> Result<TxnResponse> {
+    let making = ready.make(|client| async move {
+        client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(txn).await
+    });
+    making.await
 }
 
 impl Transact for Transactions {

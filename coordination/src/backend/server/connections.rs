@@ -89,6 +89,15 @@ struct State<L: Link> {
     has_connected: bool,
 }
 
+/// A call that may be made: on this connection.
+pub(crate) struct Ready<'a, L: Link> {
+    pub(crate) connections: &'a Connections<L>,
+    pub(crate) operation: &'static str,
+    connection: L::Connection,
+    epoch: u64,
+    _room: Option<SemaphorePermit<'a>>,
+}
+
 /// What came of making a connection: with its epoch.
 type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
 
@@ -194,10 +203,23 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// Waits until fewer calls are under way than may be.
-    pub(crate) async fn room(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed, so there is room in the end.
-        self.in_flight.acquire().await.ok()
+    /// Waits until fewer calls are under way than may be, and for a connection: nothing was sent so far.
+    ///
+    /// A call that is sent when no time is left for its answer leaves its caller in doubt, and costs a connection. It
+    /// is refused before it is sent, and its caller comes again.
+    pub(crate) async fn ready(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
+        let room = timeout(self.patience / 2, self.in_flight.acquire()).await;
+        let room = room.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
+        })?;
+        // Never closed, so there is room.
+        Ok(Ready { _room: room.ok(), ..self.urgent(operation).await? })
+    }
+
+    /// [`ready`](Self::ready) that waits for no other call, for heartbeats.
+    pub(crate) async fn urgent(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
+        let (connection, epoch) = self.reach_for(operation).await?;
+        Ok(Ready { connections: self, operation, connection, epoch, _room: None })
     }
 
     /// Makes a call on the connection in use; if there is none, on the first server that can be reached.
@@ -211,8 +233,7 @@ impl<L: Link> Connections<L> {
     where
         F: Future<Output = Result<T, L::Failed>>,
     {
-        let _room = self.room().await;
-        self.urgent_call(operation, call).await
+        self.ready(operation).await?.make(call).await
     }
 
     /// [`call`](Self::call) that waits for no other, for heartbeats.
@@ -224,8 +245,7 @@ impl<L: Link> Connections<L> {
     where
         F: Future<Output = Result<T, L::Failed>>,
     {
-        let (connection, epoch) = self.reach_for(operation).await?;
-        self.on_epoch(operation, epoch, call(connection)).await
+        self.urgent(operation).await?.make(call).await
     }
 
     /// Runs something on the connection of this epoch, which is judged by it as by a call.
@@ -300,6 +320,16 @@ impl<L: Link> Connections<L> {
 
     fn state(&self) -> MutexGuard<'_, State<L>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<L: Link> Ready<'_, L> {
+    /// Sends it.
+    pub(crate) async fn make<T, F>(self, call: impl FnOnce(L::Connection) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, L::Failed>>,
+    {
+        self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
     }
 }
 

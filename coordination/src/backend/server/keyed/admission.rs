@@ -4,7 +4,8 @@
 //! when it goes on. So an entry is put, and a value created, on condition of the version in which its member's key was
 //! last put, the session's *admission*. Where an entry is removed that such a call may still put, or a value was
 //! written that one may still create, the member's key is put anew: from then on nothing that was sent before has an
-//! effect.
+//! effect. Calls under way are refused, too, and made anew. So that is done as seldom as can be: once for all calls
+//! that were given up under an admission.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -12,9 +13,6 @@ use super::Keyed;
 use super::txn::{Admission, Change, Kept, Outcome, Transact, Txn};
 use crate::backend::SessionId;
 use crate::error::{Error, ErrorKind, LossReason, Result};
-
-/// How often a call is made anew while calls of others are in doubt.
-const TRIES: usize = 2;
 
 /// Those of the sessions that are open, in the order in which they were opened.
 #[derive(Default)]
@@ -56,32 +54,35 @@ impl Admissions {
 }
 
 impl<T: Transact> Keyed<T> {
-    /// Does this, and ends the admission of whatever may still be on its way.
-    pub(crate) async fn admit_anew(
+    /// Ends this admission for whatever was sent under it, and does this. False: it had ended before, and this was not
+    /// done.
+    pub(crate) async fn end(
         &self,
         operation: &'static str,
-        session: SessionId,
+        admission: &Admission,
         change: Option<Change>,
-    ) -> Result<()> {
-        for _ in 0..TRIES {
-            let admission = self.admissions.of(session)?;
-            let anew = Txn {
-                conditions: vec![admission.holds()],
-                changes: change.iter().cloned().chain([admission.renew()]).collect(),
-                looks: vec![admission.key.to_string()],
-            };
-            match self.store.commit(operation, anew).await? {
-                Outcome::Done(version) => {
-                    self.admissions.note(session, &admission.key, version);
-                    return Ok(());
-                }
-                Outcome::Refused(found) => {
-                    self.learn(&admission, found.into_iter().next().flatten().as_ref())?;
-                }
+    ) -> Result<bool> {
+        // One after the other: the first ends it for all, and the others see that when their turn comes.
+        let _turn = self.ending.lock().await;
+        if self.admissions.of(admission.session)?.version > admission.version {
+            return Ok(false);
+        }
+        let anew = Txn {
+            conditions: vec![admission.holds()],
+            changes: change.into_iter().chain([admission.renew()]).collect(),
+            looks: vec![admission.key.to_string()],
+        };
+        match self.store.commit(operation, anew).await? {
+            Outcome::Done(version) => {
+                self.admissions.note(admission.session, &admission.key, version);
+                Ok(true)
+            }
+            Outcome::Refused(found) => {
+                // By a call whose answer was lost.
+                self.learn(admission, found.into_iter().next().flatten().as_ref())?;
+                Ok(false)
             }
         }
-        let message = "other calls were in doubt meanwhile";
-        Err(Error::new(ErrorKind::Unavailable, operation, message))
     }
 
     /// An admission did not hold, and this was read of its key.

@@ -49,10 +49,12 @@ impl<T: Transact> Keyed<T> {
     /// [freed](super::Slots::free).
     pub(crate) async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
-        if let Some(session) = self.in_doubt(entry) {
+        if let Some(admission) = self.in_doubt(entry) {
             // A call that was given up may still reach the servers.
-            let delete = Some(Change::Delete(key));
-            return self.admit_anew("leave", session, delete).await;
+            let delete = Some(Change::Delete(key.clone()));
+            if self.end("leave", &admission, delete).await? {
+                return Ok(());
+            }
         }
         match (self.slots.delete(entry), seq) {
             (true, _) => self.store.delete(&key, None).await,

@@ -14,6 +14,8 @@ mod txn;
 mod unanswered;
 mod values;
 
+use tokio::sync::Mutex;
+
 use self::admission::Admissions;
 pub(crate) use self::keys::Keys;
 pub(crate) use self::slots::{Naming, Slots};
@@ -27,6 +29,8 @@ pub(crate) struct Keyed<T> {
     pub(crate) store: T,
     pub(crate) slots: Slots,
     pub(crate) admissions: Admissions,
+    /// Held while an admission is ended.
+    ending: Mutex<()>,
     unanswered: Unanswered,
     namespace: String,
 }
@@ -39,6 +43,7 @@ impl<T: Transact> Keyed<T> {
             namespace: namespace.to_owned(),
             slots: Slots::new(naming, in_turn),
             admissions: Admissions::default(),
+            ending: Mutex::default(),
             unanswered: Unanswered::default(),
         }
     }
@@ -67,8 +72,9 @@ impl<T: Transact> Keyed<T> {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)
     }
 
-    /// Whether a call of this entry was given up that may still put it, while its session is open.
-    fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
-        self.slots.in_doubt(entry).filter(|session| self.admissions.of(*session).is_ok())
+    /// The admission under which a call of this entry was given up that may still put it.
+    fn in_doubt(&self, entry: &EntryRef) -> Option<Admission> {
+        let (session, version) = self.slots.in_doubt(entry)?;
+        self.admissions.of(session).ok().filter(|admission| admission.version <= version)
     }
 }

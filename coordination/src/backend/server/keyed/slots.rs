@@ -44,7 +44,9 @@ pub(crate) struct Slot {
     /// The number of its last update, as far as is known.
     pub(crate) updated: Option<u64>,
     number: usize,
-    /// How many calls that put it were sent and not answered.
+    /// The version of the admission under which the last call that puts it was sent.
+    admission: u64,
+    /// How many of those were not answered. What was sent under an admission before has no effect any more.
     unanswered: u32,
     /// How many calls that delete it were sent.
     deletes: u32,
@@ -55,14 +57,21 @@ impl Slots {
         Self { naming, in_turn, book: Book::default(), numbers: Mutex::default() }
     }
 
-    /// A call that puts the entry is being sent. It has the same key until it is [freed](Self::free).
-    pub(crate) fn sent(&self, entry: &NewEntry) -> Own<Slot> {
+    /// A call that puts the entry is being sent, under the admission of this version. It has the same key until it is
+    /// [freed](Self::free).
+    pub(crate) fn sent(&self, entry: &NewEntry, admission: u64) -> Own<Slot> {
         let (own, _) = self.book.begin(entry, || {
             let number = self.take_number(entry);
             let name = (self.naming)(entry.session, entry.mode, number).into();
-            Slot { name, updated: None, number, unanswered: 0, deletes: 0 }
+            Slot { name, updated: None, number, admission, unanswered: 0, deletes: 0 }
         });
-        self.change(&entry.place, |own| own.known.unanswered += 1);
+        self.change(&entry.place, |own| {
+            let known = &mut own.known;
+            if known.admission < admission {
+                (known.admission, known.unanswered) = (admission, 0);
+            }
+            known.unanswered += 1;
+        });
         own
     }
 
@@ -85,9 +94,11 @@ impl Slots {
         self.change(entry, |own| own.known.unanswered = own.known.unanswered.saturating_sub(1));
     }
 
-    /// The session of an entry which a call may still put that was given up; `None`: there is no such call.
-    pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<SessionId> {
-        self.own(entry).filter(|own| own.known.unanswered > 0).map(|own| own.session)
+    /// The session of an entry which a call may still put that was given up, as long as the admission has this version;
+    /// `None`: there is no such call.
+    pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<(SessionId, u64)> {
+        let own = self.own(entry).filter(|own| own.known.unanswered > 0)?;
+        Some((own.session, own.known.admission))
     }
 
     pub(crate) fn own(&self, entry: &EntryRef) -> Option<Own<Slot>> {
@@ -171,7 +182,7 @@ mod tests {
     }
 
     fn name(slots: &Slots, entry: &NewEntry) -> String {
-        slots.sent(entry).known.name.to_string()
+        slots.sent(entry, 1).known.name.to_string()
     }
 
     #[test]
@@ -181,11 +192,13 @@ mod tests {
         assert_eq!(name(&slots, &first), format!("{session}-0"));
         assert_eq!(name(&slots, &second), format!("{session}-1"));
         assert_eq!(name(&slots, &first), format!("{session}-0"), "a repeated call");
-        assert_eq!(slots.in_doubt(&first.place), Some(session));
+        assert_eq!(slots.in_doubt(&first.place), Some((session, 1)));
         slots.answered(&first.place);
-        assert_eq!(slots.in_doubt(&first.place), Some(session), "one of two was answered");
+        assert_eq!(slots.in_doubt(&first.place), Some((session, 1)), "one of two was answered");
+        slots.sent(&first, 2);
+        assert_eq!(slots.in_doubt(&first.place), Some((session, 2)));
         slots.answered(&first.place);
-        assert_eq!(slots.in_doubt(&first.place), None);
+        assert_eq!(slots.in_doubt(&first.place), None, "what was sent before is over");
         assert!(slots.delete(&first.place));
         slots.free(&first.place);
         slots.free(&first.place);
@@ -197,7 +210,7 @@ mod tests {
     fn a_key_that_may_still_be_deleted_is_not_used_again() {
         let (slots, session) = (slots(), SessionId::random());
         let (first, second) = (entry(session), entry(session));
-        slots.sent(&first);
+        slots.sent(&first, 1);
         // The first was not answered.
         assert!(slots.delete(&first.place) && slots.delete(&first.place));
         slots.free(&first.place);
@@ -251,8 +264,8 @@ mod tests {
     fn nothing_is_kept_of_what_is_over() {
         let (slots, session) = (slots(), SessionId::random());
         let (first, second) = (entry(session), entry(session));
-        slots.sent(&first);
-        slots.sent(&second);
+        slots.sent(&first, 1);
+        slots.sent(&second, 1);
         slots.free(&first.place);
         slots.forget(session);
         assert!(slots.book.of(session).is_empty() && slots.numbers().taken.is_empty());

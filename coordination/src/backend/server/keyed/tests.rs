@@ -133,9 +133,9 @@ impl Keyed<Memory> {
     }
 
     async fn put(&self, entry: &NewEntry) -> Result<u64> {
-        self.slots.sent(entry);
-        let key = self.key(&entry.place);
         let admission = self.admissions.of(entry.session)?;
+        self.slots.sent(entry, admission.version);
+        let key = self.key(&entry.place);
         let enter = Txn {
             conditions: vec![Condition::Version(key.clone(), 0), admission.holds()],
             changes: vec![Change::Hold(key, Vec::new(), entry.session)],
@@ -175,6 +175,32 @@ async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
     keyed.leave(&entry.place, None).await?;
     keyed.comes_late();
     assert!(!keyed.has(&key));
+    Ok(())
+}
+
+#[tokio::test]
+async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> {
+    let (keyed, session) = Keyed::opened().await;
+    let entries: Vec<_> = (0..300).map(|_| entry(session)).collect();
+    for entry in &entries {
+        keyed.lose_next();
+        keyed.put(entry).await.expect_err("its answer is lost");
+    }
+    let before = keyed.admissions.of(session)?.version;
+    let keys: Vec<_> = entries.iter().map(|entry| keyed.key(&entry.place)).collect();
+    for entry in &entries {
+        keyed.leave(&entry.place, None).await?;
+    }
+    let after = keyed.admissions.of(session)?.version;
+    assert_eq!(after, before + 1, "each change has a version");
+    keyed.comes_late();
+    assert!(!keys.iter().any(|key| keyed.has(key)));
+    // One that is sent since is in doubt once more.
+    keyed.lose_next();
+    keyed.put(&entries[0]).await.expect_err("its answer is lost");
+    keyed.leave(&entries[0].place, None).await?;
+    keyed.comes_late();
+    assert!(!keyed.has(&keys[0]));
     Ok(())
 }
 

@@ -143,7 +143,7 @@ impl<T: Transact> Keyed<T> {
 
     /// No other call of this write has an effect any more.
     async fn end_calls(&self, write: &Write, admission: &Admission) -> Result<()> {
-        match self.admit_anew("write", admission.session, None).await {
+        match self.end("write", admission, None).await {
             // With the session its admissions have ended.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {

@@ -179,3 +179,13 @@ fn permits_slots_and_terms_are_a_few_requests() {
         assert_eq!(server.cost(count()).await.requests, 2, "a count");
     });
 }
+
+/// One for each at most: what ends the doubt about one call does so for all, and what was not sent leaves none.
+#[test]
+fn c2_calls_in_doubt_are_cleared_away_together() {
+    judged_on_threads(async || {
+        let server = counted().await;
+        let cost = server.given_up_in_silence(300).await;
+        assert!(cost.requests <= 300, "{cost}");
+    });
+}
