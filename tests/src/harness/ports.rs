@@ -9,7 +9,7 @@
 use std::{
     fs::{self, File},
     hash::{BuildHasher, RandomState},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     sync::{Mutex, PoisonError},
 };
@@ -56,8 +56,10 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("coordination-test-ports-{user}"))
 }
 
+/// Asked by connecting, not by binding: a process that another thread starts at this moment has a copy of all sockets
+/// until its program begins, and the port would be taken until then.
 fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err()
 }
 
 /// First port of the range from which the kernel picks the ports of outgoing connections.
