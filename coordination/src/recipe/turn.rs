@@ -75,10 +75,10 @@ impl Acquire {
                 None => {
                     let lease = tokio::select! {
                         biased;
-                        _ = cancelled.changed() => return Ok(None),
                         lease = self.session.lease("acquire") => lease?,
+                        _ = cancelled.changed() => return Ok(None),
                     };
-                    match self.enter(lease, &mut adopted, &cancelled).await? {
+                    match self.enter(lease, &mut adopted).await? {
                         Some(started) => started,
                         None => continue,
                     }
@@ -117,27 +117,21 @@ impl Acquire {
         }
     }
 
-    /// Enters under this lease; `None`: the session was lost meanwhile, or nobody waits for it any longer.
+    /// Enters under this lease; `None`: the session was lost meanwhile.
     async fn enter(
         &self,
         lease: Arc<Lease>,
         adopted: &mut Option<EntryId>,
-        cancelled: &watch::Receiver<()>,
     ) -> Result<Option<Started>> {
         let session = &self.session;
         let mut own = Box::new(OwnEntry::new(session, lease, &self.queue, &self.request.contents));
         if sings(Canary::OldEntryAdopted) {
             own.adopt(adopted);
         }
-        let entering = session.persist(own.lease(), "acquire", || async {
-            match cancelled.has_changed() {
-                Ok(_) => session.backend.enter(own.entry()).await.map(Some),
-                // What was tried before may have entered it: it is given up with `own`.
-                Err(_) => Ok(None),
-            }
-        });
+        let entering =
+            session.persist(own.lease(), "acquire", || session.backend.enter(own.entry()));
         match entering.await {
-            Ok(position) => Ok(position.map(|position| Started::new(own, position))),
+            Ok(position) => Ok(Some(Started::new(own, position))),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
             Err(error) if error.effect() == Effect::Unknown => {
                 // The entry may be there although the call was refused: it is removed before the caller hears of it.

@@ -79,13 +79,3 @@ fn idle_waiters_cost_a_few_queries() {
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
     });
 }
-
-/// One for each at most: what ends the doubt about one call does so for all, and what was not sent leaves none.
-#[test]
-fn c2_calls_in_doubt_are_cleared_away_together() {
-    judged_on_threads(async || {
-        let server = counted().await;
-        let cost = server.given_up_in_silence(300).await;
-        assert!(cost.requests <= 300, "{cost}");
-    });
-}

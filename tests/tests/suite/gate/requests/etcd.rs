@@ -180,12 +180,13 @@ fn permits_slots_and_terms_are_a_few_requests() {
     });
 }
 
-/// One for each at most: what ends the doubt about one call does so for all, and what was not sent leaves none.
+/// A few for each: what ends the doubt about one call does so for all, and what was not sent leaves none.
 #[test]
 fn c2_calls_in_doubt_are_cleared_away_together() {
     judged_on_threads(async || {
         let server = counted().await;
         let cost = server.given_up_in_silence(300).await;
-        assert!(cost.requests <= 300, "{cost}");
+        // To enter, to look whether an earlier try got through, to enter again, and to leave.
+        assert!(cost.requests <= 4 * 300, "{cost}");
     });
 }
