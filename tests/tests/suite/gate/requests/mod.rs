@@ -13,7 +13,7 @@ mod zookeeper;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use coordination::{Builder, Coordinator, Lock};
-use coordination_tests::harness::{Direction, Mode, Proxy, Server};
+use coordination_tests::harness::{Direction, Proxy, Server};
 use tokio::task::block_in_place;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -105,33 +105,6 @@ impl Counted {
         let handing = self.cost(handing).await;
         println!("{WAITERS} hand-overs: {handing}");
         [idle, handing]
-    }
-
-    /// What it costs that so many give up, each on a lock of its own, while the server's answers are held back; until
-    /// nothing of theirs is left.
-    async fn given_up_in_silence(&self, count: usize) -> Cost {
-        let give_up = |number| {
-            let lock = self.lock(&format!("given-up-{number}"));
-            tokio::spawn(async move { drop(lock.acquire(Some(Duration::from_millis(500))).await) })
-        };
-        let left = || block_in_place(|| self.server.entries("coordination", "lock").len());
-        let cost = self.cost(async {
-            let all: Vec<_> = (0..count).map(give_up).collect();
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            self.proxy.set(Direction::ToClient, Mode::Stall);
-            // Longer than a call may take.
-            tokio::time::sleep(Duration::from_millis(2_500)).await;
-            self.proxy.set(Direction::ToClient, Mode::Pass);
-            for one in all {
-                one.await.expect("none panics");
-            }
-            while left() > 0 {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        });
-        let cost = tokio::time::timeout(Duration::from_secs(20), cost).await.expect("cleared away");
-        println!("{count} given up in a silence: {cost}");
-        cost
     }
 
     /// Counts what `work` costs.
