@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Members(Members),
     Leader(Leader),
     Break(Break),
+    Prune(Prune),
     /// Show what the store promises, and what it does not
     Info,
     /// Try the store: reach it, time it, and say what to mend
@@ -103,11 +104,18 @@ pub(crate) struct Run {
     /// Start at most N times in any window of the length W, as in api:5/1s
     #[arg(long, value_name = "NAME:N/W", value_parser = rate)]
     pub(crate) rate: Option<Rate>,
-    /// Run at most once in each period over all hosts; periods begin at multiples of it since 1970 UTC
+    /// Succeed once in each period over all hosts; periods begin at multiples of it since 1970 UTC
     ///
-    /// By the hosts' wall clocks. Who comes when the period is spent ends with 0.
+    /// By the hosts' wall clocks. Who comes when the period is spent ends with 0. A run that fails gives the period back, and
+    /// one that dies leaves it to who holds the same next: one that stands by takes over from the dead, not from the done.
+    /// With --shared or --semaphore, who holds it beside a run that is under way ends with 0 at once, without having run.
     #[arg(long, value_name = "PERIOD", value_parser = duration, requires = "named")]
     pub(crate) every: Option<Duration>,
+    /// After a start, do not start again within this time, though the command was short and whether it succeeded
+    ///
+    /// For more than the hosts' clocks differ. Who comes within it ends with 0. A run that dies does not count.
+    #[arg(long, value_name = "D", value_parser = duration, requires = "named")]
+    pub(crate) at_least: Option<Duration>,
     /// How long to wait: a duration, 0, or forever
     #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
     pub(crate) wait: Wait,
@@ -222,6 +230,17 @@ pub(crate) struct Break {
     pub(crate) yes: bool,
 }
 
+/// Remove what unused names have left at the store; safe at any time, for instance once a day
+///
+/// On one host each name that was ever used has a file of its own. It goes if nobody holds the name or waits for it, and it
+/// has no value. Servers keep nothing of such names.
+#[derive(Args, Debug)]
+pub(crate) struct Prune {
+    /// Only what was not used for this long
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "1h")]
+    pub(crate) unused: Duration,
+}
+
 /// How a command is run.
 #[derive(Args, Debug)]
 pub(crate) struct Child {
@@ -236,8 +255,9 @@ pub(crate) struct Child {
     pub(crate) kill_after: Option<Duration>,
     /// How long to wait before the command starts, so that a holder who lost the lock just now has ended
     ///
-    /// By default as long as the store needs to tell of a loss: 0.2 s; with Redis 0.5 s; on one host none, and 20 ms
-    /// for one who had to wait.
+    /// By default as long as the store needs to tell of a loss, and a command to end: 0.2 s, with ZooKeeper 0.4 s and Redis
+    /// 0.6 s. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
+    /// seconds at most.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) settle: Option<Duration>,
     /// Leave the command in our process group, so that it may read from the terminal
@@ -282,11 +302,11 @@ Examples:
   # One backup at a time, on all hosts; wait a minute at most.
   coordination run --lock backup --wait 1m -- rsync -a /srv /mnt
 
-  # From the crontab of every host: one runs, one stands by, nobody sends a mail.
-  coordination run --singleton report --standby 1 --if-busy skip -- /usr/local/bin/report
+  # From the crontab of every host, each night: one runs, one stands by in case that it fails or dies.
+  coordination run --singleton nightly --every 24h --standby 1 --if-busy skip -- nightly
 
-  # Once an hour over the fleet, whichever host comes first.
-  coordination run --lock rotate --every 1h --wait 0 --if-busy skip -- rotate-keys
+  # From the crontab of every host, every five minutes: one runs, though it is done before another host's clock says so.
+  coordination run --singleton report --at-least 1m --if-busy skip -- report
 
   # Three at a time.
   coordination run --semaphore encode:3 -- ffmpeg -i in.mkv out.mp4
@@ -368,6 +388,7 @@ mod tests {
             "coordination run --singleton x --shared -- true",
             "coordination run --lock x --standby 1 -- true",
             "coordination run --rate x:1/1s --every 1h -- true",
+            "coordination run --rate x:1/1s --at-least 1h -- true",
             "coordination run --lock x --wait soon -- true",
             "coordination elect -- true",
             "coordination join g --capabilities {x -- true",
@@ -379,6 +400,7 @@ mod tests {
             "coordination run --lock x --shared -- true",
             "coordination run --rate x:1/1s -- true",
             "coordination run --lock x --rate y:1/1s --every 1h -- true --lock z",
+            "coordination run --semaphore x:2 --every 1h --at-least 1m -- true",
             "coordination elect x --wait 1m -- true",
             "coordination join g --capabilities {} -- true",
             "coordination status x --watch --json",

@@ -34,7 +34,10 @@ pub(crate) async fn break_lock(asked: &Break, store: &Store) -> Outcome<u8> {
             }
         }
         if lock.break_lock().await?.is_some() && !store.quiet {
-            say(format_args!("broken: {shown}"));
+            say(format_args!(
+                "broken: {shown}; a holder with our settings is told within {:?}",
+                coordinator.loss_delay()
+            ));
         }
         Ok(0)
     }

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 
 use coordination::{Error, ErrorKind};
 
+use crate::secrets::masked;
+use crate::stderr;
+
 /// Wrong arguments, a wrong URL or setting (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
 /// The store is out of reach, or refuses (`EX_UNAVAILABLE`).
@@ -56,7 +59,7 @@ impl Failure {
     /// Says it on stderr.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            say(format_args!("{}", self.message));
+            say(format_args!("{}", masked(&self.message)));
         }
         ExitCode::from(self.code)
     }
@@ -83,10 +86,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// A line on stderr. Nobody may be there to read it.
+/// A line on stderr; waits for nobody to read it.
 pub(crate) fn say(message: fmt::Arguments<'_>) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "coordination: {message}");
+    stderr::write(format!("coordination: {message}\n"));
 }
 
 /// Text on stdout. Whoever reads it may have seen enough, which is no failure, and the end.

@@ -89,5 +89,9 @@ pub(crate) fn lines(store: &Characteristics) -> Vec<(bool, String)> {
     if let Some(reason) = store.early_expiry {
         lines.push((false, format!("that a lease lasts its time: {reason}")));
     }
+    if let Some(reason) = store.partition_overlap {
+        let what = "that only one holds while servers of the store are cut off from each other";
+        lines.push((false, format!("{what}: {reason}")));
+    }
     lines
 }

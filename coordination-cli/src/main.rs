@@ -1,9 +1,9 @@
 //! `coordination`: locks, limits, elections and groups of many hosts, for commands.
 //!
-//! * `args` is the command line, `settings` finds the store, `exit` has the exit codes.
+//! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said.
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
-//!   `breaking`.
+//!   `breaking`. `prune` tidies up. `secrets` keeps passwords out of what is said.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -12,9 +12,12 @@ mod doctor;
 mod exit;
 mod follow;
 mod info;
+mod prune;
 mod run;
+mod secrets;
 mod settings;
 mod status;
+mod stderr;
 
 use std::env;
 use std::io::{self, Write};
@@ -35,14 +38,21 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
+            if !error.use_stderr() {
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            // It repeats the words that it does not understand.
+            let _ = write!(io::stderr(), "{}", secrets::masked(&error.render().to_string()));
+            return ExitCode::from(exit::USAGE);
         }
     };
-    match perform(&arguments) {
+    let code = match perform(&arguments) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(),
-    }
+    };
+    stderr::finish();
+    code
 }
 
 fn perform(arguments: &Arguments) -> Outcome<u8> {
@@ -55,6 +65,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Members(members) => block_on(follow::members(members, store)),
         Command::Leader(leader) => block_on(follow::leader(leader, store)),
         Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
+        Command::Prune(asked) => block_on(prune::prune(asked, store)),
         Command::Doctor => block_on(doctor::doctor(store)),
         Command::Info => block_on(info::info(store)),
         Command::Completions { shell } => {

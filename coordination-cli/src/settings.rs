@@ -40,10 +40,11 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
             return Err(Failure::usage(SECRET));
         }
         config.url = Some(url.clone());
-    } else if let Ok(url) = env::var(URL)
+    } else if let Some(url) = env::var_os(URL)
         && !url.is_empty()
     {
-        config.url = Some(url);
+        let url = url.into_string();
+        config.url = Some(url.map_err(|_| Failure::usage(format!("{URL} is not UTF-8")))?);
     }
     if config.url.is_none() {
         return Err(Failure::usage(NO_URL));

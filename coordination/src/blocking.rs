@@ -4,8 +4,14 @@
 //! [`Coordinator::as_async`] and [`wait`] for its calls.
 //!
 //! The session runs on a thread of its own, so no runtime is needed. Within a runtime, a call blocks one of
-//! its worker threads. With `memory://` on a single-threaded runtime it would wait for itself, because that
-//! store runs on the caller's runtime.
+//! its worker threads. A session that was opened by an async call with `memory://`, or with
+//! `heartbeat_on_current_runtime`, runs on its caller's runtime:
+//!
+//! * On the thread of a current-thread runtime a blocking call that has to wait would wait for itself; it fails with
+//!   [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The session notes with each heartbeat which thread that is: do
+//!   not hand such a runtime from one thread to another, where the call may wait for ever.
+//! * On a multi-thread runtime, also with a single worker, a task makes the call in `spawn_blocking` or `block_in_place`: what
+//!   the call waits for may be queued on the thread that it blocks.
 //!
 //! # Examples
 //!
@@ -27,6 +33,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::recipe::multi::{Shared, Take};
+use crate::world::blocking::Blocking;
 use crate::{Config, Contender, LockGuard, Permit, Result};
 
 /// Blocks this thread until a call of an async recipe is done.
@@ -49,7 +56,9 @@ use crate::{Config, Contender, LockGuard, Permit, Result};
 /// }
 /// ```
 pub fn wait<F: Future>(future: F) -> F::Output {
-    pollster::block_on(future)
+    let _blocking = Blocking::begin();
+    // Within a task of tokio's this blocks the thread, so that the task's budget would never be renewed.
+    pollster::block_on(tokio::task::unconstrained(future))
 }
 
 /// [`crate::Coordinator`] with blocking calls.
@@ -258,4 +267,97 @@ impl From<crate::Lock> for Lock {
 /// Those of [`LockGuard::release`].
 pub fn release(guard: LockGuard) -> Result<()> {
     wait(guard.release())
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn single_threaded() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    }
+
+    #[test]
+    fn a_call_that_would_wait_for_itself_fails_at_once() {
+        single_threaded()
+            .block_on(async {
+                let coordinator = crate::Coordinator::connect("memory://itself").await?;
+                let blocking = Coordinator::from(coordinator.clone());
+                let guard = blocking.lock("a")?.acquire(Some(Duration::from_secs(1)))?;
+                let refused = [
+                    blocking.lock("a")?.acquire(Some(Duration::from_secs(1))).map(drop),
+                    blocking.lock("a")?.acquire(None).map(drop),
+                    blocking.lock("a")?.holders().map(drop),
+                    blocking.semaphore("s", 2)?.acquire(None).map(drop),
+                    blocking.stop(),
+                ];
+                for refused in refused {
+                    assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Unsupported));
+                }
+                // Nothing was left behind, and the async calls still work.
+                assert_eq!(coordinator.lock("a")?.holders().await?.len(), 1);
+                release(guard)?;
+                let elsewhere = blocking.lock("a")?;
+                let waited = tokio::task::spawn_blocking(move || release(elsewhere.acquire(None)?));
+                waited.await.expect("no panic")?;
+                coordinator.stop().await
+            })
+            .expect("nothing else fails");
+    }
+
+    #[test]
+    fn a_blocking_connect_never_waits_for_itself() {
+        single_threaded()
+            .block_on(async {
+                let blocking = Coordinator::connect("memory://own-thread")?;
+                let guard = blocking.lock("a")?.acquire(None)?;
+                let late = blocking.lock("a")?.acquire(Some(Duration::from_millis(20)));
+                assert_eq!(late.map(drop).map_err(|error| error.kind()), Err(ErrorKind::Timeout));
+                release(guard)?;
+                blocking.stop()
+            })
+            .expect("nothing else fails");
+    }
+
+    /// More than tokio lets a task do before it has to give its thread back.
+    const MANY: usize = 1_000;
+
+    #[test]
+    fn many_calls_within_one_poll_do_not_wait_for_themselves() {
+        single_threaded()
+            .block_on(async {
+                let blocking = Coordinator::connect("memory://one-poll")?;
+                let lock = blocking.lock("a")?;
+                for _ in 0..MANY {
+                    release(lock.acquire(Some(Duration::from_secs(60)))?)?;
+                    lock.holders()?;
+                }
+                blocking.stop()?;
+                let coordinator = crate::Coordinator::connect("memory://one-poll").await?;
+                let lock = coordinator.lock("a")?;
+                for _ in 0..MANY {
+                    // As with an executor of the user's own.
+                    drop(pollster::block_on(lock.acquire(None))?);
+                }
+                coordinator.stop().await
+            })
+            .expect("nothing else fails");
+    }
+
+    #[test]
+    fn a_runtime_that_another_thread_runs_answers() {
+        let runtime = single_threaded();
+        let coordinator = crate::Coordinator::connect("memory://another-thread");
+        let coordinator = runtime.block_on(coordinator).expect("it is in memory");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = std::thread::spawn(move || runtime.block_on(stopped));
+        let lock = Coordinator::from(coordinator).lock("a").expect("a good name");
+        let guard = lock.acquire(None).expect("it is free");
+        let late = lock.acquire(Some(Duration::from_millis(20)));
+        assert_eq!(late.map(drop).map_err(|error| error.kind()), Err(ErrorKind::Timeout));
+        release(guard).expect("it is held");
+        stop.send(()).expect("it listens");
+        running.join().expect("no panic").expect("it was told");
+    }
 }

@@ -64,6 +64,14 @@ canaries! {
     AnswerOfAnotherCall = "answer-of-another-call",
     /// A dropped guard keeps what it held.
     NoDrop = "no-drop",
+    /// An observer is told of whatever term it reads.
+    TermsGoBack = "terms-go-back",
+    /// The session is closed at the store before its guards are told.
+    ClosedBeforeTold = "closed-before-told",
+    /// A call whose outcome is not known is not asked for again.
+    UnknownNotAsked = "unknown-not-asked",
+    /// After the number of slots was made smaller, those above it do not count.
+    SlotsAboveLimit = "slots-above-limit",
 }
 
 /// Whether this process is to make the mistake.

@@ -89,6 +89,9 @@ pub struct Characteristics {
     pub fencing_survives_data_loss: bool,
     /// Why the store might end a session before its lease is over; `None` if no reason is known.
     pub early_expiry: Option<&'static str>,
+    /// Why two may hold at once while servers of the store are cut off from each other, with what to do about it;
+    /// `None` if no reason is known.
+    pub partition_overlap: Option<&'static str>,
     /// Names longer than this many bytes, once encoded, are stored as a hash beside the full name.
     pub max_plain_name: usize,
     /// The shortest lease the store grants.
@@ -99,7 +102,7 @@ pub struct Characteristics {
 type Test = fn(&Characteristics) -> bool;
 
 /// The names that `require=` takes, with their tests.
-const REQUIREMENTS: [(&str, Test); 8] = [
+const REQUIREMENTS: [(&str, Test); 9] = [
     ("processes", |c| c.scope >= Scope::Processes),
     ("hosts", |c| c.scope >= Scope::Hosts),
     ("lease", |c| c.liveness == Liveness::Lease),
@@ -110,6 +113,7 @@ const REQUIREMENTS: [(&str, Test); 8] = [
     ("failover_safe", |c| c.survives_failover == Durability::Yes),
     ("fifo", |c| c.fifo),
     ("no_early_expiry", |c| c.early_expiry.is_none()),
+    ("no_partition_overlap", |c| c.partition_overlap.is_none()),
 ];
 
 /// One thing a program needs of its store: an item of `require=`.

@@ -78,27 +78,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// The time between heartbeats that is asked for: here, by the URL, or else this one.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when there is no URL, or what it says cannot be used.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// let url = Some("memory://?heartbeat=2s".into());
-    /// let config = coordination::Config { url, ..Default::default() };
-    /// assert_eq!(config.heartbeat_or(Duration::from_millis(200))?, Duration::from_secs(2));
-    /// # Ok::<_, coordination::Error>(())
-    /// ```
-    pub fn heartbeat_or(&self, interval: Duration) -> Result<Duration> {
-        let mut url = Url::parse(self.named_url()?)?;
-        setting(self.heartbeat, &mut url, "heartbeat", interval, SHORTEST..=MAX_TTL)
-    }
-
     pub(crate) fn named_url(&self) -> Result<&str> {
         self.url.as_deref().ok_or_else(|| {
             Error::config("`url` is not set; it names the store, as in file:///var/lib/app/locks")

@@ -9,17 +9,17 @@ use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::recipe::queue::Queue;
+use crate::recipe::queue::{KeepsOpen, Queue};
 use crate::session::keeper::{self, Control};
-use crate::session::{Session, State, StateWatch};
+use crate::session::{Having, Session, State, StateWatch};
 
 static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
 
 /// One process' session on a store: connect at boot, then acquire locks and everything else with it.
 ///
 /// Cheap to clone; clones share the session. A task of its own, on a thread of its own, keeps the
-/// session alive and opens a new one when it is lost. When the last clone and the last
-/// [`Lock`](crate::Lock) made from it are gone, the session is closed and every guard is lost.
+/// session alive and opens a new one when it is lost. When the last clone, and the last
+/// [`Lock`](crate::Lock) and guard made from it, are gone, the session is closed.
 ///
 /// # Examples
 ///
@@ -126,10 +126,7 @@ impl Coordinator {
     /// ```
     pub fn install(&self) -> Result<()> {
         let mut global = GLOBAL.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if global
-            .as_ref()
-            .is_some_and(|installed| installed.0.session.states.current() != State::Closed)
-        {
+        if global.as_ref().is_some_and(|installed| installed.0.session.state() != State::Closed) {
             let message =
                 "there is a global coordinator already; install one per process, or stop it first";
             return Err(Error::new(ErrorKind::Global, "install", message));
@@ -163,7 +160,7 @@ impl Coordinator {
                 QueueKey::new(kind, &format!("{prefix}{name}"), session.settings.max_name_bytes)
             }
         };
-        let keeps_open = Arc::clone(&self.0) as Arc<dyn Send + Sync>;
+        let keeps_open: KeepsOpen = Arc::clone(&self.0) as _;
         Ok(Queue::new(Arc::clone(session), key?, keeps_open))
     }
 
@@ -174,7 +171,7 @@ impl Coordinator {
         operation: &'static str,
         kind: &'static str,
     ) -> Result<Vec<String>> {
-        Ok(self.without_prefix(&self.0.session.names(operation, kind).await?))
+        Ok(self.without_prefix(&self.0.session.names(operation, kind, Having::AValue).await?))
     }
 
     /// The names of the queues of this kind that have a live entry, likewise.
@@ -183,7 +180,44 @@ impl Coordinator {
         operation: &'static str,
         kind: &'static str,
     ) -> Result<Vec<String>> {
-        Ok(self.without_prefix(&self.0.session.queues(operation, kind).await?))
+        Ok(self.without_prefix(&self.0.session.names(operation, kind, Having::AnEntry).await?))
+    }
+
+    /// Removes what names have left at the store that nobody uses, and answers how many they were.
+    ///
+    /// On `file://` each name that was ever used has a file. It is removed if nobody holds the name or waits for it, if it
+    /// has no value (as a counter has, or a semaphore its number of permits), and if the file was not written to for
+    /// `unused`, for instance an hour; zero: at any time before. It is safe while others use the directory, and fencing
+    /// tokens go on rising. Names of the whole namespace count, whatever the coordinator's prefix.
+    ///
+    /// Other stores keep nothing of such names beyond the sessions that used them; there it does nothing and answers 0.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer. What was removed before is removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends it: some names may be left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let directory = tempfile::tempdir().expect("a directory");
+    /// # let url = format!("file://{}/locks?network_filesystem=allow", directory.path().display());
+    /// let coordinator = coordination::Coordinator::connect(&url).await?;
+    /// coordinator.lock("vol-7")?.acquire(None).await?.release().await?;
+    /// let held = coordinator.lock("vol-8")?.acquire(None).await?;
+    ///
+    /// assert_eq!(coordinator.prune(Duration::ZERO).await?, 1);
+    /// assert!(held.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub async fn prune(&self, unused: Duration) -> Result<u64> {
+        self.0.session.prune(unused).await
     }
 
     fn without_prefix(&self, names: &[String]) -> Vec<String> {
@@ -199,12 +233,33 @@ impl Coordinator {
 
     /// A watch of the session's state, beginning with the current one.
     pub fn state(&self) -> StateWatch {
-        self.0.session.states.subscribe()
+        self.0.session.watch_state()
     }
 
     /// What the connected store can promise.
     pub fn characteristics(&self) -> Characteristics {
         self.0.session.backend.characteristics()
+    }
+
+    /// How late the holder of what was taken away may be told, if its settings are those of this coordinator: 50 ms after the
+    /// store's word, with 200 ms on ZooKeeper for the client to come back whose session was ended (where a server does not
+    /// answer, 1.5 s more: see its page); or at most a heartbeat interval, as the granted lease has it, and the time that a
+    /// heartbeat may take.
+    ///
+    /// For whoever breaks a lock, and for who is granted it after that and wants to let the former holder stop first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let coordinator = coordination::Coordinator::connect("memory://?heartbeat=2s").await?;
+    /// assert!(coordinator.loss_delay() >= Duration::from_secs(2));
+    /// # Ok(()) }
+    /// ```
+    pub fn loss_delay(&self) -> Duration {
+        self.0.session.loss_delay()
     }
 
     /// Ends the session. All guards are lost at once, and the store is asked to free what they held.
@@ -222,6 +277,7 @@ impl Coordinator {
     /// If the future is dropped, stopping goes on in the background.
     pub async fn stop(&self) -> Result<()> {
         self.0.session.check_process("stop")?;
+        self.0.session.check_thread("stop")?;
         match &self.0.control {
             Some(control) => control.stop().await,
             None => Ok(()),
@@ -234,7 +290,7 @@ impl fmt::Debug for Coordinator {
         f.debug_struct("Coordinator")
             .field("store", &self.0.session.backend.scheme())
             .field("member_id", &self.member_id())
-            .field("state", &self.0.session.states.current())
+            .field("state", &self.0.session.state())
             .finish()
     }
 }

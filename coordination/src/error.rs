@@ -38,7 +38,7 @@ pub enum ErrorKind {
     Timeout,
     /// The lock, or the session with all its locks, is lost. *Retry*: acquire it again.
     Lost,
-    /// The coordinator was stopped or dropped, or this is a forked child of its process.
+    /// The coordinator was stopped or dropped, its runtime has ended, or this is a forked child of its process.
     Closed,
     /// Another live session has this member id, in the namespace or in the group (Tooz:
     /// `MemberAlreadyExist`).
@@ -64,7 +64,7 @@ pub enum ErrorKind {
     Collision,
     /// What was read from the store is not what this library writes there.
     Corrupt,
-    /// Reading or writing a file failed.
+    /// Reading or writing a file failed, or the process may have no more files or threads.
     Storage,
     /// There is no global coordinator, or another one is already installed.
     Global,
@@ -95,8 +95,11 @@ pub enum LossReason {
     ConnectionLost,
     /// The session was revoked at the store.
     Revoked,
-    /// The coordinator was stopped or dropped, or its runtime ended.
+    /// The coordinator was stopped or dropped, or this is a forked child of its process.
     Closed,
+    /// The runtime on which the session lived has ended: that of `Coordinator::connect` with `memory://` or
+    /// `heartbeat_on_current_runtime`, in a test that of the test which connected.
+    RuntimeEnded,
 }
 
 impl fmt::Display for LossReason {
@@ -108,6 +111,7 @@ impl fmt::Display for LossReason {
             Self::ConnectionLost => "its connection ended",
             Self::Revoked => "the session was revoked",
             Self::Closed => "the coordinator was stopped",
+            Self::RuntimeEnded => "the runtime on which the session lived has ended",
         })
     }
 }
@@ -222,7 +226,7 @@ impl Error {
 
     pub(crate) fn lost(operation: &'static str, reason: LossReason) -> Self {
         let kind = match reason {
-            LossReason::Closed => ErrorKind::Closed,
+            LossReason::Closed | LossReason::RuntimeEnded => ErrorKind::Closed,
             _ => ErrorKind::Lost,
         };
         let mut error = Self::new(kind, operation, reason.to_string());
@@ -243,6 +247,10 @@ impl Error {
     pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
         self.0.effect = effect;
         self
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
     }
 
     /// Names the server in the message.

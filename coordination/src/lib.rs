@@ -68,7 +68,7 @@
 //! | `require` | none | what the store must be able to do, separated by commas |
 //!
 //! `require` takes `processes`, `hosts`, `lease`, `restart_safe`, `power_loss_safe`, `failover_safe`,
-//! `fifo` and `no_early_expiry`; see [`Characteristics`]. Durations are numbers of seconds, or numbers
+//! `fifo`, `no_early_expiry` and `no_partition_overlap`; see [`Characteristics`]. Durations are numbers of seconds, or numbers
 //! with `ms`, `s`, `m` or `h`. An unknown option is an error that lists the known ones.
 //!
 //! | store | option | default | |
@@ -106,6 +106,7 @@
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small
 //!   values.
 //! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`].
+//! * [`Coordinator::prune`]: what unused names have left at the store is removed.
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
 //! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.

@@ -78,7 +78,7 @@ pub fn outcome<R: Outcome>(released: Result<Released<R>>) -> R {
 #[derive(Debug)]
 pub struct Released<R> {
     result: R,
-    /// Only where it is to count.
+    /// `None`: no lock was lost, or the function was to go on in spite of that.
     loss: Option<Error>,
 }
 
@@ -87,7 +87,7 @@ pub fn global() -> Result<Coordinator> {
     Coordinator::global()
 }
 
-/// A share of the lock instead of the lock for oneself.
+/// Asks for the lock in shared mode instead of exclusively.
 pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
     lock.map(Shared)
 }
@@ -161,7 +161,7 @@ impl<T: Take> Held<T> {
     }
 }
 
-/// A loss is the caller's to know; other failures are the library's to mend.
+/// A failed release is reported only if the lock was lost; what else fails is retried in the background.
 fn after_release(released: Result<()>, loss: Option<Error>) -> Option<Error> {
     match released {
         Ok(()) => loss,
@@ -173,7 +173,7 @@ fn after_release(released: Result<()>, loss: Option<Error>) -> Option<Error> {
     }
 }
 
-/// The same for a plain `fn`. Its body cannot be stopped: a loss is seen when it has ended.
+/// The same steps for a plain `fn`. Its body cannot be stopped: a loss is reported when the body has ended.
 pub mod blocking {
     use super::{OnLost, Released, Take};
     use crate::Result;

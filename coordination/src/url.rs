@@ -64,7 +64,7 @@ pub(crate) struct Url {
 }
 
 /// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Host {
     /// A name or an address; IPv6 without its brackets, which [`Display`](fmt::Display) adds.
     pub(crate) name: String,
@@ -286,7 +286,7 @@ impl Authority {
     }
 }
 
-/// Not an address: any text will do, colons and commas included.
+/// The name of a store in memory, which is no address: colons and commas are part of it.
 fn memory_name(text: &str) -> Parsed<Vec<Host>> {
     Ok(vec![Host { name: decode_printable(text)?, port: None }])
 }
@@ -342,7 +342,7 @@ fn decode(text: &str) -> Parsed<String> {
     Ok(decoded.into_owned())
 }
 
-/// For what becomes part of paths and messages.
+/// Fails on control characters: the text becomes part of paths and messages.
 fn decode_printable(text: &str) -> Parsed<String> {
     let decoded = decode(text)?;
     if decoded.contains(char::is_control) { Err(CONTROL) } else { Ok(decoded) }

@@ -9,14 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::Grant;
+use coordination::{Claim, Grant};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
-    test_kill_process_group, waitpgid,
+    test_kill_process_group, waitpgid, waitpid,
 };
 use tokio::process::{Child as Process, Command};
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use super::alive;
 use super::signals::{self, Signals};
 use super::wanted::Hold;
 use super::watch::{MARK, Watch, Word};
@@ -42,6 +46,8 @@ pub(crate) struct Prepared<'a> {
     program: PathBuf,
     words: &'a [OsString],
     watch: Watch,
+    /// Tells that children of ours have ended.
+    deaths: unix::Signal,
     options: &'a Options,
     quiet: bool,
 }
@@ -60,10 +66,16 @@ struct Running<'a> {
     process: Process,
     pid: Pid,
     watch: Watch,
+    /// Tells that children of ours have ended: the two above, and orphans.
+    deaths: unix::Signal,
     options: &'a Options,
     quiet: bool,
     /// What it runs under; `None`: nothing that could be lost.
     hold: Option<Hold>,
+    /// That it may run now; it is spent by success only.
+    claim: Option<Claim>,
+    /// What lets go of both before the command has ended.
+    releasing: Option<JoinHandle<()>>,
     /// From SIGTERM to SIGKILL.
     grace: Duration,
     /// When SIGKILL follows; `None`: the command need not end.
@@ -102,21 +114,40 @@ impl<'a> Prepared<'a> {
     /// Fails as a shell would if there is no such program.
     pub(crate) fn new(words: &'a [OsString], options: &'a Options, quiet: bool) -> Outcome<Self> {
         let program = find(words)?;
+        // Before there are children: while it is ignored, as it may be when we are started, the kernel keeps no status of theirs.
+        let deaths = signal(SignalKind::child()).map_err(not_started)?;
         let watch = Watch::start().map_err(not_started)?;
-        Ok(Self { program, words, watch, options, quiet })
+        Ok(Self { program, words, watch, deaths, options, quiet })
     }
 
     /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
     pub(crate) async fn run(
         self,
         hold: Option<Hold>,
+        claim: Option<Claim>,
         release_after: Option<Duration>,
         signals: &mut Signals,
     ) -> Outcome<u8> {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
-        let mut running = self.start(hold)?;
+        let mut running = match self.start(hold) {
+            Ok(running) => running,
+            Err(failure) => {
+                // It has not run; another may.
+                if let Some(claim) = claim {
+                    let _ = claim.give_back().await;
+                }
+                return Err(failure);
+            }
+        };
+        running.claim = claim;
         let release_at = release_after.map(|after| Instant::now() + after);
         let ended = running.supervise(signals, release_at).await;
+        let is_done = ended.as_ref().is_ok_and(|ended| ended.code == 0 && !ended.was_stopped);
+        if let Some(releasing) = running.releasing.take() {
+            let _ = releasing.await;
+        }
+        // While it is held: who holds it next takes over what is not done.
+        let settled = running.settle_claim(is_done).await;
         let was_lost = match running.hold.take() {
             Some(hold) => hold.release().await.is_err_and(|error| is_loss(&error)),
             None => false,
@@ -128,11 +159,15 @@ impl<'a> Prepared<'a> {
             }
             return Ok(exit::LOST);
         }
-        Ok(ended.code)
+        settled.map(|()| ended.code)
     }
 
     fn start(mut self, hold: Option<Hold>) -> Outcome<Running<'a>> {
         let grace = grace(self.options, hold.as_ref())?;
+        // Before the command is there, so that it never outlives its lock.
+        if let Some(file) = hold.as_ref().map(|hold| hold.session_file()).transpose()?.flatten() {
+            self.watch.keep_open(file);
+        }
         let mut command = Command::new(&self.program);
         command.arg0(&self.words[0]).args(&self.words[1..]).kill_on_drop(true);
         command.env_remove(settings::URL).env(MARK, self.watch.mark());
@@ -163,14 +198,17 @@ impl<'a> Prepared<'a> {
             true => Word::Single(pid),
             false => Word::Group(pid),
         });
-        let Self { watch, options, quiet, .. } = self;
+        let Self { watch, deaths, options, quiet, .. } = self;
         Ok(Running {
             process,
             pid,
             watch,
+            deaths,
             options,
             quiet,
             hold,
+            claim: None,
+            releasing: None,
             grace,
             kill_at: None,
             was_stopped: false,
@@ -243,15 +281,37 @@ impl Running<'_> {
                 }
                 () = at(self.kill_at) => self.kill(),
                 never = self.watch.keep() => match never {},
+                _ = self.deaths.recv() => self.wait_for_orphans(),
                 () = at(release_at) => {
                     release_at = None;
-                    if let Some(hold) = self.hold.take() {
-                        tokio::spawn(hold.release());
-                    }
+                    let (hold, claim) = (self.hold.take(), self.claim.take());
+                    self.releasing = Some(tokio::spawn(async move {
+                        // What is released is done: nobody can tell any more how it ended.
+                        if let Some(claim) = claim {
+                            let _ = claim.done().await;
+                        }
+                        if let Some(hold) = hold {
+                            let _ = hold.release().await;
+                        }
+                    }));
                 }
                 () = at(next_look), if !self.was_stopped => self.look_at_deadline(),
             }
         }
+    }
+
+    /// The period is spent, or another may run it.
+    async fn settle_claim(&mut self, is_done: bool) -> Outcome {
+        let Some(claim) = self.claim.take() else { return Ok(()) };
+        if !is_done {
+            // If the store does not hear of it, the next one finds that nobody is at it any more.
+            let _ = claim.give_back().await;
+            return Ok(());
+        }
+        claim.done().await.map(drop).map_err(|error| {
+            let what = "the command has succeeded, but may run again, as the store was not told";
+            Failure::new(exit::UNAVAILABLE, format!("{what}: {error}"))
+        })
     }
 
     /// How long before the deadline the command's end begins.
@@ -281,9 +341,6 @@ impl Running<'_> {
     /// Begins to end the command, or ends it sooner.
     fn stop(&mut self, why: std::fmt::Arguments<'_>, grace: Duration) {
         self.was_stopped = true;
-        if !self.quiet {
-            say(format_args!("{why}; stopping the command"));
-        }
         match self.options.on_lost {
             OnLost::Kill => self.kill(),
             OnLost::Term | OnLost::Ignore => {
@@ -294,6 +351,9 @@ impl Running<'_> {
                 let kill_at = Instant::now() + grace;
                 self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
             }
+        }
+        if !self.quiet {
+            say(format_args!("{why}; stopping the command"));
         }
     }
 
@@ -310,13 +370,28 @@ impl Running<'_> {
         };
     }
 
+    /// What the command has left to us, and has ended, would stay until we end.
+    fn wait_for_orphans(&self) {
+        let own = [Some(self.pid), self.watch.pid()];
+        for child in alive::children().filter(|child| !own.contains(&Some(*child))) {
+            let _ = waitpid(Some(child), WaitOptions::NOHANG);
+        }
+    }
+
     fn pass_on(&self, number: i32) {
+        if number == signals::TSTP && !signals::can_go_on() {
+            return;
+        }
         // In the terminal's foreground those of its keys have reached the command by themselves.
         let is_by_key = matches!(number, signals::INT | signals::QUIT | signals::TSTP);
         if !(self.options.foreground && is_by_key)
             && let Some(signal) = Signal::from_named_raw(number)
         {
             self.signal(signal);
+            // What ends others is to end it too if it stands still: it may have read a terminal that is not its own.
+            if matches!(number, signals::HUP | signals::INT | signals::QUIT | signals::TERM) {
+                self.signal(Signal::CONT);
+            }
         }
         // While we stand still, so does the command; and the watch ends it if that takes too long.
         if number == signals::TSTP {
@@ -336,6 +411,11 @@ impl Running<'_> {
                 }
                 tokio::time::sleep(POLL).await;
             }
+            if is_there(self.pid) {
+                say(format_args!(
+                    "processes of the command go on: another user's, or SIGKILL does not end them"
+                ));
+            }
         }
         self.watch.look_at(Word::Goodbye);
         let by_signal = status.signal().map(exit::by_signal);
@@ -348,7 +428,8 @@ impl Running<'_> {
 fn is_there(group: Pid) -> bool {
     // Those that have ended and are ours count until they are waited for.
     while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
-    test_kill_process_group(group).is_ok()
+    // Another user's lives, and does not obey us.
+    matches!(test_kill_process_group(group), Ok(()) | Err(Errno::PERM))
 }
 
 async fn lost(grant: Option<&Grant>) -> coordination::LossReason {

@@ -1,8 +1,6 @@
 //! `coordination elect`: a command that runs while we lead.
 
-use std::time::Instant;
-
-use coordination::{Config, Coordinator, ErrorKind};
+use coordination::{Coordinator, ErrorKind};
 
 use super::child::Prepared;
 use super::signals::Signals;
@@ -18,10 +16,10 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
-    let coordinator = until_signal(&mut signals, settings::connect(config.clone())).await?;
-    let elected = until_signal(&mut signals, campaign(elect, &config, &coordinator)).await;
+    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let elected = until_signal(&mut signals, campaign(elect, &coordinator)).await;
     let outcome = match elected {
-        Ok(hold) => command.run(Some(hold), None, &mut signals).await,
+        Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
         Err(failure) => Err(failure),
     };
     // What is left there ends with the session in any case.
@@ -29,8 +27,7 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     outcome
 }
 
-async fn campaign(elect: &Elect, config: &Config, coordinator: &Coordinator) -> Outcome<Hold> {
-    let start = Instant::now();
+async fn campaign(elect: &Elect, coordinator: &Coordinator) -> Outcome<Hold> {
     let election = coordinator.election(&elect.name)?;
     let value = elect.value.as_deref().unwrap_or(coordinator.member_id());
     let leadership = match elect.wait.0 {
@@ -42,6 +39,6 @@ async fn campaign(elect: &Elect, config: &Config, coordinator: &Coordinator) -> 
     };
     let busy = || Failure::new(exit::BUSY, format!("somebody else leads {:?}", election.name()));
     let hold = Hold::Leadership(leadership.ok_or_else(busy)?);
-    settle(&hold, &elect.child, config, coordinator, start.elapsed()).await?;
+    settle(&hold, &elect.child, coordinator).await?;
     Ok(hold)
 }

@@ -21,7 +21,7 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
     let outcome = match until_signal(&mut signals, joining).await {
         Ok(membership) => {
             let membership = membership.rejoining();
-            let code = command.run(None, None, &mut signals).await;
+            let code = command.run(None, None, None, &mut signals).await;
             let _ = membership.leave().await;
             code
         }

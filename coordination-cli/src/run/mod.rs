@@ -1,5 +1,6 @@
 //! `coordination run`: a command under a lock, a permit, a slot, or at most so often.
 
+mod alive;
 pub(crate) mod child;
 pub(crate) mod elect;
 pub(crate) mod join;
@@ -8,34 +9,29 @@ pub(crate) mod signals;
 mod wanted;
 pub(crate) mod watch;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use coordination::{Claim, Config, Coordinator, ErrorKind, LossDetection, Scope};
+use coordination::{Claim, Config, Coordinator, ErrorKind, LossDetection, OncePer, Scope};
 
 use self::child::Prepared;
 use self::progress::Progress;
 use self::signals::Signals;
 use self::wanted::{Budget, Hold, Wanted};
-use crate::args::{Child, IfBusy, Run, Store};
+use crate::args::{Child, IfBusy, OnLost, Run, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::settings;
 
-/// How long a store that tells of a loss at once may need for that, and we to end a command.
-const TOLD: Duration = Duration::from_millis(200);
-/// The same beyond a heartbeat, where the loss is told with that.
-const TOLD_BY_HEARTBEAT: Duration = Duration::from_millis(300);
-/// On one host a lock ends with its holder's process, and the command a moment later.
-const DEATH: Duration = Duration::from_millis(20);
-/// Who was served sooner did not wait for anybody.
-const AT_ONCE: Duration = Duration::from_millis(2);
-/// The heartbeat interval where a loss is told with the heartbeat, unless the settings say otherwise.
+/// How long a command may take to end whose wrapper was told that its lock is lost.
+const ENDING: Duration = Duration::from_millis(150);
+/// The heartbeat interval where a loss is told with the heartbeat. The same for all, whatever their URLs say: who comes next
+/// has to know how late the one before may be told.
 const SHORT_HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// What we have got for the command.
 enum Ready {
     Run {
         hold: Option<Hold>,
-        claim: Option<Claim>,
+        claim: Option<Box<Claim>>,
     },
     /// It was not free in time.
     Busy(String),
@@ -50,17 +46,12 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait.0);
-    let coordinator = until_signal(&mut signals, settings::connect(config.clone())).await?;
-    let preparing = prepare(run, store.quiet, &config, &coordinator, budget);
+    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let preparing = prepare(run, store.quiet, &coordinator, budget);
     let outcome = until_signal(&mut signals, preparing).await;
     let outcome = match outcome {
         Ok(Ready::Run { hold, claim }) => {
-            let code = command.run(hold, run.release_after, &mut signals).await;
-            if let (Err(_), Some(claim)) = (&code, claim) {
-                // It has not run; another may.
-                let _ = claim.give_back().await;
-            }
-            code
+            command.run(hold, claim.map(|claim| *claim), run.release_after, &mut signals).await
         }
         Ok(Ready::Done) => Ok(0),
         Ok(Ready::Busy(_)) if run.if_busy == IfBusy::Skip => Ok(0),
@@ -88,13 +79,11 @@ async fn until_signal<T>(
 async fn prepare(
     run: &Run,
     is_quiet: bool,
-    config: &Config,
     coordinator: &Coordinator,
     budget: Budget,
 ) -> Outcome<Ready> {
-    let start = Instant::now();
     let wanted = Wanted::of(run, coordinator, run.wait.0)?;
-    let hold = match &wanted {
+    let mut hold = match &wanted {
         None => None,
         Some(wanted) => {
             let acquiring = async {
@@ -114,8 +103,11 @@ async fn prepare(
             }
         }
     };
-    if let Some(hold) = &hold {
-        settle(hold, &run.child, config, coordinator, start.elapsed()).await?;
+    if let (Some(wanted), Some(hold)) = (&wanted, &mut hold) {
+        settle(hold, &run.child, coordinator).await?;
+        if is_on_one_host(coordinator) && run.child.on_lost != OnLost::Ignore {
+            wanted.follow(hold).await?;
+        }
     }
     if let Some(rate) = &run.rate {
         let limiter = coordinator.rate_limiter(&rate.name, rate.count, rate.window)?;
@@ -127,33 +119,37 @@ async fn prepare(
             Err(error) => return Err(error.into()),
         }
     }
-    let claim = match (run.every, run.lock.as_ref().or(run.singleton.as_ref())) {
-        (Some(period), Some(name)) => {
-            match coordinator.once_per(name, period)?.aligned().try_claim().await? {
-                Some(claim) => Some(claim),
-                None => return Ok(Ready::Done),
-            }
-        }
+    let claim = match (job(run, coordinator)?, &hold) {
+        (Some(job), Some(hold)) => match job.try_claim_under(hold).await? {
+            Some(claim) => Some(Box::new(claim)),
+            None => return Ok(Ready::Done),
+        },
         _ => None,
     };
     Ok(Ready::Run { hold, claim })
 }
 
-/// Waits as long as the one before us may still be there, who has lost the lock just now.
-async fn settle(
-    hold: &Hold,
-    options: &Child,
-    config: &Config,
-    coordinator: &Coordinator,
-    waited: Duration,
-) -> Outcome {
-    let store = coordinator.characteristics();
-    let length = match (options.settle, store.scope, store.loss_detection) {
-        (Some(length), _, _) => length,
-        (None, Scope::Hosts, LossDetection::Watch) => TOLD,
-        (None, Scope::Hosts, _) => TOLD_BY_HEARTBEAT + config.heartbeat_or(SHORT_HEARTBEAT)?,
-        (None, _, _) if waited < AT_ONCE => Duration::ZERO,
-        (None, _, _) => DEATH,
+/// What is to run so often only.
+fn job(run: &Run, coordinator: &Coordinator) -> Outcome<Option<OncePer>> {
+    let permits = run.semaphore.as_ref().map(|permits| &permits.name);
+    let name = run.lock.as_ref().or(run.singleton.as_ref()).or(permits);
+    let (Some(name), Some(period)) = (name, run.every.or(run.at_least)) else { return Ok(None) };
+    let job = coordinator.once_per(name, period)?.at_least(run.at_least.unwrap_or_default());
+    Ok(Some(if run.every.is_some() { job.aligned() } else { job }))
+}
+
+fn is_on_one_host(coordinator: &Coordinator) -> bool {
+    coordinator.characteristics().scope < Scope::Hosts
+}
+
+/// Waits as long as the command may still run whose lock was taken away just now.
+///
+/// On one host nothing but `break` takes a lock away from a command that runs, and [`Wanted::follow`] waits for that.
+async fn settle(hold: &Hold, options: &Child, coordinator: &Coordinator) -> Outcome {
+    let length = match options.settle {
+        Some(length) => length,
+        None if is_on_one_host(coordinator) => Duration::ZERO,
+        None => coordinator.loss_delay() + ENDING,
     };
     if !length.is_zero() {
         hold.protect(tokio::time::sleep(length)).await?;
@@ -164,7 +160,7 @@ async fn settle(
 /// Where a loss is told with a heartbeat, it should come soon.
 fn shorten_heartbeat(config: &mut Config) -> Outcome {
     if config.loss_detection()? == LossDetection::Heartbeat {
-        config.heartbeat = Some(config.heartbeat_or(SHORT_HEARTBEAT)?);
+        config.heartbeat = Some(SHORT_HEARTBEAT);
     }
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! What somebody at a terminal sees while we wait: for what, for how long, and who has it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use super::wanted::{Other, Wanted};
 use crate::exit::printable;
+use crate::stderr;
 
 /// Who waits for less does not wonder.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a command may wait for the line to be gone: the terminal may stand still.
+const WIPING: Duration = Duration::from_millis(100);
 const CLEAR: &str = "\r\x1b[K";
 
 /// A line on the terminal that is drawn again each second, and gone when this is dropped.
@@ -32,19 +35,23 @@ impl Progress {
     }
 
     fn draw(&mut self, line: &str) {
+        if !stderr::is_idle() {
+            return;
+        }
         self.is_drawn = true;
         // Some terminals do not know how wide they are.
         let size = rustix::termios::tcgetwinsize(io::stderr());
         let width = size.ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 1);
         let line: String = line.chars().take(width.unwrap_or(80) - 1).collect();
-        let _ = write!(io::stderr(), "{CLEAR}{line}");
+        stderr::write(format!("{CLEAR}{line}"));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_drawn {
-            let _ = write!(io::stderr(), "{CLEAR}");
+            stderr::write(CLEAR.to_owned());
+            stderr::flush(WIPING);
         }
     }
 }

@@ -5,8 +5,10 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use coordination::Coordinator;
+use rustix::process::{Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
+use super::alive;
 use crate::exit::{self, Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
@@ -47,7 +49,7 @@ impl Signals {
         loop {
             match self.next().await {
                 number @ (HUP | INT | QUIT | TERM) => return number,
-                TSTP => stop_ourselves(),
+                TSTP if can_go_on() => stop_ourselves(),
                 _ => {}
             }
         }
@@ -68,9 +70,23 @@ pub(crate) async fn until_stopped(
     outcome
 }
 
+/// Whether there is a shell that could let us go on; without one, the kernel does nothing at Ctrl-Z, and nor do we.
+///
+/// It is the first of our ancestors that is not of our group, and has to be of our session.
+pub(super) fn can_go_on() -> bool {
+    let (session, group, mut parent) = (getsid(None), getpgrp(), getppid());
+    while let Some(process) = parent.filter(|parent| getsid(Some(*parent)) == session) {
+        if getpgid(Some(process)) != Ok(group) {
+            return true;
+        }
+        parent = alive::parent(process);
+    }
+    false
+}
+
 /// What Ctrl-Z does with who does not catch it.
 pub(super) fn stop_ourselves() {
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+    let _ = kill_process(getpid(), Signal::STOP);
 }
 
 /// The mask of signals that are ignored.

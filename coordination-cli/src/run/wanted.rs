@@ -4,11 +4,14 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use coordination::{
-    Admission, Coordinator, Grant, Leadership, Limiter, Lock, LockGuard, Patience, Permit, Result,
-    Semaphore, WorkSlot,
+    Admission, Coordinator, ErrorKind, Grant, Leadership, Limiter, Lock, LockGuard, Patience,
+    Permit, Result, Semaphore, WorkSlot,
 };
 
 use crate::args::Run;
+
+/// How long a command is waited for whose lock was broken: its wrapper is told within half a second, if it does not stand still.
+const AFTERMATH: Duration = Duration::from_secs(5);
 
 /// What is to be held.
 pub(super) enum Wanted {
@@ -19,7 +22,11 @@ pub(super) enum Wanted {
 
 /// What is held.
 pub(crate) enum Hold {
-    Lock(LockGuard),
+    Lock {
+        guard: LockGuard,
+        /// On one host: held until the command has ended, though the lock may be broken before.
+        aftermath: Option<LockGuard>,
+    },
     Permit(Permit),
     Slot(WorkSlot),
     Leadership(Leadership),
@@ -69,14 +76,16 @@ impl Wanted {
     pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Option<Hold>> {
         let hold = match (self, wait) {
             (Self::Lock { lock, shared: false }, Some(Duration::ZERO)) => {
-                lock.try_acquire().await?.map(Hold::Lock)
+                lock.try_acquire().await?.map(Hold::of_lock)
             }
             (Self::Lock { lock, shared: true }, Some(Duration::ZERO)) => {
-                lock.try_acquire_shared().await?.map(Hold::Lock)
+                lock.try_acquire_shared().await?.map(Hold::of_lock)
             }
-            (Self::Lock { lock, shared: false }, _) => Some(Hold::Lock(lock.acquire(wait).await?)),
+            (Self::Lock { lock, shared: false }, _) => {
+                Some(Hold::of_lock(lock.acquire(wait).await?))
+            }
             (Self::Lock { lock, shared: true }, _) => {
-                Some(Hold::Lock(lock.acquire_shared(wait).await?))
+                Some(Hold::of_lock(lock.acquire_shared(wait).await?))
             }
             (Self::Semaphore(semaphore), Some(Duration::ZERO)) => {
                 semaphore.try_acquire().await?.map(Hold::Permit)
@@ -88,6 +97,33 @@ impl Wanted {
             },
         };
         Ok(hold)
+    }
+
+    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended.
+    pub(super) async fn follow(&self, hold: &mut Hold) -> Result<()> {
+        let (Self::Lock { lock, shared }, Hold::Lock { guard, aftermath }) = (self, hold) else {
+            return Ok(());
+        };
+        let before = lock.aftermath()?;
+        let ended = async || match shared {
+            false => before.acquire(Some(AFTERMATH)).await,
+            true => before.acquire_shared(Some(AFTERMATH)).await,
+        };
+        let following = async {
+            match ended().await {
+                Err(error) if error.kind() == ErrorKind::Timeout => {
+                    // It stands still; nobody is to wait for it again.
+                    before.break_lock().await?;
+                    ended().await
+                }
+                outcome => outcome,
+            }
+        };
+        match guard.protect(following).await? {
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            outcome => *aftermath = Some(outcome?),
+        }
+        Ok(())
     }
 
     /// Who is there, in the order of coming.
@@ -111,9 +147,17 @@ impl Wanted {
 }
 
 impl Hold {
+    fn of_lock(guard: LockGuard) -> Self {
+        Self::Lock { guard, aftermath: None }
+    }
+
     pub(super) async fn release(self) -> Result<()> {
         match self {
-            Self::Lock(guard) => guard.release().await,
+            Self::Lock { guard, aftermath } => {
+                // First, so that the next one need not wait for it.
+                drop(aftermath);
+                guard.release().await
+            }
             Self::Permit(permit) => permit.release().await,
             Self::Slot(slot) => slot.release().await,
             Self::Leadership(leadership) => leadership.resign().await,
@@ -126,7 +170,7 @@ impl Deref for Hold {
 
     fn deref(&self) -> &Grant {
         match self {
-            Self::Lock(guard) => guard,
+            Self::Lock { guard, .. } => guard,
             Self::Permit(permit) => permit,
             Self::Slot(slot) => slot,
             Self::Leadership(leadership) => leadership,

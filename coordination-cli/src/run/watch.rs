@@ -1,8 +1,11 @@
 //! The process that ends a command if we cannot: when we are killed, and when we stand still beyond the deadline.
 //!
 //! It is ourselves, started once more under a name that no user types ([`WATCH`]), in a process group of its own.
-//! It reads [`Word`]s from its stdin: whom to watch, and until when. At a deadline that nobody has moved on, or when
-//! the pipe ends without a goodbye, it kills.
+//! It reads [`Word`]s from its stdin, a socket: whom to watch, and until when. At a deadline that nobody has moved on, or
+//! when the socket ends without a goodbye, it kills.
+//!
+//! On one host a lock ends with the last process that has its session's file open. So the watch is given that file, and
+//! has it until what it kills is dead.
 //!
 //! The usual means, a signal from the kernel at the parent's death, is unsafe code here or a process more on the way of
 //! every start, and reaches neither what the command has started nor a command whose wrapper stands still.
@@ -10,26 +13,32 @@
 //! A wrapper may be killed when the command is there, and the watch not told of it. So each command has the
 //! [`MARK`] of its run in its environment, and a watch that was told of none looks for it.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::AsFd;
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use coordination::Grant;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::ioctl_fionbio;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
 };
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
-use crate::exit;
+use super::alive::{self, is_alive};
 
 /// Our first argument in the process that watches; then comes the run's mark.
 pub(crate) const WATCH: &str = "__watch";
@@ -41,10 +50,14 @@ const LEAD: Duration = Duration::from_millis(10);
 const HUNT: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const HUNT_STEP: Duration = Duration::from_millis(10);
+/// How often it is looked whether what was killed is dead.
+const DEATH_STEP: Duration = Duration::from_millis(1);
+/// The same for what takes long to die.
+const LONGEST_DEATH_STEP: Duration = Duration::from_millis(20);
 /// A watch that was killed is started anew, at most this often.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// What the watch is told: eight bytes each, which a pipe does not tear.
+/// What the watch is told: eight bytes, a message each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// This process group is watched.
@@ -55,6 +68,8 @@ pub(super) enum Word {
     Deadline(u64),
     /// It may live as long as it likes.
     NoDeadline,
+    /// With this comes a file that is to be open until what is watched is dead.
+    Keep,
     /// Nothing more is to be watched.
     Goodbye,
 }
@@ -63,6 +78,7 @@ impl Word {
     const GROUP: u64 = 1 << 63;
     const SINGLE: u64 = 1 << 62;
     const NO_DEADLINE: u64 = Self::SINGLE - 1;
+    const KEEP: u64 = Self::GROUP | Self::SINGLE;
     const GOODBYE: u64 = 0;
 
     fn bytes(self) -> [u8; 8] {
@@ -72,20 +88,20 @@ impl Word {
             Self::Single(pid) => Self::SINGLE | id(pid),
             Self::Deadline(nanos) => nanos.clamp(1, Self::NO_DEADLINE - 1),
             Self::NoDeadline => Self::NO_DEADLINE,
+            Self::Keep => Self::KEEP,
             Self::Goodbye => Self::GOODBYE,
         };
         number.to_ne_bytes()
     }
 
     /// `None`: no word of ours.
-    fn read(from: &mut impl Read) -> Option<Self> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes).ok()?;
-        let number = u64::from_ne_bytes(bytes);
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let number = u64::from_ne_bytes(bytes.try_into().ok()?);
         let pid = |tag: u64| i32::try_from(number & !tag).ok().and_then(Pid::from_raw);
         match number {
             Self::GOODBYE => Some(Self::Goodbye),
             Self::NO_DEADLINE => Some(Self::NoDeadline),
+            Self::KEEP => Some(Self::Keep),
             _ if number & Self::GROUP != 0 => pid(Self::GROUP).map(Self::Group),
             _ if number & Self::SINGLE != 0 => pid(Self::SINGLE).map(Self::Single),
             nanos => Some(Self::Deadline(nanos)),
@@ -93,12 +109,40 @@ impl Word {
     }
 }
 
+/// Sends a word, and with it a file, without waiting.
+fn send(socket: impl AsFd, word: Word, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut files = SendAncillaryBuffer::new(&mut space);
+    if let Some(file) = &file {
+        files.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(&word.bytes())], &mut files, flags)?;
+    Ok(())
+}
+
+/// `None`: the other side has ended, or says nothing that we know.
+fn receive(socket: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut files = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 8];
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let length = recvmsg(socket, &mut into, &mut files, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    for message in files.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            kept.extend(files);
+        }
+    }
+    Ok(bytes.get(..length).and_then(Word::of))
+}
+
 /// Our side of it. It is told goodbye when this is dropped.
 pub(super) struct Watch {
     process: Child,
     started: Instant,
-    pipe: PipeWriter,
+    socket: OwnedFd,
     mark: String,
+    kept: Option<OwnedFd>,
     watched: Option<Word>,
     deadline: Option<Word>,
 }
@@ -108,14 +152,25 @@ impl Watch {
         let now = clock_gettime(ClockId::Boottime);
         // No other process of this host has both, also after its numbers have come round.
         let mark = format!("{}-{}{:09}", std::process::id(), now.tv_sec, now.tv_nsec);
-        let (process, pipe) = spawn(&mark)?;
+        let (process, socket) = spawn(&mark)?;
         let started = Instant::now();
-        Ok(Self { process, started, pipe, mark, watched: None, deadline: None })
+        Ok(Self { process, started, socket, mark, kept: None, watched: None, deadline: None })
     }
 
     /// What the command's environment has as [`MARK`].
     pub(super) fn mark(&self) -> &str {
         &self.mark
+    }
+
+    /// `None`: there is none just now.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+    }
+
+    /// Has this file open until what is watched is dead.
+    pub(super) fn keep_open(&mut self, file: OwnedFd) {
+        self.kept = Some(file);
+        self.tell(Word::Keep);
     }
 
     /// Says whom to watch.
@@ -148,9 +203,10 @@ impl Watch {
             let _ = self.process.wait().await;
             sleep_until((self.started + RESTART).into()).await;
             self.started = Instant::now();
-            if let Ok((process, pipe)) = spawn(&self.mark) {
-                (self.process, self.pipe) = (process, pipe);
-                for word in [self.watched, self.deadline].into_iter().flatten() {
+            if let Ok((process, socket)) = spawn(&self.mark) {
+                (self.process, self.socket) = (process, socket);
+                let keep = self.kept.as_ref().map(|_| Word::Keep);
+                for word in [keep, self.watched, self.deadline].into_iter().flatten() {
                     self.tell(word);
                 }
             }
@@ -158,8 +214,9 @@ impl Watch {
     }
 
     fn tell(&mut self, word: Word) {
-        // Should it have been killed, or stand still with the pipe full, we are still there, and tell it again.
-        if self.pipe.write_all(&word.bytes()).is_err() {
+        let file = self.kept.as_ref().filter(|_| word == Word::Keep).map(AsFd::as_fd);
+        // Should it have been killed, or stand still with the socket full, we are still there, and tell it again.
+        if send(&self.socket, word, file).is_err() {
             self.deadline = None;
         }
     }
@@ -171,44 +228,60 @@ impl Drop for Watch {
     }
 }
 
-fn spawn(mark: &str) -> io::Result<(Child, PipeWriter)> {
-    let (words, pipe) = io::pipe()?;
-    ioctl_fionbio(&pipe, true)?;
+fn spawn(mark: &str) -> io::Result<(Child, OwnedFd)> {
+    let (words, socket) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.arg0("coordination").arg(WATCH).arg(mark).stdin(words);
     // It must not hold open what our caller reads, nor get what its terminal sends.
     command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).env_clear();
     // Not killed with us: it ends after us.
-    Command::from(command).spawn().map(|process| (process, pipe))
+    Command::from(command).spawn().map(|process| (process, socket))
 }
 
 /// Ends what stdin tells of at its deadline, or at the end of stdin without a goodbye.
 pub(crate) fn watch(mark: &OsStr) -> ExitCode {
-    // Not std's, which reads ahead: `poll` does not know of what is in its buffer.
-    let Ok(words) = io::stdin().as_fd().try_clone_to_owned() else {
-        return ExitCode::from(exit::SYSTEM);
-    };
-    // It may be gone by then.
-    let _ = match wait(&mut File::from(words)) {
-        Ok(Some(Word::Group(group))) => kill_process_group(group, Signal::KILL),
-        Ok(Some(Word::Single(process))) => kill_process(process, Signal::KILL),
-        Ok(Some(Word::Goodbye)) => Ok(()),
-        _ => {
-            hunt(mark);
-            Ok(())
+    // A process that is stopped when its parent dies is sent SIGHUP and let go on, by the kernel; and a service that is ended
+    // is sent SIGTERM, all its processes at once. What is handled once stays so, and nobody looks at what comes. Without that we
+    // would still watch.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let _survived = runtime.as_ref().map(|runtime| {
+        let _within = runtime.enter();
+        [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal)
+    });
+    // Open until we end: by then what is to end is dead.
+    let mut kept = Vec::new();
+    match wait(io::stdin(), &mut kept) {
+        Ok(Some(Word::Group(group))) => {
+            end(|| kill_process_group(group, Signal::KILL), || alive::has_living(group))
         }
-    };
+        Ok(Some(Word::Single(process))) => {
+            end(|| kill_process(process, Signal::KILL), || is_alive(process));
+        }
+        Ok(Some(Word::Goodbye)) => {}
+        _ => hunt(mark),
+    }
     ExitCode::SUCCESS
+}
+
+/// Kills until nothing of it lives. As with flock(1), what cannot be killed keeps its lock.
+fn end(kill: impl Fn() -> rustix::io::Result<()>, lives: impl Fn() -> bool) {
+    let mut step = DEATH_STEP;
+    // That nothing is there is the only certain answer at once: some of a group may be another user's.
+    while kill() != Err(rustix::io::Errno::SRCH) && lives() {
+        std::thread::sleep(step);
+        step = (2 * step).min(LONGEST_DEATH_STEP);
+    }
 }
 
 /// Answers whom to end; `None`: nobody was told of; [`Word::Goodbye`]: nobody is to end.
 ///
 /// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
-fn wait(words: &mut File) -> io::Result<Option<Word>> {
+fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     let mut watched = None;
     loop {
-        let mut ready = [PollFd::new(&*words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
+        let mut ready = [PollFd::new(&words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
         match poll(&mut ready, None) {
             Err(error) if error == rustix::io::Errno::INTR => continue,
             outcome => outcome?,
@@ -216,8 +289,9 @@ fn wait(words: &mut File) -> io::Result<Option<Word>> {
         let [words_ready, timer_ready] = ready.map(|fd| !fd.revents().is_empty());
         // The newest word counts, also where the deadline before it has passed by now.
         if words_ready {
-            match Word::read(words) {
+            match receive(&words, kept)? {
                 None => return Ok(watched),
+                Some(Word::Keep) => {}
                 Some(Word::Goodbye) => return Ok(Some(Word::Goodbye)),
                 Some(Word::NoDeadline) => set(&timer, 0)?,
                 Some(Word::Deadline(nanos)) => set(&timer, nanos)?,
@@ -241,11 +315,11 @@ fn set(timer: impl AsFd, nanos: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills what has this mark in its environment, for a while: it may be about to be born.
+/// Kills what has this mark in its environment, for a while: it may be about to be born. Then all of it is dead.
 fn hunt(mark: &OsStr) {
     let entry = [MARK.as_bytes(), b"=", mark.as_encoded_bytes()].concat();
-    let start = Instant::now();
-    while start.elapsed() < HUNT {
+    let (start, mut killed) = (Instant::now(), HashSet::new());
+    while start.elapsed() < HUNT || killed.iter().copied().any(is_alive) {
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let id = process.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(pid) = id.and_then(Pid::from_raw) else { continue };
@@ -253,6 +327,7 @@ fn hunt(mark: &OsStr) {
             let environment = fs::read(process.path().join("environ")).unwrap_or_default();
             if pid != getpid() && environment.split(|byte| *byte == 0).any(|one| one == entry) {
                 let _ = kill_process(pid, Signal::KILL);
+                killed.insert(pid);
             }
         }
         std::thread::sleep(HUNT_STEP);
@@ -272,12 +347,31 @@ mod tests {
             Word::Deadline(1),
             Word::Deadline(Word::NO_DEADLINE - 1),
             Word::NoDeadline,
+            Word::Keep,
             Word::Goodbye,
         ] {
-            assert_eq!(Word::read(&mut &word.bytes()[..]), Some(word));
+            assert_eq!(Word::of(&word.bytes()), Some(word));
         }
         assert_eq!(Word::Deadline(u64::MAX).bytes(), Word::Deadline(Word::NO_DEADLINE - 1).bytes());
-        assert_eq!(Word::read(&mut &[0; 7][..]), None);
+        assert_eq!(Word::of(&[0; 7]), None);
+    }
+
+    #[test]
+    fn a_file_comes_with_its_word() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a socket");
+        let (reader, writer) = io::pipe().expect("a pipe");
+        send(&ours, Word::Keep, Some(writer.as_fd())).expect("there is room");
+        drop(writer);
+        send(&ours, Word::Deadline(7), None).expect("there is room");
+        drop(ours);
+        let mut kept = Vec::new();
+        let said: Vec<_> = (0..3).map(|_| receive(&theirs, &mut kept).expect("a socket")).collect();
+        assert_eq!(said, [Some(Word::Keep), Some(Word::Deadline(7)), None]);
+        assert_eq!(kept.len(), 1);
+        drop(kept);
+        assert_eq!(io::read_to_string(reader).expect("it is closed"), "");
     }
 
     #[test]

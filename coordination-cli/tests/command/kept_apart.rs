@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use coordination_tests::harness::{Direction, Mode, Proxy, Server, Setup, wait_until};
 use rustix::process::Signal;
 
-use super::{LONG, Store, Wrapper, written};
+use super::{LONG, Store, Wrapper, is_alive, output, stdout, written};
 
 /// For those with many pairs: a hundred processes are enough for two processors.
 static TURN: Mutex<()> = Mutex::new(());
@@ -28,6 +28,10 @@ struct Site<S> {
     proxy: Proxy,
     /// Of one who holds and one who waits, at a time.
     pairs: usize,
+    /// In seconds.
+    ttl: u64,
+    /// What the URLs of those who hold have besides.
+    far: &'static str,
     round: usize,
     _turn: Option<MutexGuard<'static, ()>>,
 }
@@ -38,7 +42,8 @@ impl<S: Server> Site<S> {
         let turn = (pairs > AT_ONCE).then(turn);
         let server = S::set_up(&Setup::of(1));
         let proxy = Proxy::start(server.node(0).address());
-        Self { server, proxy, pairs, round: 0, _turn: turn }
+        let ttl = server.ttl().as_secs();
+        Self { server, proxy, pairs, ttl, far: "", round: 0, _turn: turn }
     }
 
     /// Each pair with a lock of its own; those who hold come by the proxy.
@@ -48,7 +53,7 @@ impl<S: Server> Site<S> {
         let url = |address: &str| {
             let url = self.server.url(address, &format!("apart-{round}"));
             let joint = if url.contains('?') { '&' } else { '?' };
-            format!("{url}{joint}ttl={}s", self.server.ttl().as_secs())
+            format!("{url}{joint}ttl={}s", self.ttl)
         };
         let near = Store::at(url(&self.server.authority()));
         let start = |who: &str, nth: usize, url: &str, then: &str| {
@@ -64,7 +69,7 @@ impl<S: Server> Site<S> {
                 near.coordination(["run", "--quiet", "--lock", &format!("x{nth}"), "--", &command]);
             Wrapper::start(coordination.env("COORDINATION_URL", url))
         };
-        let far = url(&self.proxy.address().to_string());
+        let far = url(&self.proxy.address().to_string()) + self.far;
         let entries = || self.server.entries(&format!("apart-{round}"), "lock").len();
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         // Few at a time: who connects has some tenths of a second for each step.
@@ -163,4 +168,65 @@ pub(crate) fn wrapper_is_killed<S: Server>(rounds: usize, pairs: usize) {
         pairs.iter().for_each(|pair| pair.holder.signal(Signal::KILL));
         assert_kept_apart(pairs, None);
     }
+}
+
+/// By an operator, and the URLs of those who hold ask for few heartbeats.
+pub(crate) fn lock_is_broken<S: Server>(rounds: usize, pairs: usize) {
+    let mut site = Site::<S>::new(pairs);
+    (site.ttl, site.far) = (30, "&heartbeat=5s");
+    for _ in 0..rounds {
+        let (store, pairs) = site.pairs();
+        for nth in 0..pairs.len() {
+            assert!(is_broken(&store, &format!("x{nth}")));
+        }
+        assert_kept_apart(pairs, Some(70));
+    }
+}
+
+/// Somebody waits for it, or comes afterwards.
+pub(crate) fn on_one_host_lock_is_broken(rounds: usize) {
+    for round in 0..rounds {
+        let store = Store::file();
+        let command = |who: &str, then: &str| {
+            let (alive, started) = (store.path("alive"), store.path(who));
+            let text = format!(
+                "#!/bin/sh\nexec flock -n -E 99 {} sh -c 'echo $$ > {}; {then}'\n",
+                alive.display(),
+                started.display()
+            );
+            store.script(&format!("{who}.sh"), &text)
+        };
+        let holder = store.start(&format!("--lock x -- {}", command("holder", "sleep 60")));
+        written(&store.path("holder"));
+        let follow = || store.start(&format!("--lock x -- {}", command("waiter", "exit 0")));
+        let waiter = (round % 2 == 0).then(follow);
+        if waiter.is_some() {
+            let lines = || {
+                let status = output(&mut store.coordination(["status", "x"]));
+                stdout(&status).lines().count()
+            };
+            assert!(wait_until(LONG, || lines() == 3), "it waits");
+        }
+        assert!(is_broken(&store, "x"));
+        let waiter = waiter.unwrap_or_else(follow);
+        assert_kept_apart(vec![Pair { holder, waiter }], Some(70));
+    }
+}
+
+/// A wrapper that stands still cannot be told: who follows waits for it once, and for a time.
+pub(crate) fn on_one_host_wrapper_stands_still() {
+    let store = Store::file();
+    let (mut holder, command) = store.running("--lock x");
+    holder.signal(Signal::STOP);
+    assert!(is_broken(&store, "x"));
+    for _ in 0..2 {
+        assert_eq!(store.run("--lock x -- true").status.code(), Some(0));
+    }
+    holder.signal(Signal::CONT);
+    assert_eq!(holder.code(), Some(70));
+    assert!(!is_alive(&command));
+}
+
+fn is_broken(store: &Store, lock: &str) -> bool {
+    output(&mut store.coordination(["break", lock, "--yes"])).status.success()
 }

@@ -2,8 +2,10 @@
 //!
 //! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
 
+mod crontab;
 mod gate;
 mod kept_apart;
+mod killed;
 mod soak;
 
 use std::ffi::OsStr;

@@ -16,6 +16,8 @@ use crate::contention;
 pub(crate) trait Store {
     /// The scheme of its URLs, and its name here.
     const NAME: &'static str;
+    /// What its URLs end with.
+    const OPTIONS: &'static str = "";
     /// What [`rival`](Self::rival) is.
     const RIVAL: &'static str;
     /// What is wanted: how many times the floor, and how many changes of the owner.
@@ -167,7 +169,8 @@ async fn uncontended<S: Store>(
     wanted: &str,
 ) -> Outcome {
     let builder = Coordinator::builder().heartbeat_on_current_runtime(current);
-    let coordinator = builder.connect(&format!("{}://{}", S::NAME, server.address)).await?;
+    let coordinator =
+        builder.connect(&format!("{}://{}{}", S::NAME, server.address, S::OPTIONS)).await?;
     let mut ours = Ours::new(&coordinator, "vol-7")?;
     let mut floor = S::floor(&server.address).await?;
     let title = format!("{}, acquire + release, {how}, {}", S::NAME, place.shown());

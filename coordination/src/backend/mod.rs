@@ -43,12 +43,17 @@
 //!   [`Mode`], and none if there is no such entry. An entry keeps its number when it is updated.
 //! * `versions`: a value's version is larger than every version before in the same queue, across removals too.
 //! * `snapshot`: `read` answers entries and value as of one moment, and another `revision` whenever any of it differs.
+//! * `pages`: `queues` and `names` answer a page at a time, so that no call takes longer the more names there are; as far
+//!   as the store's own interface allows. The first page is asked for without a cursor, each further one with that of the
+//!   page before. What is there from the first page to the last is on one of them, or on several.
 //!
 //! Ownership:
 //!
 //! * `own-entries`: `update` and `position` answer for entries of the session that is named in the call, which is open;
 //!   for an entry of another session they answer false and `None`. No call but `leave` changes an entry of another
 //!   session.
+//! * `held`: `renew` tells of each held entry that is gone as soon as it has found that. What is wrong with one entry, or
+//!   cannot be found out of it now, keeps back neither the heartbeat nor the news of others.
 //! * `exact-leave`: `leave` removes exactly the entry that is named, and none that came later and has its key by now.
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
 //!   `enter` under it succeeds any more. Its values stay.
@@ -62,6 +67,8 @@
 //!   final and goes to the user.
 //! * `effect`: an error says whether the call may have taken effect; if that is not known, the effect is `Unknown`.
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -71,6 +78,7 @@ use crate::error::Result;
 use crate::key::QueueKey;
 
 pub(crate) mod descriptor;
+mod pages;
 pub(crate) mod registry;
 #[cfg(feature = "_network")]
 mod server;
@@ -90,6 +98,7 @@ mod redis;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
+pub(crate) use self::pages::*;
 pub(crate) use self::types::*;
 
 /// Sessions: a client's liveness at the store.
@@ -101,15 +110,20 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// when another live session has the member id.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>>;
 
-    /// Extends the lease. Answers which of the `held` entries are gone, where
+    /// Extends the lease. Tells which of the `held` entries are gone, where
     /// [`loss_detection`](Characteristics::loss_detection) says that it is this call's to find out.
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>>;
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()>;
 
     /// Ends the session and removes all that it owns. Idempotent.
     async fn close(&self, session: SessionId) -> Result<()>;
 
     /// [`close`](Self::close) when the runtime is going away and nothing can be waited for.
     fn close_now(&self, _session: SessionId) {}
+
+    /// What keeps the session alive beyond this process' death, for who has it open; `None`: there is no such thing.
+    fn session_file(&self, _session: SessionId) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
 }
 
 /// Ordered entries in queues.
@@ -133,8 +147,25 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// The queue's live entries and its value, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 
-    /// The names of the queues of this kind that have a live entry, in order.
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>>;
+    /// A page of the names of the queues of this kind that have a live entry.
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
+
+    /// Removes what a page of queues has left that have neither an entry nor a value and were not used for this long,
+    /// where a store keeps something of such queues. Counts them one by one, and answers where the next page begins.
+    async fn prune(
+        &self,
+        _unused: Duration,
+        _from: Option<&Cursor>,
+        _removed: &AtomicU64,
+    ) -> Result<Option<Cursor>> {
+        Ok(None)
+    }
+
+    /// Whether a call that enters this entry, which is our own, may have been sent: one that was not is dropped when nobody
+    /// waits for it any longer.
+    fn was_sent(&self, _entry: &EntryRef) -> bool {
+        true
+    }
 
     /// [`enter`](Self::enter), if it can be done here and now without waiting for anything.
     fn enter_now(&self, _entry: &NewEntry) -> Option<Result<Position>> {
@@ -155,8 +186,8 @@ pub(crate) trait Values: Send + Sync + 'static {
     /// one did, unless the value was written again in between, or was removed: then it may answer `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
 
-    /// The names of the queues of this kind that have a value, in order.
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>>;
+    /// A page of the names of the queues of this kind that have a value.
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 }
 
 /// Waiting for what others do.
@@ -184,6 +215,12 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// A renewal that was confirmed proves those that were sent at least this long before it; zero: itself
     /// too. For stores where a server answers before the one that ends sessions has heard of it.
     fn proof_delay(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How long the client may wait before it connects again, on stores that end a connection with its session, and say why
+    /// on the next one.
+    fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
     }
 }

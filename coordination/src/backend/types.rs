@@ -104,6 +104,9 @@ pub(crate) struct EntryRef {
     pub(crate) id: EntryId,
 }
 
+/// Is told of held entries that are gone.
+pub(crate) type Gone<'a> = dyn Fn(&EntryId) + Send + Sync + 'a;
+
 /// A session to open.
 #[derive(Clone, Debug)]
 pub(crate) struct NewSession {

@@ -3,19 +3,23 @@
 //!
 //! So that future may be dropped at any await: the task then gives up what it would have handed over.
 
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::task::coop;
 
 use super::own_entry::OwnEntry;
-use super::turn::{Acquire, Request, Started};
+use super::turn::{Acquire, Request, Started, Tries};
 use super::waiting::Waiting;
 use crate::canary::{Canary, sings};
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::session::Session;
+use crate::world::Unforked;
 
 /// How long a caller whose time is over is kept until its entry is removed. With that it may be late by twice as much.
 const CLEARING: Duration = Duration::from_millis(50);
@@ -32,6 +36,7 @@ pub(crate) async fn acquire(
     waiting: Waiting,
 ) -> Result<Option<Box<OwnEntry>>> {
     session.check_process("acquire")?;
+    give_way().await;
     let started = match start_now(session, queue, request) {
         Some(Ok(Started { mut own, position })) if position.blocker.is_none() => {
             own.grant()?;
@@ -42,6 +47,7 @@ pub(crate) async fn acquire(
         Some(Err(error)) => return Err(error),
         None => None,
     };
+    session.check_thread("acquire")?;
     let (answer, answered) = oneshot::channel();
     let acquire = Acquire {
         session: Arc::clone(session),
@@ -49,14 +55,34 @@ pub(crate) async fn acquire(
         request: request.clone(),
         waiting,
         is_blocked: AtomicBool::new(false),
+        tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
     drop(session.spawn(wait(acquire, started, answer)));
-    let outcome =
-        answered.await.unwrap_or_else(|_| Err(Error::lost("acquire", LossReason::Closed)));
+    // Dropped, it wakes the task, which a forked child must not do.
+    let outcome = Unforked::new(answered).await.unwrap_or_else(|_| Err(session.ended("acquire")));
     if let Ok(Some(own)) = &outcome {
         own.deliver();
     }
     outcome
+}
+
+/// Lets other tasks of this thread run when the caller's task has had its share: a loop of acquires that all succeed at once
+/// would otherwise never do so.
+///
+/// Where the caller blocks its thread, with an executor of its own, its task is never given a new share: there it goes on.
+async fn give_way() {
+    if coop::has_budget_remaining() {
+        return coop::consume_budget().await;
+    }
+    let mut has_given_way = false;
+    let give_way = poll_fn(|context| {
+        if std::mem::replace(&mut has_given_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    give_way.await;
 }
 
 /// Enters at once, on stores that can do so without waiting; `None` on all others, and where a judge decides.
@@ -107,12 +133,18 @@ async fn wait(
     if is_late {
         // Most often that is done at once, so that the caller's next try does not meet what this one left.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
+        let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
+        let late = too_late(is_blocked, refused);
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
             // The turn came at the last moment.
             Ok(Ok(Some(own))) => Ok(Some(own)),
             Ok(Err(error)) => Err(error),
-            Ok(Ok(None)) | Err(_) => Err(too_late(is_blocked)),
+            // It is removed then, if the store can be reached.
+            Ok(Ok(None)) | Err(_) if !is_blocked && may_be_there => {
+                Err(late.with_effect(Effect::Unknown))
+            }
+            Ok(Ok(None)) | Err(_) => Err(late),
         };
         drop(answer.send(outcome));
         if is_cleared {
@@ -135,15 +167,19 @@ async fn out_of_time(acquire: &Acquire) {
     }
 }
 
-/// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting.
-fn too_late(is_blocked: bool) -> Error {
-    if is_blocked {
-        Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
-    } else {
-        Error::new(
-            ErrorKind::Unavailable,
-            "acquire",
-            "the store did not answer within the time given",
-        )
+/// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting, which
+/// may have said why.
+fn too_late(is_blocked: bool, refused: Option<Error>) -> Error {
+    let unavailable = |message: &str| Error::new(ErrorKind::Unavailable, "acquire", message);
+    match refused {
+        _ if is_blocked => {
+            Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
+        }
+        Some(refused) => {
+            let message =
+                format!("it was not granted within the time given: {}", refused.message());
+            unavailable(&message).with_source(refused)
+        }
+        None => unavailable("the store did not answer within the time given"),
     }
 }

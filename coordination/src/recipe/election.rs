@@ -14,6 +14,7 @@ use super::turn::Request;
 use super::waiting::Waiting;
 use crate::Coordinator;
 use crate::backend::{Data, Entry, Mode};
+use crate::canary::{Canary, sings};
 use crate::error::Result;
 use crate::session::Views;
 use crate::token::FencingToken;
@@ -395,7 +396,7 @@ impl Told {
     /// Whether this is to be told. If so, it is remembered as told.
     fn is_news(&mut self, now: &Option<Term>) -> bool {
         let term = now.as_ref().map(|now| now.term);
-        let goes_back = term.is_some() && term < self.highest;
+        let goes_back = term.is_some() && term < self.highest && !sings(Canary::TermsGoBack);
         if goes_back || self.last.as_ref() == Some(now) {
             return false;
         }

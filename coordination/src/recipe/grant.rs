@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::own_entry::OwnEntry;
+use super::queue::KeepsOpen;
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::QueueKey;
@@ -24,14 +26,16 @@ pub struct Grant {
     token: FencingToken,
     /// When it was granted, as seen by this process.
     since: Instant,
+    // After the entry, whose removal begins with its drop.
+    _coordinator: KeepsOpen,
 }
 
 impl Grant {
-    pub(crate) fn new(own: Box<OwnEntry>, key: QueueKey) -> Self {
+    pub(crate) fn new(own: Box<OwnEntry>, key: QueueKey, coordinator: KeepsOpen) -> Self {
         // Invariant: a granted entry has been entered, and stores number their entries from 1 on.
         let seq = if sings(Canary::TokenIsQueueLength) { Some(1) } else { own.seq() };
         let token = seq.and_then(FencingToken::new).expect("a granted entry has a number");
-        Self { own, key, token, since: Instant::now() }
+        Self { own, key, token, since: Instant::now(), _coordinator: coordinator }
     }
 
     /// The name, with the coordinator's prefix.
@@ -108,8 +112,31 @@ impl Grant {
         }
     }
 
+    /// What keeps the session that this is held under alive when this process dies: as long as another process has it open,
+    /// nobody else is granted what the session holds. `None`: the store has a lease for that, or is this process' memory.
+    ///
+    /// On `file://` it is the session's locked file. It is closed on exec unless it is handed on, as by
+    /// `Command::stdin` or over a Unix socket: to a process that ends what runs under the grant, say, and itself after that.
+    /// A session that is stopped ends, whoever has its file open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Storage`](crate::ErrorKind::Storage): there are too many open files.
+    pub fn session_file(&self) -> Result<Option<OwnedFd>> {
+        let session = self.own.session();
+        // In a forked child a guard is dead.
+        if !session.is_own_process() {
+            return Ok(None);
+        }
+        self.named(session.backend.session_file(self.own.lease().id))
+    }
+
     pub(crate) fn own_entry(&self) -> &OwnEntry {
         &self.own
+    }
+
+    pub(crate) fn key(&self) -> &QueueKey {
+        &self.key
     }
 
     pub(crate) async fn release(&self) -> Result<()> {
@@ -177,8 +204,8 @@ impl fmt::Debug for Grant {
 
 /// A grant that will be released at a set time; returned by `release_after`.
 ///
-/// Dropping it changes nothing: the release happens at its time, provided that the coordinator is alive until
-/// then. It dereferences to [`Grant`], so that one can ask whether it is still held.
+/// Dropping it changes nothing: the release happens at its time, and until then the session is kept. It
+/// dereferences to [`Grant`], so that one can ask whether it is still held.
 ///
 /// [`lost`](Grant::lost) and [`protect`](Grant::protect) report a loss, but not the planned release: what
 /// runs under `protect` may go on after it.
@@ -218,7 +245,7 @@ macro_rules! guard {
 
             #[doc = concat!("Lets go of ", $what, " by itself, `held_for` after it was granted.")]
             ///
-            /// As long as the coordinator lives it is never released earlier, even if the returned value is
+            /// Unless the session is lost or stopped it is never released earlier, even if the returned value is
             /// dropped. The release itself takes a moment more. The time counts from the grant as seen by
             /// this process; if it has passed already, the release begins at once.
             pub fn release_after(self, held_for: std::time::Duration) -> crate::TimedRelease {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::data::{MAX_ENTRY_BYTES, to_data};
 use super::judge::{Judge, Verdict};
@@ -250,6 +251,31 @@ impl Group {
                 Err(self.queue.error(ErrorKind::Unavailable, "join", message))
             }
         }
+    }
+
+    /// Waits until no entry of this session is there under this member id that was given up.
+    async fn until_removed(&self, member: &str) -> Result<()> {
+        let session = &self.queue.session;
+        let mut delays = session.retry_delays(Some(session.ttl()));
+        let deadline = Instant::now() + session.ttl().min(LONGEST_JOIN);
+        while let Some(lease) = session.lease_now() {
+            let listing = self.queue.read("leave").await?;
+            let is_given_up = |entry: &Entry| {
+                *entry.member == *member
+                    && entry.id.is_of(lease.id)
+                    && !lease.holds_number(&self.queue.key, entry.seq)
+            };
+            if !listing.entries.iter().any(is_given_up) {
+                break;
+            }
+            if Instant::now() >= deadline {
+                let message = "an earlier join is still being removed";
+                let error = self.queue.error(ErrorKind::Unavailable, "leave", message);
+                return Err(error.with_effect(Effect::Unknown));
+            }
+            tokio::time::sleep(delays.next_delay()).await;
+        }
+        Ok(())
     }
 
     /// The members with their capabilities, in the order of joining. One read of the store.

@@ -48,7 +48,11 @@ pub(super) async fn await_verdict(
     let mut views = None;
     loop {
         // Invariant (S6): read anew for every decision, which also shows that our own entry still stands.
-        let listing = session.persist(lease, "acquire", || session.backend.read(queue)).await?;
+        let read = || session.backend.read(queue);
+        let listing = match &views {
+            None => session.persist(lease, "acquire", read).await?,
+            Some(_) => session.persist_waiting(lease, "acquire", read).await?,
+        };
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         let verdict = judge.judge(&listing, listed)?;
         let has_to_wait = matches!(verdict, Verdict::Wait | Verdict::Behind(_));
@@ -76,7 +80,7 @@ pub(super) async fn await_verdict(
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
                 // Whether it was written or not, the next read shows the value.
-                session.write("acquire", &write).await?;
+                session.persist(lease, "acquire", || session.backend.write(&write)).await?;
                 continue;
             }
         }

@@ -196,6 +196,14 @@ impl Lock {
         Request { contents, judge: None }
     }
 
+    /// A lock of the same name that `break_lock` leaves alone: whoever holds it has not yet ended what he ran under this one.
+    ///
+    /// For the command `coordination`, and no part of the promises of this library.
+    #[doc(hidden)]
+    pub fn aftermath(&self) -> Result<Self> {
+        Ok(Self { queue: self.queue.of_kind("aftermath")? })
+    }
+
     /// The holders of the lock and those who wait for it, in order; empty when it is free.
     ///
     /// # Errors

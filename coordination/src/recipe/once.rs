@@ -1,18 +1,22 @@
 //! At most once per period: a job that many processes could do, and one does.
 //!
 //! The queue's value says when the last claim was made and until when there is no other. It belongs to no session, so
-//! a crash of the claimant does not end the period early.
+//! a crash of the claimant does not end the period early, unless the claim was made under something that ends with its
+//! holder: a claim that is not done names the entry that it was made under, and who finds that gone takes the claim over.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use super::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::grant::Grant;
 use super::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::{self, QueueKey};
 use crate::token::FencingToken;
 use crate::world::unix_micros;
 
@@ -32,9 +36,8 @@ impl Coordinator {
             let message = format!("the period is {period:?}, and has to be of 1 ms to 366 days");
             return Err(queue.error(ErrorKind::Input, "once_per", message));
         }
-        // Rounded up, so that a period is never too short.
-        let period = u64::try_from(period.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        Ok(OncePer { queue, period, is_aligned: false })
+        let period = micros(period);
+        Ok(OncePer { queue, rule: Rule { period, at_least: 0, is_aligned: false } })
     }
 }
 
@@ -47,6 +50,9 @@ impl Coordinator {
 /// A crash does not change that: the period is used up, unless the claim was [given back](Claim::give_back).
 /// It is not a lock: a job that takes longer than the period may run at the same time as the next one. Where
 /// that does harm, take a lock as well, or check the claim's [token](Claim::token).
+///
+/// With a lock there is a second way to claim: [under](Self::try_claim_under) it. Such a claim counts as spent only when it
+/// is [done](Claim::done); of a holder who died before that, the next holder takes it over.
 ///
 /// # Clocks
 ///
@@ -74,17 +80,36 @@ impl Coordinator {
 #[derive(Clone)]
 pub struct OncePer {
     queue: Queue,
-    /// In microseconds.
+    rule: Rule,
+}
+
+/// How far claims are apart, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
     period: u64,
+    /// Also after a claim that was given back.
+    at_least: u64,
     is_aligned: bool,
 }
 
 /// The last claim, as stored. Times are microseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Last {
     number: FencingToken,
     at: u64,
     next: u64,
+    /// The entry that it was made under; there until it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    under: Option<Under>,
+}
+
+/// An entry that ends with its holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Under {
+    kind: String,
+    /// Encoded, so that it is short.
+    name: String,
+    entry: u64,
 }
 
 impl OncePer {
@@ -92,7 +117,17 @@ impl OncePer {
     /// than with each claim.
     #[must_use]
     pub fn aligned(mut self) -> Self {
-        self.is_aligned = true;
+        self.rule.is_aligned = true;
+        self
+    }
+
+    /// Keeps claims at least this far apart, also where the period ends sooner and where a claim was given back.
+    ///
+    /// For jobs that are shorter than the difference between two hosts' clocks, as `lockAtLeastFor` in ShedLock. A claim
+    /// that is taken over from a [dead holder](Self::try_claim_under) does not wait for it.
+    #[must_use]
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.rule.at_least = micros(time);
         self
     }
 
@@ -117,18 +152,83 @@ impl OncePer {
     ///
     /// None: whoever asks first after the end of a period gets the next one.
     pub async fn try_claim(&self) -> Result<Option<Claim>> {
-        let (period, is_aligned) = (self.period, self.is_aligned);
-        let step = move |listing: &Listing| {
-            let last = Last::of(listing, "claim")?;
-            match claim(last, unix_micros(), period, is_aligned) {
-                Some(new) => {
-                    Ok(Change::Write(Some(to_data("claim", &new, MAX_VALUE_BYTES)?), Some(new)))
-                }
-                None => Ok(Change::Keep(None)),
+        self.claim(None, None).await
+    }
+
+    /// Claims the job for this period while `held` lasts: a lock, a permit, a slot, a leadership. `None`: it is done for
+    /// this period, or somebody is at it.
+    ///
+    /// Such a claim is open until it is [done](Claim::done) or [given back](Claim::give_back). While it is open nobody else
+    /// gets one, as after any claim. But once the store no longer has what it was made under, because its holder died, lost
+    /// it or let go of it, the next one who asks under the same name takes it over, though the period is not over. So let go
+    /// of `held` only after the claim is done: the period is spent by who succeeds, and not by who dies.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the job may be claimed, until `held` is gone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # use std::time::Duration;
+    /// let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let nightly = coordinator.once_per("backup", Duration::from_secs(24 * 60 * 60))?.aligned();
+    ///
+    /// let guard = coordinator.lock("backup")?.acquire(None).await?;
+    /// if let Some(claim) = nightly.try_claim_under(&guard).await? {
+    ///     // … the backup …
+    ///     claim.done().await?;
+    /// }
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
+        if let Some(reason) = held.own_entry().lost() {
+            return Err(held.loss("claim", reason));
+        }
+        let key = held.key();
+        let entry = held.own_entry().seq().unwrap_or_default();
+        let last = self.queue.named(Last::of(&self.queue.read("claim").await?, "claim"))?;
+        let under = last.as_ref().and_then(|last| last.under.as_ref()).filter(|it| it.is_in(key));
+        let is_abandoned = match under {
+            None => false,
+            Some(under) => {
+                let (session, key) = (Arc::clone(&self.queue.session), key.clone());
+                let reading = async move { session.backend.read(&key).await };
+                let there = self.queue.call("claim", reading).await?.entries;
+                let is_there = |seq| there.iter().any(|entry| entry.seq == seq);
+                // Who has lost his own entry, and was not told yet, takes over nothing.
+                is_there(entry) && !is_there(under.entry)
             }
         };
+        let abandoned = last.filter(|_| is_abandoned);
+        let name = key::encode(key.name());
+        self.claim(Some(Under { kind: key.kind().to_owned(), name, entry }), abandoned).await
+    }
+
+    /// Claims it, also where this is the last claim.
+    async fn claim(&self, under: Option<Under>, abandoned: Option<Last>) -> Result<Option<Claim>> {
+        let rule = self.rule;
+        let step = move |listing: &Listing| {
+            let mut last = Last::of(listing, "claim")?;
+            // It may be done by now, by who let go after that.
+            if let Some(last) = last.as_mut().filter(|last| Some(&**last) == abandoned.as_ref()) {
+                last.next = last.at;
+            }
+            let Some(new) = claim(last.as_ref(), unix_micros(), rule) else {
+                return Ok(Change::Keep(None));
+            };
+            let new = Last { under: under.clone(), ..new };
+            Ok(Change::Write(Some(to_data("claim", &new, MAX_VALUE_BYTES)?), Some(new)))
+        };
         let claimed = self.queue.modify("claim", step).await?;
-        Ok(claimed.map(|stored| Claim { queue: self.queue.clone(), stored }))
+        let claim = |stored| Claim { queue: self.queue.clone(), stored, at_least: rule.at_least };
+        Ok(claimed.map(claim))
     }
 
     /// How long it is until the job can be claimed, by this machine's clock; zero: now.
@@ -160,27 +260,40 @@ impl Last {
     }
 }
 
+impl Under {
+    fn is_in(&self, key: &QueueKey) -> bool {
+        self.kind == key.kind() && self.name == key::encode(key.name())
+    }
+}
+
 /// The claim that can be made at this time of the wall clock, if one can be made.
-fn claim(last: Option<Last>, wall: u64, period: u64, is_aligned: bool) -> Option<Last> {
+fn claim(last: Option<&Last>, wall: u64, rule: Rule) -> Option<Last> {
     // If the clock was set back, the last claim's time counts instead, so that claims' times never fall.
     let at = last.map_or(wall, |last| wall.max(last.at));
     if last.is_some_and(|last| last.next > at) {
         return None;
     }
-    let next = match is_aligned {
-        true => (at / period).saturating_add(1).saturating_mul(period),
-        false => at.saturating_add(period),
+    let next = match rule.is_aligned {
+        true => (at / rule.period).saturating_add(1).saturating_mul(rule.period),
+        false => at.saturating_add(rule.period),
     };
+    let next = next.max(at.saturating_add(rule.at_least));
     let number = last.map_or(0, |last| last.number.value()).saturating_add(1);
-    Some(Last { number: FencingToken::new(number)?, at, next })
+    Some(Last { number: FencingToken::new(number)?, at, next, under: None })
+}
+
+/// Rounded up, so that a period is never too short.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for OncePer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OncePer")
             .field("name", &self.name())
-            .field("period", &Duration::from_micros(self.period))
-            .field("is_aligned", &self.is_aligned)
+            .field("period", &Duration::from_micros(self.rule.period))
+            .field("at_least", &Duration::from_micros(self.rule.at_least))
+            .field("is_aligned", &self.rule.is_aligned)
             .finish_non_exhaustive()
     }
 }
@@ -190,6 +303,7 @@ impl fmt::Debug for OncePer {
 pub struct Claim {
     queue: Queue,
     stored: Last,
+    at_least: u64,
 }
 
 impl Claim {
@@ -208,7 +322,24 @@ impl Claim {
         to_time(self.stored.next)
     }
 
-    /// Gives the claim back, because the job was not done: it can be claimed again from now on.
+    /// Says that the job was done, so that nobody takes over a claim that was made [under](OncePer::try_claim_under)
+    /// something. Any other claim counts as done from the beginning.
+    ///
+    /// False: somebody else has made the next claim, as the period was over or what the claim was made under had gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OncePer::try_claim`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn done(&self) -> Result<bool> {
+        self.settle("done", self.stored.next).await
+    }
+
+    /// Gives the claim back, because the job was not done: it can be claimed again from now on, or from the end of
+    /// [`at_least`](OncePer::at_least) on.
     ///
     /// False: the period was over and somebody else has made the next claim, which stays valid.
     ///
@@ -220,15 +351,21 @@ impl Claim {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn give_back(self) -> Result<bool> {
-        let mine = self.stored;
+        self.settle("give_back", self.stored.at.saturating_add(self.at_least)).await
+    }
+
+    /// The claim is open no longer, and there is none until then.
+    async fn settle(&self, operation: &'static str, next: u64) -> Result<bool> {
+        let mine = self.stored.clone();
         let step = move |listing: &Listing| {
-            if Last::of(listing, "give_back")? != Some(mine) {
+            let is_mine = |last: Last| (last.number, last.at) == (mine.number, mine.at);
+            if !Last::of(listing, operation)?.is_some_and(is_mine) {
                 return Ok(Change::Keep(false));
             }
-            let free = Last { next: mine.at, ..mine };
-            Ok(Change::Write(Some(to_data("give_back", &free, MAX_VALUE_BYTES)?), true))
+            let settled = Last { next, under: None, ..mine.clone() };
+            Ok(Change::Write(Some(to_data(operation, &settled, MAX_VALUE_BYTES)?), true))
         };
-        self.queue.modify("give_back", step).await
+        self.queue.modify(operation, step).await
     }
 }
 
@@ -254,11 +391,15 @@ mod tests {
     use super::*;
     use crate::recipe::data::stored;
 
+    fn rule(period: u64, is_aligned: bool) -> Rule {
+        Rule { period, at_least: 0, is_aligned }
+    }
+
     fn claims(clock: &[u64], period: u64, is_aligned: bool) -> Vec<(u64, u64)> {
         let mut last = None;
         let mut claimed = Vec::new();
         for wall in clock {
-            if let Some(new) = claim(last, *wall, period, is_aligned) {
+            if let Some(new) = claim(last.as_ref(), *wall, rule(period, is_aligned)) {
                 claimed.push((new.number.value(), new.at));
                 last = Some(new);
             }
@@ -283,10 +424,19 @@ mod tests {
 
     #[test]
     fn given_back_it_is_free_and_later_claims_are_not_earlier() {
-        let first = claim(None, 100, 10, false).expect("free");
+        let first = claim(None, 100, rule(10, false)).expect("free");
         let free = Last { next: first.at, ..first };
-        let second = claim(Some(free), 90, 10, false).expect("given back");
+        let second = claim(Some(&free), 90, rule(10, false)).expect("given back");
         assert_eq!((second.number.value(), second.at, second.next), (2, 100, 110));
+    }
+
+    #[test]
+    fn claims_are_no_closer_than_is_asked_for() {
+        let rule = Rule { at_least: 25, ..rule(10, true) };
+        let first = claim(None, 19, rule).expect("free");
+        assert_eq!(first.next, 44, "not 20");
+        assert_eq!(claim(Some(&first), 43, rule), None);
+        assert_eq!(claim(Some(&first), 44, rule).map(|second| second.next), Some(69));
     }
 
     #[test]
@@ -308,10 +458,10 @@ mod tests {
 
     #[test]
     fn extremes_do_no_harm() {
-        let last =
-            Last { number: FencingToken::new(u64::MAX).expect("not zero"), at: u64::MAX, next: 0 };
+        let number = FencingToken::new(u64::MAX).expect("not zero");
+        let last = Last { number, at: u64::MAX, next: 0, under: None };
         for is_aligned in [false, true] {
-            let new = claim(Some(last), 0, u64::MAX, is_aligned).expect("it is over");
+            let new = claim(Some(&last), 0, rule(u64::MAX, is_aligned)).expect("it is over");
             assert_eq!(new.next, u64::MAX);
         }
         let _ = (to_time(u64::MAX), to_time(0));

@@ -147,7 +147,8 @@ impl OwnEntry {
 
     /// Gives it up in the background.
     pub(crate) fn let_go(&self) {
-        if self.hold.begin_release() {
+        // First of all: a forked child holds nothing, and what comes next may be locked by a thread that it does not have.
+        if self.session.is_own_process() && self.hold.begin_release() {
             self.lease.deregister(&self.entry.place.id);
             self.session.leave_in_background(&self.lease, self.entry.place.clone(), self.seq);
         }
@@ -183,7 +184,7 @@ impl OwnEntry {
                 Err(Error::lost(operation, LossReason::EntryDeleted))
             }
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::lost(operation, LossReason::Closed)),
+            Err(_) => Err(self.session.ended(operation)),
         }
     }
 

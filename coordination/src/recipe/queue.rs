@@ -12,18 +12,22 @@ use super::own_entry::Contents;
 use super::turn::Request;
 use super::waiting::Waiting;
 use crate::backend::{Data, Listing, Write};
-use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
 use crate::session::{Session, Views, Written};
+use crate::world::Process;
+
+/// A coordinator, whose session stays open as long as somebody has this.
+pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
 
 /// A queue of one name and kind. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Queue {
     pub(crate) session: Arc<Session>,
     pub(crate) key: QueueKey,
-    // Keeps the session open as long as a recipe can be used with it.
-    _coordinator: Arc<dyn Send + Sync>,
+    /// Keeps the session open as long as a recipe can be used with it.
+    coordinator: KeepsOpen,
 }
 
 /// What a step of [`Queue::modify`] decides.
@@ -35,12 +39,14 @@ pub(crate) enum Change<T> {
 }
 
 impl Queue {
-    pub(crate) fn new(
-        session: Arc<Session>,
-        key: QueueKey,
-        coordinator: Arc<dyn Send + Sync>,
-    ) -> Self {
-        Self { session, key, _coordinator: coordinator }
+    pub(crate) fn new(session: Arc<Session>, key: QueueKey, coordinator: KeepsOpen) -> Self {
+        Self { session, key, coordinator }
+    }
+
+    /// The queue of the same name for something else.
+    pub(crate) fn of_kind(&self, kind: &'static str) -> Result<Self> {
+        let key = QueueKey::new(kind, self.key.name(), self.session.settings.max_name_bytes)?;
+        Ok(Self { key, ..self.clone() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -67,7 +73,8 @@ impl Queue {
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
         let own = acquire(&self.session, &self.key, request, waiting).await;
-        Ok(self.named(own)?.map(|own| Grant::new(own, self.key.clone())))
+        let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
+        Ok(self.named(own)?.map(grant))
     }
 
     /// [`acquire`](Self::acquire), which fails when the time is over.
@@ -211,9 +218,9 @@ impl Queue {
     /// [`ErrorKind::Closed`]: the session's runtime has ended before.
     pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
         let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
-        let mut timer = Timer(sleeping);
+        let mut timer = Timer(sleeping, Process::this());
         let ended = (&mut timer.0).await;
-        self.named(ended.map_err(|_| Error::lost("wait", LossReason::Closed)))
+        self.named(ended.map_err(|_| self.session.ended("wait")))
     }
 
     /// Resolves when this much time has passed; never, if there is no limit.
@@ -243,7 +250,7 @@ impl Queue {
     ) -> Result<T> {
         self.session.check_open(operation)?;
         let done = self.session.spawn(task).await;
-        self.named(done.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed))))
+        self.named(done.unwrap_or_else(|_| Err(self.session.ended(operation))))
     }
 
     /// An error about this queue.
@@ -283,10 +290,12 @@ pub(crate) fn in_doubt(operation: &'static str) -> Error {
 }
 
 /// A timer that is stopped when nobody waits for it any more.
-struct Timer(tokio::task::JoinHandle<()>);
+struct Timer(tokio::task::JoinHandle<()>, Process);
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.0.abort();
+        if self.1.is_this() {
+            self.0.abort();
+        }
     }
 }

@@ -5,8 +5,8 @@
 //! the session does. Whose turn it is depends on the entries before ours, or on what a [`Judge`] says of the whole
 //! queue.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
@@ -15,7 +15,7 @@ use super::own_entry::{Contents, OwnEntry};
 use super::waiting::Waiting;
 use crate::backend::{Blocker, Data, EntryId, EntryRef, Mode, Position};
 use crate::canary::{Canary, sings};
-use crate::error::{Effect, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::session::{Lease, Session};
 
@@ -35,6 +35,16 @@ pub(super) struct Acquire {
     pub(super) waiting: Waiting,
     /// Whether the entry is known to wait for another one, and not for the store.
     pub(super) is_blocked: AtomicBool,
+    pub(super) tries: Mutex<Tries>,
+}
+
+/// What became of the tries to enter.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// Why the store refused the last one.
+    pub(super) refused: Option<Error>,
+    /// One of them may have left an entry, or may yet.
+    pub(super) may_be_there: bool,
 }
 
 /// An entry that has been entered, and where it stood then.
@@ -75,10 +85,10 @@ impl Acquire {
                 None => {
                     let lease = tokio::select! {
                         biased;
-                        lease = self.session.lease("acquire") => lease?,
                         _ = cancelled.changed() => return Ok(None),
+                        lease = self.session.lease("acquire") => lease?,
                     };
-                    match self.enter(lease, &mut adopted).await? {
+                    match self.enter(lease, &mut adopted, &cancelled).await? {
                         Some(started) => started,
                         None => continue,
                     }
@@ -117,28 +127,67 @@ impl Acquire {
         }
     }
 
-    /// Enters under this lease; `None`: the session was lost meanwhile.
+    /// Enters under this lease; `None`: the session was lost meanwhile, or nobody waits for it any longer.
     async fn enter(
         &self,
         lease: Arc<Lease>,
         adopted: &mut Option<EntryId>,
+        cancelled: &watch::Receiver<()>,
     ) -> Result<Option<Started>> {
         let session = &self.session;
         let mut own = Box::new(OwnEntry::new(session, lease, &self.queue, &self.request.contents));
         if sings(Canary::OldEntryAdopted) {
             own.adopt(adopted);
         }
-        let entering =
-            session.persist(own.lease(), "acquire", || session.backend.enter(own.entry()));
-        match entering.await {
-            Ok(position) => Ok(Some(Started::new(own, position))),
+        let entering = session.persist(own.lease(), "acquire", || async {
+            match cancelled.has_changed() {
+                Ok(_) => {
+                    let before = std::mem::replace(&mut self.tries().may_be_there, true);
+                    let entered = session.backend.enter(own.entry()).await;
+                    let refused = entered.as_ref().err().cloned();
+                    let did_nothing =
+                        refused.as_ref().is_some_and(|error| error.effect() == Effect::None);
+                    *self.tries() = Tries { may_be_there: before || !did_nothing, refused };
+                    entered.map(Some)
+                }
+                // What was tried before may have entered it: it is given up with `own`.
+                Err(_) => Ok(None),
+            }
+        });
+        match self.unless_unsent(&own, entering, cancelled.clone()).await {
+            Ok(position) => Ok(position.map(|position| Started::new(own, position))),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
-            Err(error) if error.effect() == Effect::Unknown => {
-                // The entry may be there although the call was refused: it is removed before the caller hears of it.
+            Err(error) if error.effect() == Effect::Unknown || self.tries().may_be_there => {
+                // The entry may be there although the call was refused, by this try or by one before: it is removed before
+                // the caller hears of it.
                 let gone = own.give_up().await.is_ok();
-                Err(if gone { error.with_effect(Effect::None) } else { error })
+                Err(error.with_effect(if gone { Effect::None } else { Effect::Unknown }))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn tries(&self) -> MutexGuard<'_, Tries> {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call that enters this entry; `None`: nobody waits for it any longer, and nothing was sent so far. Its place
+    /// in the line of calls is for those who wait.
+    async fn unless_unsent(
+        &self,
+        own: &OwnEntry,
+        entering: impl Future<Output = Result<Option<Position>>>,
+        mut cancelled: watch::Receiver<()>,
+    ) -> Result<Option<Position>> {
+        tokio::pin!(entering);
+        tokio::select! {
+            biased;
+            entered = &mut entering => return entered,
+            _ = cancelled.changed() => {}
+        }
+        match self.session.backend.was_sent(&own.entry().place) {
+            true => entering.await,
+            false => Ok(None),
         }
     }
 
@@ -162,7 +211,7 @@ impl Acquire {
                 return Ok(Turn::EntryLost);
             }
             // Invariant (S6): a turn counts only if our own entry is seen to stand after it has come.
-            let look = self.session.persist(own.lease(), "acquire", || {
+            let look = self.session.persist_waiting(own.lease(), "acquire", || {
                 self.session.backend.position(entry, position.seq)
             });
             match look.await? {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Lease, Phase, Proofs, Runtime, Session, State};
 use crate::backend::registry::Target;
-use crate::backend::{NewSession, SessionId, Store};
+use crate::backend::{EntryId, NewSession, SessionId, Store};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
@@ -18,7 +18,7 @@ use crate::retry::DecorrelatedJitter;
 use crate::time::{BootInstant, sleep_until};
 
 /// How long connecting may take in all.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(4_500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(4_250);
 /// How long a dropped coordinator tries to close its session at the store.
 const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -36,7 +36,7 @@ impl Control {
             return Ok(());
         }
         // The keeper answers every stop that it has received. If it ends without an answer, its runtime has ended.
-        confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::Closed)))
+        confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::RuntimeEnded)))
     }
 }
 
@@ -46,28 +46,29 @@ pub(crate) async fn start(target: Target, settings: Settings) -> Result<(Arc<Ses
     let (report, started) = oneshot::channel();
     let (control, stops) = mpsc::unbounded_channel();
     runtime.start(async move {
-        match tokio::time::timeout(CONNECT_TIMEOUT, connect(target, &settings)).await {
-            Ok(Ok((backend, lease))) => {
+        match connect(target, &settings).await {
+            Ok((backend, lease)) => {
                 let session = Arc::new(Session::new(backend, settings, lease));
                 let keeper = Keeper { session: Arc::clone(&session), stops };
                 // If the caller has gone away it has dropped its `Control`, and the keeper ends because of that.
                 let _ = report.send(Ok(session));
                 keeper.run().await;
             }
-            Ok(Err(error)) => drop(report.send(Err(error))),
-            Err(_) => {
-                let message = format!("the store did not answer within {CONNECT_TIMEOUT:?}");
-                let _ = report.send(Err(Error::new(ErrorKind::Unavailable, "connect", message)));
-            }
+            Err(error) => drop(report.send(Err(error))),
         }
     })?;
     let session =
-        started.await.unwrap_or_else(|_| Err(Error::lost("connect", LossReason::Closed)))?;
+        started.await.unwrap_or_else(|_| Err(Error::lost("connect", LossReason::RuntimeEnded)))?;
     Ok((session, Control(control)))
 }
 
 async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>, Arc<Lease>)> {
-    let backend = target.connect(settings).await?;
+    let limit = Instant::now() + CONNECT_TIMEOUT;
+    let late = |_| {
+        let message = format!("the store did not answer within {CONNECT_TIMEOUT:?}");
+        Error::new(ErrorKind::Unavailable, "connect", message)
+    };
+    let backend = timeout_at(limit, target.connect(settings)).await.map_err(late)??;
     let characteristics = backend.characteristics();
     let missing: Vec<_> = settings
         .require
@@ -88,17 +89,42 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
             "the store may end a session before its lease is over"
         );
     }
+    if let Some(reason) = characteristics.partition_overlap {
+        tracing::warn!(
+            backend = backend.scheme(),
+            reason,
+            "two may hold at once while servers of the store are cut off from each other"
+        );
+    }
     let id = SessionId::random();
-    match open(&*backend, settings, id).await {
-        Ok(lease) => Ok((backend, Arc::new(lease))),
-        Err(error) => {
-            if error.is_transient() {
-                // Perhaps the session was opened and only the answer was lost. Then it would keep the member id until
-                // its lease ends, and the caller's next try would be refused because of its own session (S9).
-                let _ = tokio::time::timeout(DROP_TIMEOUT, backend.close(id)).await;
-            }
-            Err(error.on_backend(backend.scheme()))
+    let mut failed = None;
+    let opening = open_while_unavailable(&*backend, settings, id, &mut failed);
+    let error = match timeout_at(limit, opening).await {
+        Ok(Ok(lease)) => return Ok((backend, Arc::new(lease))),
+        Ok(Err(error)) => error,
+        Err(elapsed) => failed.unwrap_or_else(|| late(elapsed)),
+    };
+    // Perhaps the session was opened, or a part of it. Then it would keep the member id until its lease ends, and the
+    // caller's next try would be refused because of its own session (S9).
+    let _ = timeout(DROP_TIMEOUT, backend.close(id)).await;
+    Err(error.on_backend(backend.scheme()))
+}
+
+/// Opens the first session; notes the last failure that may pass, after which it is tried again.
+async fn open_while_unavailable(
+    backend: &dyn Store,
+    settings: &Settings,
+    id: SessionId,
+    failed: &mut Option<Error>,
+) -> Result<Lease> {
+    let longest = settings.max_backoff.min(settings.heartbeat);
+    let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
+    loop {
+        match open(backend, settings, id).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => *failed = Some(error),
+            outcome => return outcome,
         }
+        tokio::time::sleep(delays.next_delay()).await;
     }
 }
 
@@ -152,6 +178,7 @@ impl Keeper {
             if let Err(end) = self.unless_over(lease, tokio::time::sleep_until(next)).await {
                 return end;
             }
+            session.note_thread();
             next = Instant::now() + interval;
             let sent = BootInstant::now();
             match self.unless_over(lease, heartbeat(&session, lease)).await {
@@ -223,7 +250,7 @@ impl Keeper {
                 // session whose opening was given up too early is found by the next try, but by then much of its lease
                 // may be over.
                 let limit = session.ttl() / 6;
-                let opening = tokio::time::timeout(limit, open(&*session.backend, settings, new));
+                let opening = timeout(limit, open(&*session.backend, settings, new));
                 opening.await.unwrap_or_else(|_| {
                     let message = format!("no answer within {limit:?}");
                     Err(Error::new(ErrorKind::Unavailable, "open", message))
@@ -236,6 +263,8 @@ impl Keeper {
             };
             match opened {
                 Ok(lease) => {
+                    // Nothing remains now, though perhaps nobody has confirmed that: it has the old one's member id, with
+                    // which the store opens no other session while that one lives.
                     session.phase.send_replace(Phase::Open(Arc::new(lease)));
                     session.states.tell(State::Connected);
                     return None;
@@ -252,13 +281,17 @@ impl Keeper {
 
     /// Ends the session at the store, and the one that may be opening, as far as time allows.
     async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, stop: Option<Stop>) {
+        if sings(Canary::ClosedBeforeTold) {
+            let closing = self.session.backend.close(lease.id);
+            drop(self.session.attempt(lease.ttl, "stop", closing).await);
+        }
         // Invariant: guards are lost here before the store is told, so that none looks held when another process gets
         // its lock.
         lease.lose(LossReason::Closed);
-        self.session.phase.send_replace(Phase::Closed);
+        self.session.phase.send_replace(Phase::Closed(LossReason::Closed));
         self.session.end_observers();
         let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
-        let closing = tokio::time::timeout(limit, async {
+        let closing = timeout(limit, async {
             let closed = self.close_with_retries(lease, lease.id).await;
             match opening {
                 Some(opening) => self.close_with_retries(lease, opening).await.and(closed),
@@ -298,11 +331,9 @@ async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
         LossDetection::Heartbeat => lease.held(),
         LossDetection::Watch => Vec::new(),
     };
-    let gone = session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held)).await?;
-    for id in gone {
-        lease.entry_lost(&id);
-    }
-    Ok(())
+    // Told as it is found, be the rest of the answer late or an error.
+    let gone = |id: &EntryId| lease.entry_lost(id);
+    session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held, &gone)).await
 }
 
 async fn deadline_passed(lease: &Lease) {
@@ -317,9 +348,12 @@ struct Closing(Arc<Session>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        if let Phase::Open(lease) = self.0.phase.send_replace(Phase::Closed) {
-            lease.lose(LossReason::Closed);
-            self.0.backend.close_now(lease.id);
+        if self.0.closed().is_none() {
+            let ended = LossReason::RuntimeEnded;
+            if let Phase::Open(lease) = self.0.phase.send_replace(Phase::Closed(ended)) {
+                lease.lose(ended);
+                self.0.backend.close_now(lease.id);
+            }
         }
         self.0.end_observers();
         self.0.states.tell(State::Closed);
@@ -330,7 +364,7 @@ impl Session {
     fn lease_now_or_lost(&self) -> Option<Arc<Lease>> {
         match &*self.phase.borrow() {
             Phase::Open(lease) => Some(Arc::clone(lease)),
-            Phase::Opening { .. } | Phase::Closed => None,
+            Phase::Opening { .. } | Phase::Closed(_) => None,
         }
     }
 }

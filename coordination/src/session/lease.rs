@@ -275,13 +275,14 @@ struct Signal {
 }
 
 /// A reason's code is its position here, counted from 1.
-const REASONS: [LossReason; 6] = [
+const REASONS: [LossReason; 7] = [
     LossReason::DeadlinePassed,
     LossReason::ExpiredByServer,
     LossReason::EntryDeleted,
     LossReason::ConnectionLost,
     LossReason::Revoked,
     LossReason::Closed,
+    LossReason::RuntimeEnded,
 ];
 
 impl Signal {
@@ -292,7 +293,7 @@ impl Signal {
 
     fn set(&self, reason: LossReason) {
         let code = 1 + REASONS.iter().position(|known| *known == reason).unwrap_or_default();
-        // Six reasons fit in a byte. The first one stays.
+        // They fit in a byte. The first one stays.
         let _ = self.reason.compare_exchange(0, code as u8, Ordering::SeqCst, Ordering::SeqCst);
         self.changed.notify_waiters();
     }

@@ -5,6 +5,7 @@
 //! caller who drops its future nor a program whose executor is blocked can interrupt it. The caller's future only
 //! waits for the answer.
 
+mod calls;
 pub(crate) mod keeper;
 mod lease;
 mod observer;
@@ -12,22 +13,22 @@ mod runtime;
 mod state;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use backon::Retryable;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
+use tokio::sync::watch;
 
-use crate::backend::{EntryRef, Store, Write};
+use crate::backend::Store;
 use crate::canary::{Canary, sings};
+use crate::characteristics::LossDetection;
 use crate::config::Settings;
-use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::retry::DecorrelatedJitter;
-use crate::time::BootInstant;
-use crate::world;
+use crate::world::{self, Process};
 
+pub(crate) use self::calls::{Having, Written};
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
 use lease::Proofs;
@@ -36,6 +37,8 @@ pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
 pub use state::{State, StateWatch};
 
+/// From the store's word that something is gone to the word to its holder.
+const LOSS_TOLD: Duration = Duration::from_millis(50);
 /// The longest that closing may take, however long the lease is.
 const LONGEST_STOP: Duration = Duration::from_secs(5);
 /// The longest delay between two tries while the session can still be saved.
@@ -52,22 +55,7 @@ enum Phase {
         last: Option<Duration>,
     },
     Open(Arc<Lease>),
-    Closed,
-}
-
-/// Whether the store may have carried out an earlier try, the answer to which was lost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Doubt(bool);
-
-/// What became of a compare-and-set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// The value has this version now, or was removed.
-    Yes(u64),
-    /// The value was not the expected one, so nothing was written.
-    No,
-    /// The value is not the expected one any more. Ours may have been written, and then replaced by another.
-    Unknown,
+    Closed(LossReason),
 }
 
 /// The part of a coordinator that its guards and tasks share.
@@ -78,8 +66,10 @@ pub(crate) struct Session {
     phase: watch::Sender<Phase>,
     observers: Observers,
     handle: Handle,
-    /// The process that connected. A forked child has a copy of its memory, but neither its threads nor its locks.
-    pid: u32,
+    /// The thread on which the session's runtime was last seen, if it has only one: it may be run by one after another.
+    only_thread: Option<Mutex<ThreadId>>,
+    /// The process that connected.
+    process: Process,
 }
 
 impl Session {
@@ -90,14 +80,15 @@ impl Session {
             states: States::new(State::Connected),
             phase: watch::Sender::new(Phase::Open(lease)),
             observers: Observers::default(),
+            only_thread: runtime::only_thread().map(Mutex::new),
             handle: Handle::current(),
-            pid: std::process::id(),
+            process: Process::this(),
         }
     }
 
     /// Whether this is the process that connected.
     pub(crate) fn is_own_process(&self) -> bool {
-        self.pid == std::process::id()
+        self.process.is_this()
     }
 
     /// Refuses to work in a forked child.
@@ -110,12 +101,45 @@ impl Session {
         Err(Error::new(ErrorKind::Closed, operation, message))
     }
 
-    /// [`check_process`](Self::check_process), and refuses to work when the coordinator was stopped.
+    /// Refuses to wait in a blocking call on the only thread that could answer it.
+    pub(crate) fn check_thread(&self, operation: &'static str) -> Result<()> {
+        let is_here = |handle: Handle| handle.id() == self.handle.id();
+        let waits_for_itself = || {
+            Handle::try_current().is_ok_and(is_here)
+                && self.only_thread().is_some_and(|thread| *thread == thread::current().id())
+        };
+        if !(world::blocking::is_blocking() && waits_for_itself()) {
+            return Ok(());
+        }
+        let message = "this blocking call would wait for itself, on the only thread of the runtime on which the \
+                       session lives; await the async call, or make this one in `spawn_blocking`";
+        Err(Error::new(ErrorKind::Unsupported, operation, message))
+    }
+
+    fn only_thread(&self) -> Option<MutexGuard<'_, ThreadId>> {
+        let thread = self.only_thread.as_ref()?;
+        Some(thread.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes which thread runs the session's tasks; called within one of them.
+    fn note_thread(&self) {
+        if let Some(mut thread) = self.only_thread() {
+            *thread = thread::current().id();
+        }
+    }
+
+    /// Refuses to work in a forked child, where it would wait for itself, and when the coordinator was stopped.
     pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
         self.check_process(operation)?;
+        self.check_thread(operation)?;
+        self.closed().map_or(Ok(()), |reason| Err(Error::lost(operation, reason)))
+    }
+
+    /// Why the coordinator has ended, if it has.
+    fn closed(&self) -> Option<LossReason> {
         match &*self.phase.borrow() {
-            Phase::Closed => Err(Error::lost(operation, LossReason::Closed)),
-            Phase::Opening { .. } | Phase::Open(_) => Ok(()),
+            Phase::Closed(reason) => Some(*reason),
+            Phase::Opening { .. } | Phase::Open(_) => None,
         }
     }
 
@@ -133,18 +157,33 @@ impl Session {
         loop {
             match &*phase.borrow_and_update() {
                 Phase::Open(lease) if lease.lost().is_none() => return Ok(Arc::clone(lease)),
-                Phase::Closed => return Err(Error::lost(operation, LossReason::Closed)),
+                Phase::Closed(reason) => return Err(Error::lost(operation, *reason)),
                 Phase::Open(_) | Phase::Opening { .. } => {}
             }
             if phase.changed().await.is_err() {
-                return Err(Error::lost(operation, LossReason::Closed));
+                return Err(self.ended(operation));
             }
         }
     }
 
+    /// The error of a call whose task has ended without an answer.
+    pub(crate) fn ended(&self, operation: &'static str) -> Error {
+        Error::lost(operation, self.closed().unwrap_or(LossReason::RuntimeEnded))
+    }
+
+    /// The state as this process has it: in a forked child the session is closed.
+    pub(crate) fn state(&self) -> State {
+        if self.is_own_process() { self.states.current() } else { State::Closed }
+    }
+
+    /// Follows the state, likewise.
+    pub(crate) fn watch_state(&self) -> StateWatch {
+        if self.is_own_process() { self.states.subscribe() } else { StateWatch::of_a_child() }
+    }
+
     /// Whether the last heartbeat was answered.
     pub(crate) fn is_connected(&self) -> bool {
-        self.states.current() == State::Connected
+        self.state() == State::Connected
     }
 
     /// Runs a task on the session's runtime, which goes on when the caller's executor is blocked or has ended.
@@ -160,7 +199,7 @@ impl Session {
         match &*self.phase.borrow() {
             Phase::Open(lease) => lease.ttl,
             Phase::Opening { last } => *last,
-            Phase::Closed => None,
+            Phase::Closed(_) => None,
         }
         .unwrap_or(self.settings.ttl)
     }
@@ -186,6 +225,17 @@ impl Session {
         ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / share))
     }
 
+    /// How late a holder may be told that something was taken away from it.
+    pub(crate) fn loss_delay(&self) -> Duration {
+        match self.backend.characteristics().loss_detection {
+            LossDetection::Watch => self.backend.reconnect_delay() + LOSS_TOLD,
+            LossDetection::Heartbeat => {
+                let ttl = self.ttl();
+                self.heartbeat_interval(Some(ttl)) + self.settings.call_timeout(ttl) + LOSS_TOLD
+            }
+        }
+    }
+
     fn stop_timeout(&self, lease: &Lease) -> Duration {
         lease.ttl.unwrap_or(LONGEST_STOP).min(LONGEST_STOP)
     }
@@ -195,218 +245,5 @@ impl Session {
         let longest =
             self.settings.max_backoff.min(self.heartbeat_interval(ttl)).min(LONGEST_RETRY);
         DecorrelatedJitter::new(self.settings.initial_backoff, longest)
-    }
-
-    /// One call to the store, bounded in time.
-    pub(crate) async fn attempt<T>(
-        &self,
-        ttl: Option<Duration>,
-        operation: &'static str,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let limit = match ttl {
-            Some(ttl) => self.settings.call_timeout(ttl),
-            None => self.settings.heartbeat.max(LONGEST_RETRY),
-        };
-        let sent = sings(Canary::DeadlineFromReads).then(BootInstant::now);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => {
-                if let (Some(sent), Some(lease), true) = (sent, self.lease_now(), answer.is_ok()) {
-                    lease.extend(sent);
-                }
-                answer
-            }
-            Err(_) => Err(Error::new(
-                ErrorKind::Unavailable,
-                operation,
-                format!("no answer within {limit:?}"),
-            )
-            .with_effect(Effect::Unknown)),
-        }
-        .map_err(|error| error.on_backend(self.backend.scheme()))
-    }
-
-    /// Repeats a call until its outcome is known or the session is over.
-    ///
-    /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until
-    /// it is known whether it has (S9). The call must be idempotent.
-    pub(crate) async fn persist<T, C>(
-        &self,
-        lease: &Lease,
-        operation: &'static str,
-        call: impl Fn() -> C,
-    ) -> Result<T>
-    where
-        C: Future<Output = Result<T>>,
-    {
-        let tries = (|| self.attempt(lease.ttl, operation, call()))
-            .retry(self.retry_delays(lease.ttl))
-            .sleep(tokio::time::sleep)
-            .when(|error| {
-                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
-            });
-        let outcome = tokio::select! {
-            biased;
-            reason = lease.ended() => Err(Error::lost(operation, reason)),
-            outcome = tries => outcome,
-        };
-        if let Err(error) = &outcome
-            && let Some(reason) = error.loss_reason()
-        {
-            lease.lose(reason);
-        }
-        outcome
-    }
-
-    /// Repeats a call that is not about an entry of ours, for as long as a caller may be kept waiting.
-    ///
-    /// Fails with the last error. Its effect is `Unknown` if the store may have carried out one of the tries.
-    pub(crate) async fn insist<T, C>(
-        &self,
-        operation: &'static str,
-        call: impl Fn() -> C,
-    ) -> Result<(T, Doubt)>
-    where
-        C: Future<Output = Result<T>>,
-    {
-        let ttl = self.ttl();
-        let limit = Instant::now() + ttl.min(LONGEST_STOP);
-        let mut delays = self.retry_delays(Some(ttl));
-        let mut doubt = Doubt(false);
-        loop {
-            let error = match self.attempt(Some(ttl), operation, call()).await {
-                Ok(answer) => return Ok((answer, doubt)),
-                Err(error) => error,
-            };
-            doubt.0 |= error.effect() == Effect::Unknown;
-            let next = Instant::now() + delays.next_delay();
-            let may_pass = matches!(
-                error.kind(),
-                ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns
-            );
-            if !may_pass || next > limit {
-                let effect = if doubt.0 { Effect::Unknown } else { error.effect() };
-                return Err(error.with_effect(effect));
-            }
-            tokio::time::sleep_until(next).await;
-        }
-    }
-
-    /// Writes a queue's value if it is as expected.
-    pub(crate) async fn write(&self, operation: &'static str, write: &Write) -> Result<Written> {
-        let (version, doubt) = self.insist(operation, || self.backend.write(write)).await?;
-        Ok(match version {
-            Some(version) => Written::Yes(version),
-            None if doubt.0 => Written::Unknown,
-            None => Written::No,
-        })
-    }
-
-    /// The names of the queues of this kind that have a value.
-    pub(crate) async fn names(
-        self: &Arc<Self>,
-        operation: &'static str,
-        kind: &'static str,
-    ) -> Result<Vec<String>> {
-        let session = Arc::clone(self);
-        let listing =
-            async move { session.insist(operation, || session.backend.names(kind)).await };
-        self.listed(operation, listing).await
-    }
-
-    /// The names of the queues of this kind that have a live entry.
-    pub(crate) async fn queues(
-        self: &Arc<Self>,
-        operation: &'static str,
-        kind: &'static str,
-    ) -> Result<Vec<String>> {
-        let session = Arc::clone(self);
-        let listing =
-            async move { session.insist(operation, || session.backend.queues(kind)).await };
-        self.listed(operation, listing).await
-    }
-
-    async fn listed(
-        self: &Arc<Self>,
-        operation: &'static str,
-        listing: impl Future<Output = Result<(Vec<String>, Doubt)>> + Send + 'static,
-    ) -> Result<Vec<String>> {
-        self.check_open(operation)?;
-        let listed = self.spawn(async move { listing.await.map(|(names, _)| names) });
-        listed.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
-    }
-
-    /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the
-    /// entry too.
-    async fn leave(&self, lease: &Lease, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
-        let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
-            .retry(delays)
-            .sleep(tokio::time::sleep)
-            .when(|error| {
-                error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
-            });
-        tokio::select! {
-            biased;
-            // The entry was held when the release began, and the store may have carried it out before the session
-            // ended.
-            reason = lease.ended() => {
-                Err(Error::lost("release", reason).with_effect(Effect::Unknown))
-            }
-            outcome = tries => outcome,
-        }
-    }
-
-    /// Removes one entry, and waits for the store to confirm it, but no longer than `stop_timeout`.
-    ///
-    /// The removal goes on in the background when the future is dropped, and when the time is over.
-    pub(crate) async fn leave_confirmed(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        entry: &EntryRef,
-        seq: Option<u64>,
-    ) -> Result<()> {
-        if let Some(Ok(())) = self.backend.leave_now(entry, seq) {
-            return Ok(());
-        }
-        let (answer, answered) = oneshot::channel();
-        let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
-        self.spawn(async move {
-            let leaving = session.leave(&lease, &entry, seq);
-            tokio::pin!(leaving);
-            let limit = session.stop_timeout(&lease);
-            match tokio::time::timeout(limit, &mut leaving).await {
-                Ok(outcome) => drop(answer.send(outcome)),
-                Err(_) => {
-                    let message = format!("the store did not confirm within {limit:?}");
-                    let error = Error::new(ErrorKind::Unavailable, "release", message);
-                    drop(answer.send(Err(error.with_effect(Effect::Unknown))));
-                    drop(leaving.await);
-                }
-            }
-        });
-        answered.await.unwrap_or_else(|_| Err(Error::lost("release", LossReason::Closed)))
-    }
-
-    /// [`leave`](Self::leave) in the background. It may be called in `Drop`, on any thread, and in any state of the
-    /// session.
-    pub(crate) fn leave_in_background(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        entry: EntryRef,
-        seq: Option<u64>,
-    ) {
-        if !self.is_own_process() || lease.lost().is_some() {
-            return;
-        }
-        if let Some(Ok(())) = self.backend.leave_now(&entry, seq) {
-            return;
-        }
-        let (session, lease) = (Arc::clone(self), Arc::clone(lease));
-        self.spawn(async move {
-            if let Err(error) = session.leave(&lease, &entry, seq).await {
-                tracing::debug!(%error, "entry ends with its session");
-            }
-        });
     }
 }

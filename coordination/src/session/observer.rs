@@ -11,6 +11,7 @@ use super::{Phase, Session};
 use crate::backend::Listing;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+use crate::world::Process;
 
 /// The shortest time between two reads.
 const MOST_OFTEN: Duration = Duration::from_millis(1);
@@ -24,6 +25,7 @@ pub(crate) struct View {
 }
 
 type Sender = watch::Sender<Option<Arc<View>>>;
+type Receiver = watch::Receiver<Option<Arc<View>>>;
 
 /// The queues that are observed in this process.
 #[derive(Default)]
@@ -37,9 +39,16 @@ impl Observers {
 
 /// Follows a queue. Every view differs from the one before; some may be left out.
 #[derive(Clone)]
-pub(crate) struct Views(watch::Receiver<Option<Arc<View>>>);
+pub(crate) struct Views {
+    receiver: Receiver,
+    process: Process,
+}
 
 impl Views {
+    fn new(receiver: Receiver) -> Self {
+        Self { receiver, process: Process::this() }
+    }
+
     /// The next view; at first the present one.
     ///
     /// # Cancel safety
@@ -47,11 +56,11 @@ impl Views {
     /// No view is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Result<Arc<View>> {
         loop {
-            let ended = self.0.changed().await.is_err();
+            let ended = !self.process.is_this() || self.receiver.changed().await.is_err();
             if ended {
                 return Err(Error::lost("observe", LossReason::Closed));
             }
-            if let Some(view) = &*self.0.borrow_and_update() {
+            if let Some(view) = &*self.receiver.borrow_and_update() {
                 return Ok(Arc::clone(view));
             }
         }
@@ -59,10 +68,20 @@ impl Views {
 
     /// What [`next`](Self::next) would answer at once; `None`: it would wait.
     pub(crate) fn newest(&mut self) -> Result<Option<Arc<View>>> {
-        match self.0.has_changed() {
-            Ok(true) => Ok(self.0.borrow_and_update().clone()),
+        match self.receiver.has_changed() {
+            _ if !self.process.is_this() => Err(Error::lost("observe", LossReason::Closed)),
+            Ok(true) => Ok(self.receiver.borrow_and_update().clone()),
             Ok(false) => Ok(None),
             Err(_) => Err(Error::lost("observe", LossReason::Closed)),
+        }
+    }
+}
+
+impl Drop for Views {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The last receiver tells the sender that it goes, and the sender's mutex may be locked for ever.
+            std::mem::forget(self.receiver.clone());
         }
     }
 }
@@ -76,22 +95,26 @@ impl Session {
 
     /// Follows a queue. All who follow the same queue share one task, which reads it.
     pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey) -> Views {
+        // A channel without a sender says at once that there are no more views.
+        let ended = || Views::new(watch::channel(None).1);
+        if !self.is_own_process() {
+            return ended();
+        }
         let mut observed = self.observers.by_queue();
-        if matches!(*self.phase.borrow(), Phase::Closed) {
-            // A channel without a sender says at once that there are no more views.
-            return Views(watch::channel(None).1);
+        if self.closed().is_some() {
+            return ended();
         }
         if let Some(sender) = observed.get(queue) {
             let mut views = sender.subscribe();
             views.mark_changed();
-            return Views(views);
+            return Views::new(views);
         }
         let (sender, views) = watch::channel(None);
         observed.insert(queue.clone(), sender.clone());
         drop(observed);
         let (session, queue) = (Arc::clone(self), queue.clone());
         self.spawn(async move { session.look_after(queue, sender).await });
-        Views(views)
+        Views::new(views)
     }
 
     /// Reads the queue whenever it has changed, as long as somebody follows it.
@@ -102,7 +125,7 @@ impl Session {
                 biased;
                 () = self.follow(&queue, &sender) => {}
                 () = sender.closed() => {}
-                _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)) => {
+                _ = phase.wait_for(|phase| matches!(phase, Phase::Closed(_))) => {
                     // Dropping the sender tells the observers.
                     self.observers.by_queue().remove(&queue);
                     return;

@@ -1,12 +1,19 @@
 //! Where a session's tasks run.
 
 use std::future::Future;
-use std::thread;
+use std::io;
+use std::thread::{self, ThreadId};
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::world;
+use crate::world::{self, blocking};
+
+/// This thread, if the runtime that runs this task has no other.
+pub(super) fn only_thread() -> Option<ThreadId> {
+    let is_only = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+    is_only.then(|| thread::current().id())
+}
 
 /// A runtime for a session's tasks.
 pub(crate) enum Runtime {
@@ -21,7 +28,8 @@ impl Runtime {
     /// The caller's runtime if that is wanted and there is one; otherwise one of the session's own.
     pub(crate) fn choose(current: bool) -> Self {
         match Handle::try_current() {
-            Ok(handle) if current => Self::Current(handle),
+            // A blocking caller may keep the only thread of its runtime from running the session.
+            Ok(handle) if current && !blocking::is_blocking() => Self::Current(handle),
             _ => Self::Own,
         }
     }
@@ -31,13 +39,9 @@ impl Runtime {
         match self {
             Self::Current(handle) => drop(world::spawn(&handle, main)),
             Self::Own => {
-                let failed = |error| {
-                    Error::new(
-                        ErrorKind::Unsupported,
-                        "connect",
-                        "cannot start the session's thread",
-                    )
-                    .with_source(error)
+                let failed = |error: io::Error| {
+                    let message = format!("cannot start the session's thread: {error}");
+                    Error::new(ErrorKind::Storage, "connect", message).with_source(error)
                 };
                 let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
                 let thread = thread::Builder::new().name("coordination".into());

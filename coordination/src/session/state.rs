@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
 use crate::error::LossReason;
+use crate::world::Process;
 
 /// The state of a coordinator's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,13 +42,23 @@ pub enum State {
 pub struct StateWatch {
     current: State,
     changes: mpsc::UnboundedReceiver<State>,
+    process: Process,
 }
 
 impl StateWatch {
+    /// In a forked child the session is closed.
+    pub(crate) fn of_a_child() -> Self {
+        Self::new(State::Closed, mpsc::unbounded_channel().1)
+    }
+
+    fn new(current: State, changes: mpsc::UnboundedReceiver<State>) -> Self {
+        Self { current, changes, process: Process::this() }
+    }
+
     /// The state after the last change that [`changed`](Self::changed) returned; at first, the state at the
     /// time of subscribing.
     pub fn current(&self) -> State {
-        self.current
+        if self.process.is_this() { self.current } else { State::Closed }
     }
 
     /// Waits for the next change and returns the new state; `None` after [`State::Closed`].
@@ -56,6 +67,9 @@ impl StateWatch {
     ///
     /// No change is missed when the future is dropped.
     pub async fn changed(&mut self) -> Option<State> {
+        if !self.process.is_this() {
+            return None;
+        }
         self.current = self.changes.recv().await?;
         Some(self.current)
     }
@@ -87,7 +101,7 @@ impl States {
         if subscribers.current != State::Closed {
             subscribers.senders.push(sender);
         }
-        StateWatch { current: subscribers.current, changes }
+        StateWatch::new(subscribers.current, changes)
     }
 
     /// Tells a state, unless it is the present one, or the present one is the last there is.

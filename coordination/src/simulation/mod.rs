@@ -11,8 +11,8 @@
 //! *its* clock; while it is paused, none of its tasks is polled. Between a client and the store (`server`) lies the
 //! `network`, a decorator of the memory backend: each call becomes a request and a reply, which may be late or lost,
 //! and a request may arrive twice. Once a request is sent, dropping the call does not stop it. Notifications may be
-//! late, lost or early. The store has leases, which the memory backend does not have, and can end a session early,
-//! restart, or lose all its data.
+//! late, lost or early, and who observes a queue may be answered as of an older moment. The store has leases, which the
+//! memory backend does not have, and can end a session early, restart, or lose all its data.
 //!
 //! All random numbers, here and in the library, come from one seed. So a seed stands for a run, which can be
 //! repeated.

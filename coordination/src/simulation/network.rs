@@ -6,15 +6,17 @@ mod session;
 mod values;
 mod watch;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::oneshot;
+use tokio::task;
 
 use super::client::Client;
 use super::run;
@@ -54,6 +56,8 @@ pub(crate) struct Network {
     world: World,
     /// For [`Canary::AnswerOfAnotherCall`]: the answer to a heartbeat that nobody waits for any more.
     stray: Arc<Mutex<Option<Result<Vec<EntryId>>>>>,
+    /// The tasks that observe a queue: they have asked for its changes.
+    observers: Mutex<HashSet<task::Id>>,
 }
 
 /// What happens to one call.
@@ -109,11 +113,22 @@ impl Network {
     /// The connection of the client that is running.
     pub(crate) fn new(client: Arc<Client>) -> Self {
         let world = client.world().clone();
-        Self { client, world, stray: Arc::default() }
+        Self { client, world, stray: Arc::default(), observers: Mutex::default() }
     }
 
     fn take_stray(&self) -> Option<Result<Vec<EntryId>>> {
         self.stray.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    /// The task that is running observes a queue.
+    fn observes(&self) {
+        let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
+        observers.extend(task::try_id());
+    }
+
+    fn is_observer(&self) -> bool {
+        let observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
+        task::try_id().is_some_and(|id| observers.contains(&id))
     }
 
     fn is_remote(&self) -> bool {
@@ -180,6 +195,7 @@ impl Store for Network {
             fifo: true,
             fencing_survives_data_loss: true,
             early_expiry: None,
+            partition_overlap: None,
             max_plain_name: usize::MAX,
             min_ttl: None,
         }

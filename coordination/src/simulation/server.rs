@@ -1,6 +1,6 @@
 //! The store of a simulated world: the memory backend, with leases, and with ways to fail.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,9 +10,12 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 use crate::backend::memory::Memory;
-use crate::backend::{EntryId, NewSession, SessionId, Sessions, Values, Write};
+use crate::backend::{Entries, EntryId, Listing, NewSession, SessionId, Sessions, Values, Write};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+
+/// How many states of a queue a lagging follower may still have.
+const OLDER: usize = 4;
 
 /// What kind of store it is.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,8 @@ pub struct Weather {
     pub early_notification: u32,
     /// A watch ends with an error.
     pub broken_watch: u32,
+    /// An observer is answered as of an older moment, as by a follower that lags behind; another one is asked each time.
+    pub older_answer: u32,
 }
 
 impl Weather {
@@ -64,6 +69,7 @@ impl Weather {
             lost_notification: 0,
             early_notification: 0,
             broken_watch: 0,
+            older_answer: 0,
         }
     }
 }
@@ -91,6 +97,8 @@ struct State {
     written: HashMap<u64, u64>,
     /// The last write of each queue's value.
     newest: BTreeMap<QueueKey, u64>,
+    /// What observers of each queue were answered last, for answers as of an older moment.
+    past: BTreeMap<QueueKey, VecDeque<Listing>>,
     /// How many updates were sent: numbers them in the order of sending.
     sent: u64,
     is_down: bool,
@@ -123,6 +131,7 @@ impl World {
             updated: HashMap::new(),
             written: HashMap::new(),
             newest: BTreeMap::new(),
+            past: BTreeMap::new(),
             sent: 0,
             is_down: false,
             starts: 0,
@@ -156,6 +165,7 @@ impl World {
     pub fn wipe(&self) {
         let mut state = self.state();
         state.leases.clear();
+        state.past.clear();
         // Waiters that listen to the old store are notified that what they wait for is gone.
         let old = std::mem::replace(&mut state.memory, Arc::new(Memory::unshared()));
         drop(state);
@@ -296,6 +306,27 @@ impl World {
         let newest = state.updated.entry(id.clone()).or_insert(number);
         *newest = number.max(*newest);
         *newest == number
+    }
+
+    /// Reads a queue for one who observes it, as of some older moment if that is said and one is known.
+    pub(super) async fn observe(&self, queue: &QueueKey, is_older: bool) -> Result<Listing> {
+        let listing = self.memory().read(queue).await?;
+        let State { random, past, faults, .. } = &mut *self.state();
+        let past = past.entry(queue.clone()).or_default();
+        // Nobody who observes a value sees it go back: groups would take an older one for the end of their life.
+        let version = |listing: &Listing| listing.value.as_ref().map(|value| value.version);
+        past.retain(|older| version(older) == version(&listing));
+        if is_older && !past.is_empty() {
+            *faults.entry("older answer").or_default() += 1;
+            return Ok(past[random.random_range(0..past.len())].clone());
+        }
+        if past.back().is_none_or(|last| last.revision != listing.revision) {
+            past.push_back(listing.clone());
+        }
+        if past.len() > OLDER {
+            past.pop_front();
+        }
+        Ok(listing)
     }
 
     /// Carries out a write once, however often it arrives, and repeats the answer until another write has replaced

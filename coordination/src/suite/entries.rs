@@ -2,7 +2,7 @@
 
 use super::MOST_POLLS;
 use super::stage::{Client, Stage, dropped_after, persist, queue};
-use crate::backend::{EntryRef, Mode, NewEntry, Position, Write};
+use crate::backend::{EntryRef, Mode, NewEntry, PAGE, Position, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -181,10 +181,22 @@ pub(super) async fn snapshot_has_all_that_was_said(stage: &Stage<'_>) -> Result<
         let value = listing.value.expect("it was written");
         assert_eq!((Some(value.version), &*value.data), (version, "value"));
     }
-    let queues = persist(|| client.store.queues("lock")).await?;
-    assert_eq!(queues, ["q"]);
-    let names = persist(|| client.store.names("lock")).await?;
-    assert_eq!(names, ["q"]);
+    assert_eq!(client.queues().await?, ["q"]);
+    assert_eq!(client.names().await?, ["q"]);
+    Ok(())
+}
+
+pub(super) async fn pages_have_every_name(stage: &Stage<'_>) -> Result<()> {
+    let client = stage.client("a").await?;
+    let mut expected = Vec::new();
+    for number in 0..PAGE + PAGE / 5 {
+        let name = format!("{number:03}");
+        client.enter(&queue(&name)).await?;
+        client.write(&Write::new(&queue(&name), None, Some("v".into()))).await?;
+        expected.push(name);
+    }
+    assert_eq!(client.queues().await?, expected);
+    assert_eq!(client.names().await?, expected);
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::stage::{CALL, attempt};
 use crate::backend::{
-    Entries, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Sessions,
-    Store, Values, Watching, Write,
+    Cursor, Entries, EntryId, EntryRef, Gone, Listing, Mode, NewEntry, NewSession, Page, Position,
+    SessionId, Sessions, Store, Values, Watching, Write,
 };
 use crate::characteristics::Characteristics;
 use crate::error::Result;
@@ -77,8 +77,8 @@ impl Sessions for Mistaken {
         self.store.open(session).await
     }
 
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.store.renew(session, held).await
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
+        self.store.renew(session, held, gone).await
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
@@ -116,8 +116,8 @@ impl Entries for Mistaken {
         self.store.read(queue).await
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.store.queues(kind).await
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.store.queues(kind, from).await
     }
 }
 
@@ -127,8 +127,8 @@ impl Values for Mistaken {
         self.store.write(write).await
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.store.names(kind).await
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.store.names(kind, from).await
     }
 }
 

@@ -76,6 +76,7 @@ macro_rules! store_suite {
             sessions member_is_free_after_close [direct];
             sessions lost_is_told_when_the_session_is_over [direct];
             sessions lost_is_not_said_of_a_silent_store [line];
+            sessions held_entries_that_are_gone_are_told [direct];
             sessions effect_of_a_refusal_is_none [direct];
             sessions cancel_safe_open [direct];
             entries repeat_enter [direct];
@@ -90,6 +91,7 @@ macro_rules! store_suite {
             entries blocker_after_an_update [direct];
             entries snapshot_has_all_that_was_said [direct];
             entries snapshot_has_another_revision_after_each_change [direct];
+            entries pages_have_every_name [direct];
             entries own_entries_answer_to_their_session_only [direct];
             entries own_entries_have_their_number [direct];
             entries exact_leave_takes_one [direct];

@@ -3,6 +3,7 @@
 use super::MOST_POLLS;
 use super::stage::{Client, Stage, attempt, dropped_after, open, persist, queue};
 use crate::backend::{Mode, NewSession, SessionId, Write};
+use crate::characteristics::LossDetection;
 use crate::error::{Effect, ErrorKind, Result};
 
 pub(super) async fn repeat_open(stage: &Stage<'_>) -> Result<()> {
@@ -18,7 +19,7 @@ pub(super) async fn repeat_open_keeps_the_session_alive(stage: &Stage<'_>) -> Re
     let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
     client.open_again().await?;
     other.close().await?;
-    let lost = persist(|| client.store.renew(client.session.id, &[])).await?;
+    let lost = client.renew(&[]).await?;
     assert!(lost.is_empty());
     client.enter(&queue).await?;
     Ok(())
@@ -111,7 +112,7 @@ pub(super) async fn member_has_one_session_of_a_client(stage: &Stage<'_>) -> Res
     let second = NewSession { id: SessionId::random(), ..client.session.clone() };
     // A store may end the first one for it: a client has one session at a time.
     let opened = open(&*client.store, &second).await;
-    let renewed = persist(|| client.store.renew(client.session.id, &[])).await;
+    let renewed = client.renew(&[]).await;
     match (opened, renewed) {
         (Err(error), Ok(_)) => assert_eq!(error.kind(), ErrorKind::MemberExists),
         (Ok(_), Err(error)) => assert_eq!(error.kind(), ErrorKind::Lost),
@@ -130,7 +131,7 @@ pub(super) async fn member_is_free_after_close(stage: &Stage<'_>) -> Result<()> 
 pub(super) async fn lost_is_told_when_the_session_is_over(stage: &Stage<'_>) -> Result<()> {
     let client = stage.client("a").await?;
     client.close().await?;
-    let renewed = persist(|| client.store.renew(client.session.id, &[])).await;
+    let renewed = client.renew(&[]).await;
     assert_eq!(renewed.expect_err("it is over").kind(), ErrorKind::Lost);
     Ok(())
 }
@@ -143,13 +144,32 @@ pub(super) async fn lost_is_not_said_of_a_silent_store(stage: &Stage<'_>) -> Res
         [|stage: &Stage<'_>| stage.line().silence(), |stage: &Stage<'_>| stage.line().cut()]
     {
         disturb(stage);
-        let renewed = attempt(client.store.renew(client.session.id, &[])).await;
+        let renewed = client.renew_once(&[]).await;
         assert!(!renewed.as_ref().is_err_and(is_lost), "renew: {renewed:?}");
         let found = attempt(client.store.position(&entry, position.seq)).await;
         assert!(!found.as_ref().is_err_and(is_lost), "position: {found:?}");
         stage.line().heal();
-        persist(|| client.store.renew(client.session.id, &[])).await?;
+        client.renew(&[]).await?;
         assert!(client.position(&entry, position.seq).await?.is_some(), "it has its entry yet");
+    }
+    Ok(())
+}
+
+pub(super) async fn held_entries_that_are_gone_are_told(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+    let mut held = Vec::new();
+    for name in ["one", "two", "three"] {
+        held.push(client.enter(&queue(name)).await?);
+    }
+    let places: Vec<_> = held.iter().map(|(entry, _)| entry.place.clone()).collect();
+    assert_eq!(client.renew(&places).await?, []);
+    let (entry, position) = &held[1];
+    other.leave(entry, Some(position.seq)).await?;
+    let gone = client.renew(&places).await?;
+    // On stores that notify of it, nothing is asked of a heartbeat.
+    if client.store.characteristics().loss_detection == LossDetection::Heartbeat || !gone.is_empty()
+    {
+        assert_eq!(gone, std::slice::from_ref(&entry.place.id));
     }
     Ok(())
 }

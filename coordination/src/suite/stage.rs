@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use super::{Ground, Line};
 use crate::Config;
 use crate::backend::registry::Target;
 use crate::backend::{
-    Data, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position, SessionId, Store, Write,
+    Cursor, Data, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Page, Position,
+    SessionId, Store, Write,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, QueueKey};
@@ -157,9 +158,46 @@ impl Client {
         persist(|| self.store.write(write)).await
     }
 
+    /// Sends a heartbeat, until one is answered; which of these entries are gone.
+    pub(super) async fn renew(&self, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        repeat(|| self.renew_once(held)).await
+    }
+
+    pub(super) async fn renew_once(&self, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let gone: Mutex<Vec<EntryId>> = Mutex::default();
+        let note = |id: &EntryId| gone.lock().expect("nobody panics here").push(id.clone());
+        attempt(self.store.renew(self.session.id, held, &note)).await?;
+        Ok(gone.into_inner().expect("nobody panics here"))
+    }
+
+    /// The names of the queues that have an entry, in order.
+    pub(super) async fn queues(&self) -> Result<Vec<String>> {
+        all_pages(async |from| persist(|| self.store.queues("lock", from)).await).await
+    }
+
+    /// The names of the queues that have a value, in order.
+    pub(super) async fn names(&self) -> Result<Vec<String>> {
+        all_pages(async |from| persist(|| self.store.names("lock", from)).await).await
+    }
+
     pub(super) async fn close(&self) -> Result<()> {
         persist(|| self.store.close(self.session.id)).await
     }
+}
+
+async fn all_pages(page: impl AsyncFn(Option<&Cursor>) -> Result<Page>) -> Result<Vec<String>> {
+    let (mut names, mut from) = (Vec::new(), None);
+    loop {
+        let page = page(from.as_ref()).await?;
+        names.extend(page.names);
+        from = match page.next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
 }
 
 /// A queue; each check has a namespace of its own, so that names need not differ from check to check.

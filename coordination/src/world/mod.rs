@@ -5,10 +5,13 @@
 //! coordination_internals`, which only this project's own tests set, a simulation can install itself here and answer
 //! for the threads on which it runs. This module knows no more of a simulation than the trait `Simulated`.
 
+pub(crate) mod blocking;
+mod process;
 mod real;
 #[cfg(all(coordination_internals, feature = "memory"))]
 mod simulated;
 
+pub(crate) use process::{Process, Unforked};
 #[cfg(not(all(coordination_internals, feature = "memory")))]
 pub(crate) use real::{boot_nanos, rng, spawn, unix_micros};
 #[cfg(all(coordination_internals, feature = "memory"))]

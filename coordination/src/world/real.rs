@@ -1,10 +1,13 @@
 //! The world as it is: the machine's clocks, the thread's random numbers, tokio's tasks.
 
+use std::future::Future;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-#[cfg(not(all(coordination_internals, feature = "memory")))]
-use {std::future::Future, tokio::runtime::Handle, tokio::task::JoinHandle};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::Unforked;
 
 /// The clock since boot, which goes on while the machine is suspended.
 pub(crate) fn boot_nanos() -> u64 {
@@ -25,11 +28,10 @@ pub(crate) fn rng() -> rand::rngs::ThreadRng {
     rand::rng()
 }
 
-/// Starts a task on this runtime.
-#[cfg(not(all(coordination_internals, feature = "memory")))]
+/// Starts a task on this runtime. A forked child that drops its copy of the runtime does not drop the task with it.
 pub(crate) fn spawn<F>(runtime: &Handle, task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    runtime.spawn(task)
+    runtime.spawn(Unforked::new(Box::pin(task)))
 }

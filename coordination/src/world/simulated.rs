@@ -67,7 +67,7 @@ where
 {
     match INSTALLED.get() {
         Some(simulation) => runtime.spawn(within(simulation, task)),
-        None => runtime.spawn(task),
+        None => real::spawn(runtime, task),
     }
 }
 

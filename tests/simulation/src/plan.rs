@@ -209,6 +209,7 @@ pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
             lost_notification: 50_000,
             early_notification: 20_000,
             broken_watch: 20_000,
+            older_answer: 100_000,
             ..calm
         },
         4 => Weather {
@@ -228,6 +229,7 @@ pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
             lost_notification: 200_000,
             early_notification: 50_000,
             broken_watch: 50_000,
+            older_answer: 300_000,
         },
     }
 }

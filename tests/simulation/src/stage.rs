@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::simulation::{Client, World, moment, nanos};
-use coordination::{Config, Coordinator, Error, ErrorKind, Version};
+use coordination::{Config, Coordinator, Error, ErrorKind, FencingToken, Version};
 use coordination_history::{Answer, Event, Kind, Object, Operation, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 use crate::plan::Plan;
 use crate::work::Ledgers;
 use crate::work::held::Held;
+use crate::work::resize::{MOST, SIZED};
 use crate::work::several::PERMITS;
 
 /// What the runs contend for: the number in the history, the name, and what may happen at once.
-pub(crate) const OBJECTS: [(u32, &str, Kind); 10] = [
+pub(crate) const OBJECTS: [(u32, &str, Kind); 11] = [
     (1, "a", Kind::Lock),
     // One name begins with the other, and they have nothing to do with each other.
     (2, "ab", Kind::Lock),
@@ -29,6 +30,7 @@ pub(crate) const OBJECTS: [(u32, &str, Kind); 10] = [
     (7, "count", Kind::Other),
     (8, "wide", Kind::Slots { count: PERMITS }),
     (9, "latest", Kind::Slots { count: 1 }),
+    (SIZED, "sized", Kind::Slots { count: MOST }),
     (EVERYTHING, "everything", Kind::Other),
 ];
 
@@ -115,15 +117,16 @@ impl Stage {
         })
     }
 
+    /// The settings of a coordinator with this member id.
+    pub(crate) fn config(&self, member: String) -> Config {
+        Config { member_id: Some(member), ttl: Some(self.plan.ttl), ..Config::default() }
+    }
+
     /// Starts another process and connects it, however long that takes.
     pub(crate) async fn start(&self) -> Arc<Process> {
         let number = self.number() as u32;
         let client = self.world.client(self.plan.clocks(&mut lock(&self.random)));
-        let config = Config {
-            member_id: Some(format!("process-{number}")),
-            ttl: Some(self.plan.ttl),
-            ..Config::default()
-        };
+        let config = self.config(format!("process-{number}"));
         loop {
             match client.connect(config.clone()).await {
                 Ok(coordinator) => {
@@ -219,6 +222,14 @@ impl Stage {
         live.get(&object)?.iter().find(excludes).map(|live| live.attempt)
     }
 
+    /// The tokens of those who say at this moment that they hold something of this.
+    pub(crate) fn who_holds(&self, object: u32) -> Vec<FencingToken> {
+        let live = lock(&self.live);
+        let holding = live.get(&object).into_iter().flatten();
+        let holding = holding.filter(|live| live.process.client.enter(|| live.held.is_held()));
+        holding.map(|live| live.held.token()).collect()
+    }
+
     /// Nobody asks this guard any more.
     pub(crate) fn forget(&self, object: u32, attempt: u64) {
         if let Some(live) = lock(&self.live).get_mut(&object) {
@@ -306,6 +317,16 @@ impl Stage {
         );
         if !may_be {
             self.broken(format!("X1: {what}: {error}"));
+        }
+    }
+
+    /// A call without a limit of time failed: it is to wait until the store is back.
+    pub(crate) fn failed_without_limit(&self, what: &str, error: &Error) {
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Timeout => {
+                self.broken(format!("L5: {what} has no limit of time, and said: {error}"));
+            }
+            _ => self.failed(what, error),
         }
     }
 

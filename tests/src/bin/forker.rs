@@ -1,28 +1,51 @@
-//! A client that forks while it holds a lock: `forker <url> <name>`.
+//! A client that forks while it holds a lock.
 //!
-//! Says what parent and child find, a line each, for `checks::closing` to read.
+//! * `forker <url> <name>` says what parent and child find, a line each, for `checks::closing` to read.
+//! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks so often, beside threads that are busy with locks, and
+//!   each child drops one thing; see [`Case`]. It fails when the parent loses anything by that.
 //!
 //! A child of a process with threads may do little but ask and write: any lock of another thread,
 //! the allocator's included, may be taken for ever. glibc keeps its allocator usable; and the child has
 //! thirty seconds before it is killed, should anything else hang.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
-use coordination::{ErrorKind, LockGuard, Result};
+use coordination::{ErrorKind, LockGuard, Result, State};
+use tokio::runtime::{Builder, Runtime};
 
 /// A child that hangs is killed after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 1)]
-async fn main() -> ExitCode {
-    let outcome = tokio::task::spawn_blocking(|| {
-        let arguments: Vec<_> = std::env::args().collect();
-        let [_, url, name] = arguments.as_slice() else { panic!("forker <url> <name>") };
-        fork_while_holding(url, name)
-    });
-    match outcome.await.expect("no panic") {
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        [_, url, name] => {
+            // With a thread that runs tasks beside the one that forks.
+            let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            let (url, name) = (url.to_owned(), name.to_owned());
+            let forking = runtime.spawn_blocking(move || fork_while_holding(&url, &name));
+            runtime.block_on(forking).expect("no panic")
+        }
+        [_, url, name, session, drops, busy, rounds] => Case {
+            url,
+            name,
+            is_on_current_runtime: session == "current",
+            drops,
+            busy,
+            rounds: rounds.parse().expect("a number"),
+        }
+        .run(),
+        _ => panic!("forker <url> <name> [<session> <drops> <busy> <rounds>]"),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:?}");
@@ -39,9 +62,9 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
     match fork() {
         0 => child(kept, dropped, released, coordinator),
         child => {
-            wait_for(child);
+            wait_for(child, || thread::sleep(Duration::from_millis(5)));
             // Long enough for anything that the child may have sent.
-            std::thread::sleep(Duration::from_millis(500));
+            thread::sleep(Duration::from_millis(500));
             let all = kept.is_held() && dropped.is_held() && released.is_held();
             let refused = lock.try_acquire()?.is_none()
                 && coordinator.lock("another")?.try_acquire()?.is_none()
@@ -73,16 +96,154 @@ fn is_closed(outcome: Result<()>) -> bool {
     outcome.is_err_and(|error| error.kind() == ErrorKind::Closed)
 }
 
+/// What forks, and what its children drop.
+struct Case<'a> {
+    url: &'a str,
+    name: &'a str,
+    /// Whether the session lives on the runtime that this program makes, or on a thread of its own.
+    is_on_current_runtime: bool,
+    /// `guard`, `coordinator`, `runtime` or `nothing`.
+    drops: &'a str,
+    /// Whose locks the busy threads take: those of the `same` coordinator, or of one `apart`.
+    busy: &'a str,
+    /// How often it forks.
+    rounds: usize,
+}
+
+/// How many threads are busy.
+const BUSY: usize = 4;
+
+/// What a parent has, and its child has a copy of.
+struct Parent {
+    coordinator: coordination::Coordinator,
+    // After what lives on it.
+    runtime: Runtime,
+}
+
+impl Case<'_> {
+    fn run(&self) -> Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let settings = coordination::Coordinator::builder()
+            .heartbeat(Duration::from_millis(200))
+            .heartbeat_on_current_runtime(self.is_on_current_runtime);
+        let coordinator = runtime.block_on(settings.connect(self.url))?;
+        let other = Coordinator::connect(self.url)?;
+        let busy_ones = if self.busy == "same" { &coordinator } else { other.as_async() };
+        let end = Arc::new(AtomicBool::new(false));
+        let busy: Vec<_> = (0..BUSY).map(|index| keep_busy(busy_ones, index, &end)).collect();
+        let mut parent = Parent { coordinator, runtime };
+        for _ in 0..self.rounds {
+            parent = self.round(parent, &other)?;
+        }
+        end.store(true, Ordering::SeqCst);
+        // They may need the runtime for their last steps.
+        while !busy.iter().all(|thread| thread.is_finished()) {
+            pause(&parent.runtime);
+        }
+        parent.runtime.block_on(parent.coordinator.stop())
+    }
+
+    /// Forks while a guard is held, and a task of the runtime waits for the same lock.
+    fn round(&self, parent: Parent, other: &Coordinator) -> Result<Parent> {
+        let Parent { coordinator, runtime } = &parent;
+        let (lock, mut states) = (coordinator.lock(self.name)?, coordinator.state());
+        let guard = runtime.block_on(lock.acquire(None))?;
+        let (waits, within) = (lock.clone(), coordinator.lock("within")?);
+        let waiting = runtime.spawn(async move {
+            let within = within.acquire(None).await?;
+            waits.acquire(None).await?.release().await?;
+            within.release().await
+        });
+        runtime.block_on(async {
+            while lock.holders().await?.len() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, coordination::Error>(())
+        })?;
+        let child = match fork() {
+            0 => self.child(parent, guard),
+            child => child,
+        };
+        wait_for(child, || pause(runtime));
+        runtime.block_on(async {
+            // An answer to something new: what the child may have broken has healed, if it has to.
+            let beside = coordinator.lock("beside")?.acquire(Some(PATIENCE)).await?;
+            beside.release().await?;
+            assert!(guard.is_held() && !waiting.is_finished(), "the lock is lost");
+            assert!(
+                other.as_async().lock(self.name)?.try_acquire().await?.is_none(),
+                "two hold it"
+            );
+            guard.release().await?;
+            let served = tokio::time::timeout(PATIENCE, waiting).await;
+            served.expect("the waiter is served").expect("no panic")
+        })?;
+        let told = std::iter::from_fn(|| {
+            runtime.block_on(async {
+                tokio::time::timeout(Duration::ZERO, states.changed()).await.ok().flatten()
+            })
+        });
+        let lost: Vec<_> =
+            told.filter(|state| !matches!(state, State::Connected | State::Suspended)).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+        Ok(parent)
+    }
+
+    /// What the child does with its copies; it never returns.
+    fn child(&self, parent: Parent, guard: LockGuard) -> ! {
+        let Parent { coordinator, runtime } = parent;
+        let mut copies = (Some(guard), Some(coordinator), Some(runtime));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            assert!(!copies.0.as_ref().is_some_and(|guard| guard.is_held()));
+            match self.drops {
+                "guard" => drop(copies.0.take()),
+                "coordinator" => drop(copies.1.take()),
+                "runtime" => drop(copies.2.take()),
+                _ => {}
+            }
+        }));
+        exit(i32::from(done.is_err()))
+    }
+}
+
+/// Runs the runtime's tasks for a moment.
+fn pause(runtime: &Runtime) {
+    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+}
+
+/// Takes and releases a lock of its own for as long as it is to.
+fn keep_busy(
+    coordinator: &coordination::Coordinator,
+    index: usize,
+    end: &Arc<AtomicBool>,
+) -> thread::JoinHandle<()> {
+    let lock = coordinator.lock(format!("busy-{index}")).expect("a good name");
+    let end = Arc::clone(end);
+    thread::spawn(move || {
+        while !end.load(Ordering::SeqCst) {
+            let guard = blocking::wait(lock.acquire(None)).expect("the session lives");
+            blocking::wait(guard.release()).expect("it was held");
+        }
+    })
+}
+
 /// Waits for the child, and kills it when it hangs.
-fn wait_for(child: i32) {
+///
+/// # Panics
+///
+/// When it does, or fails.
+fn wait_for(child: i32, meanwhile: impl Fn()) {
     let child = rustix::process::Pid::from_raw(child).expect("a child");
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         let options = rustix::process::WaitOptions::NOHANG;
-        if rustix::process::waitpid(Some(child), options).expect("our child").is_some() {
+        if let Some((_, status)) =
+            rustix::process::waitpid(Some(child), options).expect("our child")
+        {
+            assert_eq!(status.exit_status(), Some(0), "the child failed");
             return;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        meanwhile();
     }
     let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
     panic!("the child hangs");

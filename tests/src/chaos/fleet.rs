@@ -242,9 +242,12 @@ impl Fleet {
             true => seats.to_vec(),
         };
         self.held_up(&affected, || {
+            let resumed = Finally(|| {
+                seats.iter().for_each(|seat| self.present(*seat).worker.resume());
+            });
             seats.iter().for_each(|seat| self.present(*seat).worker.pause());
             thread::sleep(length);
-            seats.iter().for_each(|seat| self.present(*seat).worker.resume());
+            drop(resumed);
         });
     }
 
@@ -253,10 +256,13 @@ impl Fleet {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
         lock(&self.held_up).causes += 1;
+        // Also when it panics: others wait until all can run.
+        let over = Finally(|| {
+            let mut held_up = lock(&self.held_up);
+            (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
+        });
         cause();
-        let mut held_up = lock(&self.held_up);
-        (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
-        drop(held_up);
+        drop(over);
         numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
     }
 
@@ -274,6 +280,15 @@ impl Fleet {
 
     fn present(&self, seat: usize) -> MutexGuard<'_, Present> {
         lock(&self.seats[seat].present)
+    }
+}
+
+/// Called when it is dropped, by a panic too.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

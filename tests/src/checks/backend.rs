@@ -31,6 +31,45 @@ pub const BACKENDS: &[Backend] = &[
     Backend::Redis,
 ];
 
+/// A store in a setting in which all its checks are to pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The store.
+    pub backend: Backend,
+    /// The setting, in the store's own word; empty: nothing is particular.
+    pub setting: &'static str,
+}
+
+impl From<Backend> for Place {
+    fn from(backend: Backend) -> Self {
+        Self { backend, setting: "" }
+    }
+}
+
+impl Place {
+    /// etcd with users whose tokens end soon.
+    pub const ETCD_TOKENS: Self = Self { backend: Backend::Etcd, setting: "tokens" };
+    /// etcd with users whose rights change all the time.
+    pub const ETCD_JWT: Self = Self { backend: Backend::Etcd, setting: "jwt" };
+    /// etcd behind a `grpc-proxy`.
+    pub const ETCD_PROXY: Self = Self { backend: Backend::Etcd, setting: "proxy" };
+
+    /// Files, and 64 descriptors for the process.
+    pub const FILE_FEW_DESCRIPTORS: Self =
+        Self { backend: Backend::File, setting: "few-descriptors" };
+    /// Files, while 24 threads connect and stop all the time.
+    pub const FILE_CONNECTING: Self = Self { backend: Backend::File, setting: "connecting" };
+    /// Redis under three Sentinels, with a master that does nothing without its replica.
+    pub const REDIS_SENTINELS: Self = Self { backend: Backend::Redis, setting: "sentinels" };
+    /// Redis in a cluster of three masters, between which slots move each second.
+    pub const REDIS_CLUSTER: Self = Self { backend: Backend::Redis, setting: "cluster" };
+
+    /// Starts its servers; nothing where it has none.
+    pub fn set_up(self) -> Option<Arc<dyn Server>> {
+        self.backend.set_up(&Setup::in_setting(self.setting))
+    }
+}
+
 /// Hands each store that is built in to a macro: `stores! { [MACRO] ARGS }` calls
 /// `MACRO! { @store ARGS MODULE BACKEND SHARE KIND }`.
 ///
@@ -42,36 +81,91 @@ macro_rules! stores {
         $($to)+! { @store $args memory Memory all memory }
         $($to)+! { @store $args file File most file }
         #[cfg(feature = "etcd")]
-        $($to)+! { @store $args etcd Etcd all server }
+        $($to)+! { @store $args etcd Etcd most server }
         #[cfg(feature = "zookeeper")]
         $($to)+! { @store $args zookeeper Zookeeper most server }
         #[cfg(feature = "consul")]
         $($to)+! { @store $args consul Consul most server }
         #[cfg(feature = "redis")]
-        $($to)+! { @store $args redis Redis most server }
+        $($to)+! { @store $args redis Redis all server }
+    };
+}
+
+/// The same for each setting of a store that is built in; each has everything.
+#[macro_export]
+macro_rules! settings {
+    ([$($to:tt)+] $args:tt) => {
+        $($to)+! { @store $args file_few_descriptors FILE_FEW_DESCRIPTORS all file }
+        $($to)+! { @store $args file_connecting FILE_CONNECTING all file }
+        #[cfg(feature = "etcd")]
+        $($to)+! { @store $args etcd_tokens ETCD_TOKENS all server }
+        #[cfg(feature = "etcd")]
+        $($to)+! { @store $args etcd_jwt ETCD_JWT all server }
+        #[cfg(feature = "etcd")]
+        $($to)+! { @store $args etcd_proxy ETCD_PROXY all server }
+        #[cfg(feature = "redis")]
+        $($to)+! { @store $args redis_sentinels REDIS_SENTINELS all server }
+        #[cfg(feature = "redis")]
+        $($to)+! { @store $args redis_cluster REDIS_CLUSTER all server }
+    };
+}
+
+/// A store, or a store in a setting, by its name: a `Backend` or a `Place`.
+#[macro_export]
+macro_rules! place {
+    (ETCD_TOKENS) => {
+        $crate::checks::Place::ETCD_TOKENS
+    };
+    (ETCD_JWT) => {
+        $crate::checks::Place::ETCD_JWT
+    };
+    (ETCD_PROXY) => {
+        $crate::checks::Place::ETCD_PROXY
+    };
+    (FILE_FEW_DESCRIPTORS) => {
+        $crate::checks::Place::FILE_FEW_DESCRIPTORS
+    };
+    (FILE_CONNECTING) => {
+        $crate::checks::Place::FILE_CONNECTING
+    };
+    (REDIS_SENTINELS) => {
+        $crate::checks::Place::REDIS_SENTINELS
+    };
+    (REDIS_CLUSTER) => {
+        $crate::checks::Place::REDIS_CLUSTER
+    };
+    ($backend:ident) => {
+        $crate::checks::Backend::$backend
     };
 }
 
 /// Makes tests on several stores of functions that take a [`Backend`]: `each_store!(servers a b)`, or
-/// `processes` for all that processes can share. Each store has a module of its own.
+/// `processes` for all that processes can share. Each store has a module of its own. With `alone` before the group
+/// nothing else runs beside such a test, which leaves others no time.
 #[macro_export]
 macro_rules! each_store {
-    (@store [$group:ident $($test:ident)+] $module:ident $backend:ident $share:ident memory) => {};
-    (@store [servers $($test:ident)+] $module:ident $backend:ident $share:ident file) => {};
-    (@store [$group:ident $($test:ident)+] $module:ident $backend:ident $share:ident $kind:ident) => {
+    (@store [$judge:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident memory) => {};
+    (@store [$judge:ident servers $($test:ident)+] $module:ident $backend:ident $share:ident file) => {};
+    (@store [$judge:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident $kind:ident) => {
         mod $module {
             $(
                 #[test]
                 fn $test() {
-                    $crate::harness::judged(|| super::$test($crate::checks::Backend::$backend));
+                    $crate::harness::$judge(|| super::$test($crate::checks::Backend::$backend));
                 }
             )+
         }
     };
-    ($group:ident $($test:ident)+) => {
+    (alone $group:ident $($test:ident)+) => {
+        $crate::each_store! { @judged judged_alone $group $($test)+ }
+    };
+    (@judged $judge:ident $group:ident $($test:ident)+) => {
         // Used, also where no such store is built in.
         const _: &[fn($crate::checks::Backend)] = &[$($test),+];
-        $crate::stores! { [$crate::each_store] [$group $($test)+] }
+        $crate::stores! { [$crate::each_store] [$judge $group $($test)+] }
+    };
+    ($group:ident $($test:ident)+) => {
+        $crate::each_store! { @judged judged $group $($test)+ }
     };
 }
 

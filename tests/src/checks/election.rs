@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, Room, assert_out_of_time};
+use crate::harness::eventually_async;
 
 pub use loss::*;
 pub use observers::*;
@@ -84,6 +85,9 @@ pub async fn e1_who_stands_is_elected(stage: &Stage) -> Result<()> {
         assert_eq!(mistaken.kind(), ErrorKind::Corrupt);
     }
     assert!(election(&other).try_campaign("other").await?.is_none());
+    // What the other one tried with may have to be cleared away yet (L4).
+    let alone = async || election(&one).candidates().await.is_ok_and(|all| all.len() == 1);
+    eventually_async(PATIENCE, alone).await;
     leadership.resign().await?;
     assert_eq!(election(&other).leader().await?, None);
     Ok(())

@@ -12,7 +12,9 @@ use coordination::{
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::tools::{ANSWERED, NAME, PATIENCE, acquire, assert_out_of_time, lock, take_turn};
+use super::tools::{
+    ANSWERED, NAME, PATIENCE, acquire, assert_out_of_time, lock, take_turn, until_contenders,
+};
 use super::{SLACK, Stage, with_option};
 use crate::harness::{Mode, ports::free_port};
 
@@ -139,9 +141,15 @@ pub async fn x1_kinds_of_a_server(stage: &Stage) -> Result<()> {
 
 /// X1: what is asked of a server that does not answer may have taken effect.
 pub async fn x1_no_answer_is_unknown(stage: &Stage) -> Result<()> {
-    let one = stage.connect_by_proxy("one").await?;
+    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
     let held = acquire(&one).await?;
+    let (waiter, limit) = (lock(&one), stage.heartbeat() + 3 * stage.attempt_timeout());
+    let waiting = tokio::spawn(async move { waiter.acquire(Some(limit)).await });
+    until_contenders(stage, &lock(&other), 2).await;
     stage.proxy().set_both(Mode::Stall);
+    // It is still in the queue, as far as anybody can tell.
+    let error = waiting.await.expect("no panic").expect_err("held");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     let error = lock(&one).break_lock().await.expect_err("out of reach");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.is_transient());

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::tools::{MOMENT, PATIENCE, acquire, poll_once};
+use super::tools::{MOMENT, PATIENCE, acquire, lock, poll_once};
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 
 /// More places than any operation has: beyond them it does not end.
@@ -352,6 +352,8 @@ pub async fn at_every_poll(
     drop(timeout(2 * MOMENT, acquire(&tied.one)).await);
     held.release().await?;
     sleep(2 * MOMENT).await;
+    // What is listed comes on a connection of its own on Redis, which has a task as well: made for each new server.
+    lock(&tied.one).holders().await?;
     let metrics = tokio::runtime::Handle::current().metrics();
     let before = metrics.num_alive_tasks();
     let mut polls = 0;

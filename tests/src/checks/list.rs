@@ -18,7 +18,7 @@ pub struct Check {
 impl Check {
     /// Whether the gate runs it on this store.
     pub fn is_in_gate(&self, backend: Backend) -> bool {
-        let all = matches!(backend, Backend::Memory | Backend::Etcd);
+        let all = matches!(backend, Backend::Memory | Backend::Redis);
         backend.is_in(self.groups) && (all || self.gate == "gate")
     }
 }
@@ -29,10 +29,13 @@ pub const CHECKS: &[Check] = crate::conformance!(@list table);
 /// Lists the checks and makes those of the gate, or those that are left for the soak, tests of every store, in a module
 /// for each: `conformance!(gate)`, `conformance!(soak)`.
 ///
+/// `conformance!(settings)` makes tests of all of them in each [setting](super::Place).
+///
 /// The word after the groups of stores says where the gate runs the check:
 ///
 /// * `gate`: on each store of its groups.
-/// * `two`: on memory and etcd only, because it is about the recipe's own work, to which the other stores add nothing.
+/// * `two`: on memory and Redis only, the server that needs the least of the machine, because it is about the recipe's own
+///   work, to which the other stores add nothing.
 #[macro_export]
 macro_rules! conformance {
     (@list $to:tt) => {
@@ -74,6 +77,7 @@ macro_rules! conformance {
             liveness l1_a_paused_holder_keeps_a_lock_without_lease [file] gate;
             liveness l2_no_wake_up_is_lost [everywhere] gate;
             liveness l2_every_waiter_is_served [everywhere] gate;
+            liveness l2_loops_share_alike [everywhere] gate;
             liveness l3_cancelled_waiters_do_not_block [everywhere] gate;
             liveness l3_killed_waiters_delay_once [processes] gate;
             liveness l4_timeouts_are_kept [everywhere] gate;
@@ -100,12 +104,14 @@ macro_rules! conformance {
             cancellation c5_cancelled_release_goes_on [everywhere] gate;
             cancellation c6_nothing_is_renewed_after_release [everywhere] gate;
             closing c2_dropped_connects_and_stops [everywhere] gate;
-            closing c7_dropped_coordinator_loses_its_guards [everywhere] gate;
+            closing c7_a_guard_keeps_its_session [everywhere] gate;
+            closing c7_the_last_guard_is_dropped [everywhere] gate;
             closing c7_dropped_while_the_store_hangs [servers] gate;
             closing c7_ended_runtime_loses_its_guards [everywhere] gate;
             closing c7_own_thread_outlives_the_runtime [processes] gate;
             cancellation c8_panic_releases [everywhere] gate;
             closing c9_forked_child_holds_nothing [everywhere] gate;
+            closing c9_whatever_a_forked_child_drops [everywhere] gate;
             reconnect r1_a_reset_keeps_the_session [servers] gate;
             reconnect r1_one_reset_suspends_at_most_once [servers] gate;
             reconnect r2_watches_stand_again [servers] gate;
@@ -152,6 +158,7 @@ macro_rules! conformance {
             timed_release tr1_the_runtime_may_end [processes] gate;
             timed_release tr1_lost_before_its_time [everywhere] two;
             timed_release tr1_the_session_ends_before [everywhere] gate;
+            timed_release tr1_it_keeps_the_session [everywhere] two;
             timed_release tr1_shares_and_permits [everywhere] two;
             timed_release tr1_a_killed_process_frees_it_before [processes] gate;
             timed_release tr1_the_time_passes_during_an_outage [servers] gate;
@@ -249,6 +256,10 @@ macro_rules! conformance {
             once on1_a_lost_session_changes_nothing [everywhere] gate;
             once on1_a_killed_process_spends_the_period [processes] gate;
             once on1_cut_off [servers] gate;
+            once on1_no_closer_than_asked_for [everywhere] two;
+            once on2_spent_by_success_only [everywhere] gate;
+            once on2_done_while_others_ask [everywhere] two;
+            once on2_a_lost_session_leaves_it_to_the_next [everywhere] gate;
             barrier br1_lets_go_all_and_nobody_before [everywhere] gate;
             barrier br1_what_was_just_closed_holds [everywhere] two;
             barrier br1_dropped_waits [everywhere] gate;
@@ -326,6 +337,7 @@ macro_rules! conformance {
     (@part gate $share:ident gate $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part gate all two $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part soak most two $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
+    (@part settings all $gate:ident $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part $part:ident $share:ident $gate:ident $($test:tt)+) => {};
     // Which group has which kind of store: the first line that fits counts.
     (@if $kind:ident everywhere $test:tt) => { $crate::conformance! { @test $test } };
@@ -344,8 +356,7 @@ macro_rules! conformance {
                 worker: env!("CARGO_BIN_EXE_worker"),
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
-            let stage =
-                || $crate::checks::Stage::$stage($crate::checks::Backend::$backend, programs);
+            let stage = || $crate::checks::Stage::$stage($crate::place!($backend), programs);
             let name = (stringify!($module), stringify!($check));
             $crate::checks::run(name, stage, $crate::checks::$module::$check)
         }
@@ -355,5 +366,6 @@ macro_rules! conformance {
             $crate::conformance! { @list [$part $share $kind $backend] }
         }
     };
+    (settings) => { $crate::settings! { [$crate::conformance] [settings] } };
     ($part:ident) => { $crate::stores! { [$crate::conformance] [$part] } };
 }

@@ -13,16 +13,13 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
-use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
 
 /// L4: how late a call may return.
 const LATENESS: Duration = Duration::from_millis(100);
-/// L2: how long whoever is next may wait.
-const WAKING: Duration = Duration::from_secs(2);
-
 fn locks(coordinator: &Coordinator, names: &[&str]) -> MultiLock {
     coordinator.locks(names).expect("valid names")
 }
@@ -167,7 +164,10 @@ pub async fn ml1_all_or_nothing(stage: &Stage) -> Result<()> {
         for timeout in [Duration::ZERO, ANSWERED] {
             let refused = wanted.acquire(Some(timeout)).await.expect_err("one is taken");
             assert_out_of_time(&refused, timeout.max(stage.attempt_timeout()));
-            assert_eq!((refused.key(), refused.effect()), (Some(taken), Effect::None));
+            assert_eq!(refused.key(), Some(taken));
+            // A store that did not answer may have entered what is removed now.
+            let is_known = refused.kind() == ErrorKind::Timeout;
+            assert!(refused.effect() == Effect::None || !is_known, "{refused}");
             nothing_is_kept().await;
         }
         held.release().await?;
@@ -386,7 +386,9 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -
     assert!(next.is_held());
     stage.proxy().heal();
     next.release().await?;
-    timeout(WAKING + SLACK + stage.scheduling(), all_are_free(&one, &["a", "b", "c"]))
+    // L5.
+    let again = 2 * stage.ttl().unwrap_or_default() + Duration::from_secs(5);
+    timeout(again + stage.scheduling(), all_are_free(&one, &["a", "b", "c"]))
         .await
         .expect("the next session works")
 }

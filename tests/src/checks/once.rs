@@ -1,4 +1,4 @@
-//! ON1: at most one claim in every period.
+//! ON1, ON2: at most one claim in every period, spent by who succeeds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,6 +104,88 @@ pub async fn on1_given_back_by_its_owner_only(stage: &Stage) -> Result<()> {
     assert!(!old.give_back().await?, "it is somebody else's by now");
     assert!(job(&other, LONG).try_claim().await?.is_none());
     assert!(current.give_back().await?);
+    Ok(())
+}
+
+/// ON1: no closer than asked for, though the period is shorter, and though it was given back.
+pub async fn on1_no_closer_than_asked_for(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let job = job(&coordinator, SHORT).at_least(LONG);
+    let first = claim(&job).await?;
+    assert_eq!(first.next().duration_since(first.at()).expect("later"), LONG);
+    assert!(first.give_back().await?);
+    assert!(job.try_claim().await?.is_none() && job.due().await? > LONG / 2);
+    Ok(())
+}
+
+/// ON2: a claim under a guard is spent when it is done. Before, it is taken over once the guard is gone.
+pub async fn on2_spent_by_success_only(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (mine, theirs) = (job(&one, LONG), job(&other, LONG));
+    let (work, place) = (one.semaphore("work", 2)?, other.semaphore("work", 2)?);
+    let (permit, waiting) = (work.acquire(None).await?, place.acquire(None).await?);
+    let first = mine.try_claim_under(&permit).await?.expect("nobody has claimed it");
+    assert!(theirs.try_claim_under(&waiting).await?.is_none(), "somebody is at it");
+    assert!(mine.try_claim_under(&permit).await?.is_none(), "it is not claimed twice either");
+    permit.release().await?;
+    assert!(theirs.try_claim().await?.is_none(), "who holds nothing cannot know");
+    let elsewhere = other.semaphore("elsewhere", 2)?.acquire(None).await?;
+    assert!(theirs.try_claim_under(&elsewhere).await?.is_none(), "nor who holds something else");
+    let second = theirs.try_claim_under(&waiting).await?.expect("it was left undone");
+    assert!(second.token() > first.token());
+    assert!(!first.done().await?, "it is somebody else's by now");
+    assert!(second.done().await?);
+    waiting.release().await?;
+    let permit = work.acquire(None).await?;
+    assert!(mine.try_claim_under(&permit).await?.is_none(), "it is done");
+    // What was done can still be given back.
+    assert!(second.give_back().await?);
+    let third = mine.try_claim_under(&permit).await?.expect("given back");
+    assert!(third.give_back().await?);
+    assert!(theirs.try_claim().await?.is_some());
+    Ok(())
+}
+
+/// ON2: what is done just now, and let go of after that, is not taken for what was left undone.
+pub async fn on2_done_while_others_ask(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let waiting = other.semaphore("work", 2)?.acquire(None).await?;
+    for round in 0..stage.rounds(40, 10) {
+        let permit = one.semaphore("work", 2)?.acquire(None).await?;
+        let name = format!("job-{round}");
+        let mine = one.once_per(&name, LONG)?.try_claim_under(&permit).await?.expect("new");
+        let theirs = other.once_per(&name, LONG)?;
+        let asking = async {
+            for _ in 0..5 {
+                assert!(theirs.try_claim_under(&waiting).await?.is_none(), "round {round}");
+            }
+            Ok(())
+        };
+        let doing = async {
+            assert!(mine.done().await?, "round {round}");
+            permit.release().await
+        };
+        tokio::try_join!(asking, doing)?;
+    }
+    Ok(())
+}
+
+/// ON2: the next one takes over from a holder whose session was lost, and not what that one had done.
+pub async fn on2_a_lost_session_leaves_it_to_the_next(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (lock, next) = (one.lock("work")?, other.lock("work")?);
+    let guard = lock.acquire(None).await?;
+    let _first = job(&one, LONG).try_claim_under(&guard).await?.expect("nobody has claimed it");
+    stage.lose(&one, "one").await?;
+    guard.lost().await;
+    let refused = job(&one, LONG).try_claim_under(&guard).await.expect_err("it is lost");
+    assert!(matches!(refused.kind(), ErrorKind::Lost | ErrorKind::Closed), "{refused}");
+    let following = next.acquire(None).await?;
+    let second = job(&other, LONG).try_claim_under(&following).await?.expect("it was left undone");
+    assert!(second.done().await?);
+    drop(following);
+    let again = next.acquire(None).await?;
+    assert!(job(&other, LONG).try_claim_under(&again).await?.is_none(), "it is done");
     Ok(())
 }
 

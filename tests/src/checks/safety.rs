@@ -228,6 +228,8 @@ pub async fn s3_loss_before_grant_one_way(stage: &Stage) -> Result<()> {
         assert!(!guard.is_held());
         assert!(probe.last_held().await < granted);
         next.release().await?;
+        // The next try to connect may be a lease away, and that is longer than `stop` waits.
+        until_state(&mut holder.state(), |state| state == State::Connected).await;
         holder.stop().await?;
         waiter.stop().await?;
     }

@@ -10,13 +10,22 @@ use std::time::Duration;
 use coordination::{Builder, Coordinator, FencingToken, Lock, Result};
 use serde_json::json;
 
-use super::Backend;
-use crate::harness::{Proxy, Pulse, Scratch, Server, Setup, Worker};
+use super::{Backend, Place};
+use crate::harness::{Connecting, Proxy, Pulse, Scratch, Server, Worker};
 
 /// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
 /// What is added to a bound of the store for scheduling and round trips.
 pub const SLACK: Duration = Duration::from_millis(200);
+
+/// How many sessions these checks have in one process, where it is more than four. Each needs ten descriptors of its own.
+const MANY_SESSIONS: &[(&str, u64)] = &[
+    ("s8_namespaces_and_prefixes_are_apart", 5),
+    ("l2_every_waiter_is_served", 5),
+    ("br2_together_in_and_out", 6),
+    ("e2_observers_see_terms_rise", 6),
+    ("hr1_many_agree", 8),
+];
 
 /// The programs that a check may start; only a test target knows where they are.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +39,7 @@ pub struct Programs {
 /// An empty store, and what can be done to it.
 #[derive(Debug)]
 pub struct Stage {
-    backend: Backend,
+    place: Place,
     url: String,
     namespace: String,
     programs: Programs,
@@ -38,61 +47,80 @@ pub struct Stage {
     // Before the server it leads to, so that it goes first.
     proxy: OnceLock<Proxy>,
     server: Option<Arc<dyn Server>>,
+    // Before the directory that they use.
+    _connecting: Option<Connecting>,
     scratch: Option<Scratch>,
 }
 
 impl Stage {
     /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
-    pub fn shared(backend: Backend, programs: Programs) -> Self {
-        match backend {
-            Backend::File => Self::in_directory(programs),
-            _ if backend.is_in_process() => {
+    pub fn shared(place: impl Into<Place>, programs: Programs) -> Self {
+        let place = place.into();
+        match place.backend {
+            Backend::File => Self::in_directory(place, programs),
+            backend if backend.is_in_process() => {
                 let namespace = unique();
                 let url = format!("{}://{namespace}", backend.name());
-                Self::new(backend, url, namespace, programs)
+                Self::new(place, url, namespace, programs)
             }
-            _ => Self::on(backend, shared_server(backend), programs),
+            _ => Self::on(place, shared_server(place), programs),
         }
     }
 
     /// The same with a server of its own, to be paused, killed or spoiled.
-    pub fn own(backend: Backend, programs: Programs) -> Self {
-        match backend.set_up(&Setup::default()) {
-            Some(server) => Self::on(backend, server, programs),
-            None => Self::shared(backend, programs),
+    pub fn own(place: impl Into<Place>, programs: Programs) -> Self {
+        let place = place.into();
+        match place.set_up() {
+            Some(server) => Self::on(place, server, programs),
+            None => Self::shared(place, programs),
         }
     }
 
-    fn in_directory(programs: Programs) -> Self {
+    fn in_directory(place: Place, programs: Programs) -> Self {
         let scratch = Scratch::new("stage");
         let url = format!("file://{}", scratch.join("locks").display());
-        let stage = Self::new(Backend::File, url, "coordination".to_owned(), programs);
-        Self { scratch: Some(scratch), ..stage }
+        let is_crowded = place == Place::FILE_CONNECTING;
+        let connecting = is_crowded.then(|| Connecting::start(&url, Duration::from_millis(100)));
+        let stage = Self::new(place, url, "coordination".to_owned(), programs);
+        Self { _connecting: connecting, scratch: Some(scratch), ..stage }
     }
 
-    fn on(backend: Backend, server: Arc<dyn Server>, programs: Programs) -> Self {
+    fn on(place: Place, server: Arc<dyn Server>, programs: Programs) -> Self {
         let namespace = unique();
         let url = server.url(&server.authority(), &namespace);
-        let stage = Self::new(backend, url, namespace, programs);
+        let stage = Self::new(place, url, namespace, programs);
         Self { server: Some(server), ..stage }
     }
 
-    fn new(backend: Backend, url: String, namespace: String, programs: Programs) -> Self {
+    fn new(place: Place, url: String, namespace: String, programs: Programs) -> Self {
         Self {
-            backend,
+            place,
             url,
             namespace,
             programs,
             pulse: Pulse::start(),
             proxy: OnceLock::new(),
             server: None,
+            _connecting: None,
             scratch: None,
         }
     }
 
     /// Which store it is.
     pub fn backend(&self) -> Backend {
-        self.backend
+        self.place.backend
+    }
+
+    /// Which store in which setting it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// How many descriptors the process of this check may have; `None`: as many as it has.
+    pub fn descriptors(&self, check: &str) -> Option<u64> {
+        let sessions =
+            MANY_SESSIONS.iter().find(|(many, _)| *many == check).map_or(4, |many| many.1);
+        (self.place == Place::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
     }
 
     /// The store's URL.
@@ -144,7 +172,7 @@ impl Stage {
     pub fn crash_bound(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
-            None if self.backend.is_in_process() => Duration::ZERO,
+            None if self.backend().is_in_process() => Duration::ZERO,
             None => Duration::from_millis(50),
         };
         bound + SLACK + self.scheduling()
@@ -289,10 +317,10 @@ impl Stage {
 
     /// How many members whose id begins like this have a session at the store.
     pub fn sessions(&self, begin: &str) -> usize {
-        let members = match self.backend {
+        let members = match self.backend() {
             Backend::File => self.session_files().iter().map(|file| member_of(file)).collect(),
             // They are their coordinators.
-            _ if self.backend.is_in_process() => Vec::new(),
+            _ if self.backend().is_in_process() => Vec::new(),
             _ => self.server().members(&self.namespace),
         };
         members.iter().filter(|member| member.starts_with(begin)).count()
@@ -304,13 +332,13 @@ impl Stage {
     ///
     /// On memory, and where the member has no session.
     pub fn end_session(&self, member: &str) {
-        let ended = match self.backend {
+        let ended = match self.backend() {
             Backend::File => {
                 let files = self.session_files();
                 let file = files.iter().find(|file| member_of(file) == member);
                 file.is_some_and(|file| fs::remove_file(file).is_ok())
             }
-            _ if self.backend.is_in_process() => {
+            _ if self.backend().is_in_process() => {
                 panic!("a session in memory ends with its coordinator only")
             }
             _ => {
@@ -335,7 +363,7 @@ impl Stage {
         coordinator: &Coordinator,
         member: &str,
     ) -> impl Future<Output = Result<()>> + use<> {
-        let stopping = self.backend.is_in_process().then(|| coordinator.clone());
+        let stopping = self.backend().is_in_process().then(|| coordinator.clone());
         if stopping.is_none() {
             self.end_session(member);
         }
@@ -349,11 +377,12 @@ impl Stage {
 }
 
 /// The server that the tests of this process share.
-pub(crate) fn shared_server(backend: Backend) -> Arc<dyn Server> {
-    static SHARED: Mutex<BTreeMap<Backend, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
+pub(crate) fn shared_server(place: impl Into<Place>) -> Arc<dyn Server> {
+    static SHARED: Mutex<BTreeMap<Place, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
+    let place = place.into();
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || backend.set_up(&Setup::default()).expect("a store with a server");
-    Arc::clone(shared.entry(backend).or_insert_with(start))
+    let start = || place.set_up().expect("a store with a server");
+    Arc::clone(shared.entry(place).or_insert_with(start))
 }
 
 /// Whose session file it is.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{ErrorKind, LossReason, Result, TimedRelease};
+use coordination::{ErrorKind, LossReason, Result, State, TimedRelease};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, drop_after_polls, lock, take_turn,
-    until_contenders,
+    until_contenders, until_state,
 };
 use super::{SLACK, Stage};
 use crate::harness::Mode;
@@ -181,20 +181,25 @@ pub async fn tr1_lost_before_its_time(stage: &Stage) -> Result<()> {
     next.release().await
 }
 
-/// TR1: the end of the session ends it, told by the answer; so does the end of the coordinator.
+/// TR1: the end of the session ends it, told by the answer.
 pub async fn tr1_the_session_ends_before(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    for stop in [true, false] {
-        let one = stage.connect("one").await?;
-        let timed = acquire(&one).await?.release_after(LONG);
-        match stop {
-            true => one.stop().await?,
-            false => drop(one),
-        }
-        assert_eq!(timeout(PATIENCE, timed.lost()).await, Ok(LossReason::Closed));
-        assert!(!timed.is_held());
-        take_turn(&other).await?;
-    }
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let timed = acquire(&one).await?.release_after(LONG);
+    one.stop().await?;
+    assert_eq!(timeout(PATIENCE, timed.lost()).await, Ok(LossReason::Closed));
+    assert!(!timed.is_held());
+    take_turn(&other).await.map(drop)
+}
+
+/// TR1, C7: until its time it keeps the session, and no longer.
+pub async fn tr1_it_keeps_the_session(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (before, mut state) = (Instant::now(), one.state());
+    drop(acquire(&one).await?.release_after(6 * MOMENT));
+    drop(one);
+    take_turn(&other).await?;
+    assert!(before.elapsed() >= 6 * MOMENT, "{:?}", before.elapsed());
+    until_state(&mut state, |state| state == State::Closed).await;
     Ok(())
 }
 

@@ -80,7 +80,9 @@ async fn create_and_delete(client: Coordinator, name: String, until: Instant) ->
             // It may be created yet.
             Err(_) => continue,
         }
-        while value.delete().await.is_err() {}
+        while let Err(error) = value.delete().await {
+            assert!(until.elapsed() < LONG, "{name} cannot be deleted: {error}");
+        }
         deleted.push(name);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -125,12 +125,39 @@ pub fn f13_waiters_connection_reset(site: &Site) {
         proxy.reset_all();
         // At once, and when the watch may be in the making.
         thread::sleep(Duration::from_millis(20) * round);
-        let released_ns = holder.release(LOCK);
-        let next = waiter.granted(waiting, LONG);
-        let took = since(released_ns, next.t_ns);
-        assert!(took <= Duration::from_secs(2), "L2: served after {took:?}");
-        assert!(next.token > token);
-        waiter.release(LOCK);
+        let took = hand_over(&holder, token, &waiter, waiting);
         println!("F-13 {}: the waiter was served after {took:?}", site.name());
+    }
+}
+
+/// The holder releases; answers how soon the waiter is served, who releases as well.
+fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Duration {
+    let released_ns = holder.release(LOCK);
+    let next = waiter.granted(waiting, LONG);
+    let took = since(released_ns, next.t_ns);
+    assert!(took <= Duration::from_secs(2), "L2: served after {took:?}");
+    assert!(next.token > token);
+    waiter.release(LOCK);
+    took
+}
+
+/// F-57: a balancer between clients and servers forgets connections on which nothing is said for a while, and tells it to
+/// nobody but who says something then.
+pub fn f57_idle_connections_forgotten(site: &Site) {
+    const WHILE: Duration = Duration::from_secs(2);
+    let proxies = site.proxies();
+    proxies.iter().for_each(|proxy| proxy.forget_after(WHILE));
+    let through = site.by(&proxies);
+    let (holder, waiter) = (through.process("holder"), through.process("waiter"));
+    for _ in 0..3 {
+        let token = holder.acquire(LOCK).token;
+        let waiting = waiter.wait_for(LOCK);
+        holder.sees_contenders(LOCK, 2);
+        thread::sleep(3 * WHILE);
+        holder.keeps(LOCK);
+        let took = hand_over(&holder, token, &waiter, waiting);
+        // What was made for those calls is idle now.
+        thread::sleep(2 * WHILE);
+        println!("F-57 {}: the waiter was served after {took:?}", site.name());
     }
 }

@@ -251,11 +251,14 @@ impl Lane<'_> {
             figures.wrong.push(text);
         }
         let stood_still = since(pausing, resumed);
-        let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at);
+        // What kept its own threads waiting after that is known better than by the pulse of another process.
+        let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
         // The last heartbeat before and the first one after that are confirmed, and what they do not prove yet.
         let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
         if stood_still + unproved + busy < self.site.valid_for() {
-            figures.wrong.push(format!("{}: lost by a pause of {stood_still:?}", self.lock));
+            let text =
+                format!("{}: lost by a pause of {stood_still:?}, {busy:?} withheld", self.lock);
+            figures.wrong.push(text);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The rows that read the same on several stores, as tests of one store.
 
+use std::time::Duration;
+
 use coordination::Result;
 
 use crate::checks::{Backend, Programs, Stage};
+use crate::harness::on_threads;
 
 /// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
 /// or `all` tests of one, which is of kind `file` or `server`: `fault_rows!(gate server Etcd)`.
@@ -60,6 +63,7 @@ macro_rules! fault_rows {
             site connecting f48_no_quorum [cluster] gate;
             site connecting f48_down_after_connect [servers] gate;
             site identity f51_member_exists [processes] gate;
+            site network f57_idle_connections_forgotten [servers] soak;
         }
     };
     (@each table $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {
@@ -122,6 +126,9 @@ macro_rules! fault_rows {
 /// Each row: its name, and which stores it is for.
 pub(super) const SHARED: &[(&str, &[&str])] = crate::fault_rows!(@list table);
 
+/// Long, as some rows are done at each of many places.
+const LIMIT: Duration = Duration::from_secs(600);
+
 /// Does a row on a stage of the checks.
 ///
 /// # Errors
@@ -133,5 +140,5 @@ pub fn on_stage(
     row: impl AsyncFnOnce(&Stage) -> Result<()>,
 ) -> Result<()> {
     let stage = Stage::shared(backend, programs);
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(row(&stage))
+    on_threads(async { tokio::time::timeout(LIMIT, row(&stage)).await }).expect("the row ends")
 }

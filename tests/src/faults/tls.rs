@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::connecting::Traced;
+use crate::checks::with_option;
 use crate::harness::{Certificates, Identity, Server};
 
 /// A server, and the authority at which it speaks TLS, if it does.
@@ -29,14 +30,14 @@ pub fn f48_certificates(
     client.refused(&plain, &["Tls"]);
     client.refused(&secure, &["Tls"]);
     let other = certificates.other_authority.display();
-    client.refused(&format!("{secure}?ca={other}"), &["Tls"]);
-    client.refused(&format!("{secure}?ca=/missing"), &["Config"]);
-    client.refused(&format!("{plain}?ca={ca}"), &["Config"]);
+    client.refused(&with_option(&secure, &format!("ca={other}")), &["Tls"]);
+    client.refused(&with_option(&secure, "ca=/missing"), &["Config"]);
+    client.refused(&with_option(&plain, &format!("ca={ca}")), &["Config"]);
     let cert = certificates.client.certificate.display();
-    client.refused(&format!("{secure}?ca={ca}&cert={cert}"), &["Config"]);
-    client.refused(&format!("{secure}?ca={cert}"), &["Tls"]);
-    client.connects(&format!("{secure}?ca={ca}"));
-    let named = |name: &str| format!("{secure}?ca={ca}&server_name={name}");
+    client.refused(&with_option(&secure, &format!("ca={ca}&cert={cert}")), &["Config"]);
+    client.refused(&with_option(&secure, &format!("ca={cert}")), &["Tls"]);
+    client.connects(&with_option(&secure, &format!("ca={ca}")));
+    let named = |name: &str| with_option(&secure, &format!("ca={ca}&server_name={name}"));
     if takes_names {
         client.refused(&named("elsewhere.example"), &["Tls"]);
         client.connects(&named("localhost"));
@@ -47,7 +48,7 @@ pub fn f48_certificates(
     for (shown, name) in [wrong_host, (Some(&certificates.expired), "expired"), (None, "none")] {
         let (server, at) = start(&certificates, shown);
         println!("F-48 {}: {name}", server.scheme());
-        client.refused(&format!("{}?ca={ca}", server.secure_url(&at, "")), &["Tls"]);
+        client.refused(&with_option(&server.secure_url(&at, ""), &format!("ca={ca}")), &["Tls"]);
     }
     client.is_discreet();
 }
@@ -58,7 +59,8 @@ pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -
     let (server, at) = start(&certificates);
     let (own, other) = (&certificates.client, &certificates.other_client);
     let mut client = Traced::new(worker, &[&body(&own.key), &body(&other.key)]);
-    let url = format!("{}?ca={}", server.secure_url(&at, ""), certificates.authority.display());
+    let ca = format!("ca={}", certificates.authority.display());
+    let url = with_option(&server.secure_url(&at, ""), &ca);
     let with =
         |cert: &Path, key: &Path| format!("{url}&cert={}&key={}", cert.display(), key.display());
     client.refused(&url, &["Tls"]);

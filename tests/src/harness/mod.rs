@@ -10,7 +10,9 @@
 
 pub mod certs;
 pub mod child;
+mod connecting;
 pub mod consul;
+pub mod descriptors;
 pub mod etcd;
 mod http;
 pub mod log;
@@ -21,6 +23,7 @@ mod process;
 pub mod proxy;
 mod pulse;
 pub mod redis;
+mod restless;
 mod room;
 pub mod scratch;
 mod server;
@@ -31,6 +34,7 @@ pub mod zookeeper;
 
 pub use certs::{Certificates, Identity};
 pub use child::{Child, Launch};
+pub use connecting::Connecting;
 pub use consul::{Consul, ConsulOptions, ConsulTls};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use mounted::Mounted;
@@ -41,7 +45,7 @@ pub use redis::Redis;
 pub use scratch::Scratch;
 pub use server::{Server, Setup};
 pub(crate) use verdict::note;
-pub use verdict::{Outcome, judged, judged_on_threads};
+pub use verdict::{Outcome, judged, judged_alone, judged_on_threads, on_threads};
 pub use wait::{eventually, eventually_async, wait_until};
 pub use worker::Worker;
 pub use zookeeper::{Zookeeper, ZookeeperOptions};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Child, Launch};
 
@@ -12,6 +12,8 @@ pub struct Node {
     address: SocketAddr,
     launch: Box<dyn Fn() -> Launch + Send + Sync>,
     state: Mutex<State>,
+    /// What is done to it is done to these as well.
+    others: OnceLock<Vec<Arc<Node>>>,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,17 @@ impl Node {
     ) -> Self {
         let child = launch().start();
         let state = Mutex::new(State { child, paused: false });
-        Self { name: name.into(), address, launch: Box::new(launch), state }
+        let (name, launch) = (name.into(), Box::new(launch));
+        Self { name, address, launch, state, others: OnceLock::new() }
+    }
+
+    /// From now on it stands for these as well: what is done to it is done to them.
+    pub fn stand_for(&self, others: Vec<Arc<Self>>) {
+        self.others.set(others).expect("nobody has said so before");
+    }
+
+    fn others(&self) -> &[Arc<Self>] {
+        self.others.get().map_or(&[], Vec::as_slice)
     }
 
     /// Its name among the others.
@@ -45,6 +57,7 @@ impl Node {
 
     /// Stops the process with SIGSTOP: connections stay open, nothing answers.
     pub fn pause(&self) {
+        self.others().iter().for_each(|other| other.pause());
         let mut state = self.state();
         state.child.pause();
         state.paused = true;
@@ -52,6 +65,7 @@ impl Node {
 
     /// Lets the process run on.
     pub fn resume(&self) {
+        self.others().iter().for_each(|other| other.resume());
         let mut state = self.state();
         state.child.resume();
         state.paused = false;
@@ -59,6 +73,7 @@ impl Node {
 
     /// Kills the process with SIGKILL. Its data and its ports stay.
     pub fn kill(&self) {
+        self.others().iter().for_each(|other| other.kill());
         let mut state = self.state();
         state.child.kill();
         state.paused = false;
@@ -69,6 +84,7 @@ impl Node {
     /// Returns at once; [`Server::wait_ready`](super::Server::wait_ready) waits until it serves.
     pub fn restart(&self) {
         self.kill();
+        self.others().iter().for_each(|other| other.restart());
         self.state().child = (self.launch)().start();
     }
 

@@ -24,6 +24,8 @@ pub struct Setup {
     /// Another address at which they serve clients too, on the same ports; for a network namespace of
     /// one's own.
     pub also_at: Option<String>,
+    /// What is particular about them, in the store's own word: `tokens`, `proxy`, `sentinels`. Empty: nothing.
+    pub setting: &'static str,
 }
 
 impl Default for Setup {
@@ -35,7 +37,12 @@ impl Default for Setup {
 impl Setup {
     /// So many.
     pub fn of(nodes: usize) -> Self {
-        Self { nodes, peers_by_proxy: false, also_at: None }
+        Self { nodes, peers_by_proxy: false, also_at: None, setting: "" }
+    }
+
+    /// One, in this setting.
+    pub fn in_setting(setting: &'static str) -> Self {
+        Self { setting, ..Self::default() }
     }
 }
 

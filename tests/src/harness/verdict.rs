@@ -9,6 +9,7 @@
 //! company or alone; one that finds it starved [each time](ALONE) has failed too; and each repetition is
 //! printed and added to the list that `COORDINATION_TEST_STARVED` names.
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::Write as _;
@@ -17,8 +18,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::netns;
+use tokio::runtime::{Builder, Runtime};
+
 use super::pulse::{Pulse, Withheld, processors};
+use super::{descriptors, netns};
 
 /// How often a check is tried alone.
 const ALONE: usize = 3;
@@ -56,12 +59,26 @@ impl<E: Debug> Outcome for Result<(), E> {
 ///
 /// When the check does, or when it could not judge however often it was tried.
 pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
+    on_this_machine(&check, false)
+}
+
+/// Runs a check that itself leaves others no time: from the first time no other runs beside it.
+///
+/// # Panics
+///
+/// Likewise.
+pub fn judged_alone<T: Outcome>(check: impl Fn() -> T) -> T {
+    on_this_machine(&check, true)
+}
+
+fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
     // Of a check that starts itself again within, the process outside judges.
-    if netns::is_inside() {
+    if netns::is_inside() || descriptors::is_inside() {
         return check();
     }
+    let _judged = Judged::begin();
     let machine = Machine { lock: lock_file(), withheld: Pulse::withheld, tell: Starved::tell };
-    machine.judge(&name(), &check)
+    machine.judge(&name(), check, is_alone)
 }
 
 /// The same of a check that needs a runtime.
@@ -70,7 +87,46 @@ pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
 ///
 /// Likewise.
 pub fn judged_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
-    judged(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(check()))
+    judged(|| on_threads(check()))
+}
+
+/// Runs this on threads of its own. When it is over, and when it has panicked, what still blocks one of them is left behind:
+/// it may wait for what the panic has prevented.
+///
+/// # Panics
+///
+/// When it does.
+pub fn on_threads<T>(future: impl Future<Output = T>) -> T {
+    struct Threads(Option<Runtime>);
+    impl Drop for Threads {
+        fn drop(&mut self) {
+            let runtime = self.0.take().expect("nobody else takes it");
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        }
+    }
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let threads = Threads(Some(runtime.expect("a runtime")));
+    threads.0.as_ref().expect("it is taken at the end").block_on(future)
+}
+
+/// That this thread is within a check: one within another would wait for its turn until the other is over.
+struct Judged;
+
+thread_local! {
+    static IS_JUDGED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Judged {
+    fn begin() -> Self {
+        assert!(!IS_JUDGED.replace(true), "a check within a check would wait for itself");
+        Self
+    }
+}
+
+impl Drop for Judged {
+    fn drop(&mut self) {
+        IS_JUDGED.set(false);
+    }
 }
 
 /// Which test this is, of which program.
@@ -96,8 +152,8 @@ struct Machine {
 }
 
 impl Machine {
-    fn judge<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T) -> T {
-        let mut attempt = self.attempt(check, false);
+    fn judge<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T, is_alone: bool) -> T {
+        let mut attempt = self.attempt(check, is_alone);
         for _ in 0..ALONE {
             let Err(starved) = &attempt else { break };
             (self.tell)(starved, name);
@@ -209,7 +265,7 @@ mod tests {
         let scratch = Scratch::new("verdict");
         let (machine, count) = (machine(&scratch, withheld), AtomicUsize::new(0));
         let check = || assert!(count.fetch_add(1, Ordering::SeqCst) >= failures, "a fault");
-        let outcome = catch_unwind(AssertUnwindSafe(|| machine.judge("check", &check)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| machine.judge("check", &check, false)));
         (count.into_inner(), outcome.map_err(|panic| said(&*panic)))
     }
 
@@ -240,7 +296,30 @@ mod tests {
         let machine = machine(&scratch, starved);
         let outcomes = Mutex::new(vec![Ok(()), Err("refused")]);
         let check = || outcomes.lock().expect("no panic").pop().expect("two are enough");
-        assert_eq!(machine.judge("check", &check), Ok(()));
+        assert_eq!(machine.judge("check", &check, false), Ok(()));
+    }
+
+    #[test]
+    fn a_check_within_a_check_says_so() {
+        judged(|| {
+            let within = catch_unwind(AssertUnwindSafe(|| judged_alone(|| ())));
+            let text = said(&*within.expect_err("it would wait for itself"));
+            assert_eq!(text, "a check within a check would wait for itself");
+        });
+        judged(|| ());
+    }
+
+    #[test]
+    fn who_panics_leaves_behind_what_blocks() {
+        let (told, stays) = std::sync::mpsc::channel::<()>();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            on_threads(async {
+                tokio::task::spawn_blocking(move || stays.recv());
+                panic!("a fault");
+            });
+        }));
+        assert_eq!(said(&*outcome.expect_err("it panicked")), "a fault");
+        drop(told);
     }
 
     #[test]

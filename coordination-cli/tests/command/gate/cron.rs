@@ -7,10 +7,63 @@ use std::time::Duration;
 use coordination_tests::harness::{judged, wait_until};
 use rustix::process::Signal;
 
+use crate::crontab::{Case, as_promised};
 use crate::{LONG, Store, written};
 
 /// The bound of L1 on one host is 50 ms; the rest is for processes to start on a busy machine.
 const TAKEOVER: Duration = Duration::from_millis(100);
+
+#[test]
+fn each_line_runs_as_often_as_promised() {
+    judged(|| as_promised(&Case::all(&[300], &[100])));
+}
+
+#[test]
+fn a_run_that_ended_badly_leaves_the_period_to_the_next() {
+    judged(|| {
+        let store = Store::file();
+        let every = |hold: &str, job: &str| {
+            store.run(&format!("{hold} --every 8784h -- {job}")).status.code()
+        };
+        for hold in ["--lock a", "--lock b --shared", "--semaphore c:2", "--singleton d"] {
+            assert_eq!([every(hold, "false"), every(hold, "false")], [Some(1); 2], "{hold}");
+            assert_eq!(every(hold, "true"), Some(0), "{hold}");
+            assert_eq!(every(hold, "false"), Some(0), "it is done: {hold}");
+        }
+        // While one of those who share it is at it, it is nobody else's.
+        let (holder, _) = store.running("--semaphore e:2 --every 8784h");
+        assert_eq!(every("--semaphore e:2", "false"), Some(0));
+        drop(holder);
+        assert!(wait_until(LONG, || every("--semaphore e:2", "false") == Some(1)), "he has died");
+        assert_eq!(every("--semaphore e:2", "true"), Some(0));
+        // What is released is done.
+        let released = "--lock f --release-after 1ms --every 8784h -- sleep 0.5";
+        assert_eq!(store.run(released).status.code(), Some(0));
+        assert_eq!(every("--lock f", "false"), Some(0));
+    });
+}
+
+#[test]
+fn a_short_job_holds_for_the_time_that_is_asked_for() {
+    judged(|| {
+        let store = Store::file();
+        let job = |name: &str, job: &str| {
+            store.run(&format!("--lock {name} --at-least 1h -- {job}")).status.code()
+        };
+        assert_eq!([job("a", "true"), job("a", "false")], [Some(0); 2]);
+        assert_eq!(
+            [job("b", "false"), job("b", "true"), job("b", "false")],
+            [Some(1), Some(0), Some(0)]
+        );
+        let (holder, _) = store.running("--lock c --at-least 1h");
+        drop(holder);
+        assert_eq!(
+            [job("c", "false"), job("c", "false")],
+            [Some(1), Some(0)],
+            "the dead do not count"
+        );
+    });
+}
 
 #[test]
 fn the_next_one_takes_over_from_one_that_is_killed() {

@@ -1,6 +1,9 @@
 //! Every way in which `coordination run` ends, and its code.
 
-use std::process::Stdio;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +11,9 @@ use coordination_tests::harness::{Etcd, judged, wait_until};
 use rustix::process::{Pid, Signal};
 
 use crate::{LONG, Store, Wrapper, is_alive, output, plain, state, stderr, stdout, written};
+
+/// Another user than root.
+const NOBODY: u32 = 65534;
 
 /// On one host, and on a server.
 fn everywhere(check: impl Fn(&Store)) {
@@ -124,6 +130,24 @@ fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
         let store = Store::file();
         let ended = store.run("--lock x -- env");
         assert!(!stdout(&ended).contains("COORDINATION_URL"), "{}", stdout(&ended));
+        // Put where it does not belong.
+        for words in [&[secret, "status"][..], &["--config", secret, "status"], &["help", secret]] {
+            let refused = output(plain().args(words));
+            let said = stderr(&refused);
+            assert_eq!(refused.status.code(), Some(64), "{said}");
+            assert!(!said.contains("canary") && said.contains("redis://***@"), "{said}");
+        }
+    });
+}
+
+/// Not as if there were none: the lock would be taken on another store.
+#[test]
+fn a_url_that_is_no_text_is_refused() {
+    judged(|| {
+        let url = OsStr::from_bytes(b"file:///tmp/\xff");
+        let refused = output(plain().env("COORDINATION_URL", url).arg("status"));
+        assert_eq!(refused.status.code(), Some(64));
+        assert!(stderr(&refused).contains("COORDINATION_URL is not UTF-8"), "{}", stderr(&refused));
     });
 }
 
@@ -204,6 +228,58 @@ fn what_the_command_leaves_behind_ends_before_the_lock_is_free() {
 }
 
 #[test]
+fn orphans_that_end_do_not_pile_up() {
+    judged(|| {
+        let store = Store::file();
+        let made = store.path("made");
+        let text = format!(
+            "#!/bin/sh\nfor _ in $(seq 50); do (true &); done\necho $$ > {}\nexec sleep 60\n",
+            made.display()
+        );
+        let mut wrapper = store.start(&format!("--lock x -- {}", store.script("orphans", &text)));
+        let id = written(&made);
+        // The watch and the command.
+        assert!(wait_until(LONG, || children(&wrapper).len() == 2), "{:?}", children(&wrapper));
+        assert!(is_alive(&id) && wrapper.is_running());
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(143), "the command's own end is not taken");
+    });
+}
+
+/// Needs a second user: as root there is one.
+#[test]
+fn what_another_user_has_in_the_group_is_waited_for_and_told() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        let store = Store::file();
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let script = store.script("command", &text);
+        // What the other user needs is his, or open to all.
+        let program = store.path("coordination");
+        std::fs::copy(env!("CARGO_BIN_EXE_coordination"), &program).expect("there is room");
+        std::os::unix::fs::chown(store.path("."), Some(NOBODY), None).expect("we are root");
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={NOBODY}")).arg("--clear-groups").arg(program);
+        command.args(["run", "--kill-after", "10ms", "--lock", "x", "--", &script]);
+        command.env("COORDINATION_URL", &store.url).stderr(Stdio::piped());
+        let mut wrapper = Wrapper::start(&mut command);
+        let group = written(&started).trim().parse().expect("a process id");
+        let other = Command::new("sleep").arg("60").process_group(group).spawn();
+        let mut other = Wrapper(other.expect("the group is there"));
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(143));
+        let mut said = String::new();
+        let mut stderr = wrapper.0.stderr.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+        assert!(said.contains("another user's"), "{said}");
+        assert!(other.is_running());
+    });
+}
+
+#[test]
 fn a_wrapper_that_is_killed_takes_all_with_it() {
     everywhere(|store| {
         let (own, grandchild) = (store.path("own"), store.path("grandchild"));
@@ -265,16 +341,51 @@ fn a_watch_that_is_killed_is_replaced() {
     });
 }
 
+/// The kernel sends SIGHUP to what is stopped when its parent dies.
+#[test]
+fn a_watch_that_is_stopped_kills_when_it_goes_on() {
+    judged(|| {
+        let store = Store::file();
+        let (mut wrapper, id) = store.running("--lock x");
+        let watch = watch_of(&wrapper).expect("it runs");
+        assert!(wait_until(LONG, || survives_hangup(watch)), "it has just been started");
+        rustix::process::kill_process(watch, Signal::STOP).expect("it runs");
+        let stat = format!("/proc/{}/stat", watch.as_raw_nonzero());
+        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+        assert!(wait_until(LONG, is_stopped));
+        wrapper.signal(Signal::KILL);
+        wrapper.status();
+        // Nobody else lets it go on, if the kernel does not.
+        let _ = rustix::process::kill_process(watch, Signal::CONT);
+        assert_eq!(store.run("--lock x --wait 30s -- true").status.code(), Some(0));
+        assert!(!is_alive(&id), "the lock was free before the command was dead");
+    });
+}
+
+/// Whether this process handles SIGHUP.
+fn survives_hangup(process: Pid) -> bool {
+    let status = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 != 0)
+}
+
 /// The process that watches for this wrapper.
 fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
-    let id = wrapper.0.id();
-    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
-    let is_watch = |child: &&str| {
+    let is_watch = |child: &String| {
         let words = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
         words.split('\0').nth(1) == Some("__watch")
     };
-    let child = children.split_whitespace().find(is_watch)?;
+    let child = children(wrapper).into_iter().find(is_watch)?;
     child.parse().ok().and_then(Pid::from_raw)
+}
+
+/// Those of this wrapper, the dead that it has not waited for with them.
+fn children(wrapper: &Wrapper) -> Vec<String> {
+    let id = wrapper.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    children.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -299,11 +410,31 @@ fn signals_reach_the_command_and_its_children() {
 }
 
 #[test]
+fn signals_that_end_reach_a_command_that_stands_still() {
+    judged(|| {
+        let store = Store::file();
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+            let (mut wrapper, id) = store.running(&format!("--lock {code}"));
+            let command = id.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+            rustix::process::kill_process(command, Signal::STOP).expect("it runs");
+            assert!(wait_until(LONG, || state(&id) == Some('T')));
+            wrapper.signal(signal);
+            assert_eq!(wrapper.code(), Some(code));
+        }
+    });
+}
+
+#[test]
 fn a_command_stops_and_goes_on_with_us() {
     judged(|| {
         let store = Store::file();
-        let (mut wrapper, id) = store.running("--lock x");
-        let ids = [id, wrapper.0.id().to_string()];
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let mut command = store.coordination(["run", "--lock", "x", "--"]);
+        // A job as a shell has it: we could let it go on.
+        command.arg(store.script("command", &text)).process_group(0);
+        let mut wrapper = Wrapper::start(&mut command);
+        let ids = [written(&started), wrapper.0.id().to_string()];
         let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
         // What Ctrl-Z sends.
         wrapper.signal(Signal::TSTP);

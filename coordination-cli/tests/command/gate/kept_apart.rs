@@ -1,10 +1,11 @@
-//! A command whose lock is lost is dead before the next one starts, on etcd: once for each way to lose it.
+//! A command whose lock is lost is dead before the next one starts, on etcd: once for each way to lose it. And where a loss
+//! is told with a heartbeat.
 
-use coordination_tests::harness::{Etcd, judged};
+use coordination_tests::harness::{Etcd, Redis, judged};
 
 use crate::kept_apart::{
-    network_is_cut, server_stands_still, session_is_revoked, wrapper_is_killed,
-    wrapper_stands_still,
+    lock_is_broken, network_is_cut, on_one_host_lock_is_broken, server_stands_still,
+    session_is_revoked, wrapper_is_killed, wrapper_stands_still,
 };
 
 const ROUNDS: usize = 1;
@@ -33,4 +34,19 @@ fn few_whose_wrapper_stands_still() {
 #[test]
 fn few_whose_wrapper_is_killed() {
     judged(|| wrapper_is_killed::<Etcd>(ROUNDS, PAIRS));
+}
+
+#[test]
+fn few_whose_lock_is_broken() {
+    judged(|| lock_is_broken::<Redis>(ROUNDS, PAIRS));
+}
+
+#[test]
+fn few_whose_lock_is_broken_on_one_host() {
+    judged(|| on_one_host_lock_is_broken(PAIRS));
+}
+
+#[test]
+fn few_whose_wrapper_is_killed_on_one_host() {
+    judged(|| crate::killed::kills(1, 15));
 }

@@ -108,6 +108,22 @@ fn breaking_asks_first() {
 }
 
 #[test]
+fn prune_removes_what_nobody_uses() {
+    judged(|| {
+        let store = Store::file();
+        let mut held = store.runs("--lock held");
+        assert_eq!(store.run("--lock used -- true").status.code(), Some(0));
+        let young = output(&mut store.coordination(["prune"]));
+        assert!(stderr(&young).contains("0 unused names removed"), "{}", stderr(&young));
+        let pruned = output(&mut store.coordination(["prune", "--unused", "0s"]));
+        assert_eq!(pruned.status.code(), Some(0));
+        // The lock's, and that of the command that had it.
+        assert!(stderr(&pruned).contains("2 unused names removed"), "{}", stderr(&pruned));
+        assert!(held.is_running());
+    });
+}
+
+#[test]
 fn info_says_what_a_store_does_not_promise() {
     judged(|| {
         let on_file = stdout(&output(&mut Store::file().coordination(["info"])));

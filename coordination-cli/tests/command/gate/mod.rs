@@ -3,6 +3,7 @@
 mod cron;
 mod ends;
 mod held;
+mod inherited;
 mod kept_apart;
 mod looks;
 mod offices;

@@ -8,7 +8,9 @@ use std::thread;
 
 use coordination_tests::harness::{judged, wait_until};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Action, tcflow};
 
 use crate::{LONG, Store, Wrapper, is_alive, written};
 
@@ -48,10 +50,14 @@ impl Terminal {
 
     /// Starts `coordination` with this as its controlling terminal.
     pub(super) fn starts(&self, store: &Store, words: &str) -> Wrapper {
+        self.started(store, &format!("{} {words}", env!("CARGO_BIN_EXE_coordination")))
+    }
+
+    /// Starts a program with this as its controlling terminal.
+    pub(super) fn started(&self, store: &Store, words: &str) -> Wrapper {
         let end = || self.program_end.try_clone().expect("a descriptor is free");
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "env", "--default-signal"]);
-        command.arg(env!("CARGO_BIN_EXE_coordination"));
         command.args(words.split(' '));
         command.env("COORDINATION_URL", &store.url).env_remove("COORDINATION_CONFIG");
         command.stdin(end()).stdout(end()).stderr(end());
@@ -107,6 +113,25 @@ fn a_wait_says_what_it_waits_for_and_who_has_it() {
 }
 
 #[test]
+fn a_terminal_that_stands_still_keeps_no_command_from_its_turn() {
+    judged(|| {
+        let store = Store::file();
+        let holder = store.runs("--lock x");
+        let ran = store.path("ran");
+        let command = store.script("waits", &format!("#!/bin/sh\necho > {}\n", ran.display()));
+        let terminal = Terminal::new();
+        let mut waiter = terminal.start(&store, &format!("--lock x -- {command}"));
+        terminal.sees("waiting for lock");
+        // What Ctrl-S does.
+        tcflow(&terminal.program_end, Action::OOff).expect("a terminal");
+        drop(holder);
+        written(&ran);
+        tcflow(&terminal.program_end, Action::OOn).expect("a terminal");
+        assert_eq!(waiter.code(), Some(0));
+    });
+}
+
+#[test]
 fn ctrl_c_ends_the_command_and_the_wait() {
     judged(|| {
         let store = Store::file();
@@ -126,6 +151,50 @@ fn ctrl_c_ends_the_command_and_the_wait() {
         assert_eq!(wrapper.code(), Some(130));
         assert!(!is_alive(&child));
     });
+}
+
+/// As in a container, where the wrapper is all that runs at the terminal.
+#[test]
+fn ctrl_z_does_nothing_where_no_shell_could_let_it_go_on() {
+    judged(|| {
+        let store = Store::file();
+        let (ready, got) = (store.path("ready"), store.path("got"));
+        let text = format!(
+            "#!/bin/sh\ntrap 'echo usr1 > {}' USR1\ntrap 'exit 9' TERM\necho $$ > {}\n\
+             while :; do sleep 0.01; done\n",
+            got.display(),
+            ready.display()
+        );
+        let command = store.script("command", &text);
+        let terminal = Terminal::new();
+        // Alone, and below a shell that is not one for people.
+        let program = env!("CARGO_BIN_EXE_coordination");
+        let run = format!("{program} run --lock x -- {command}");
+        let shell = store.script("shell", &format!("#!/bin/sh\n{run}\nexit $?\n"));
+        for words in [&run, &shell] {
+            let mut wrapper = terminal.started(&store, words);
+            let id = written(&ready);
+            let us = wrapper_of(&id);
+            kill_process(us, Signal::TSTP).expect("it runs");
+            kill_process(us, Signal::USR1).expect("it runs");
+            // By then the first one has been received, too.
+            written(&got);
+            kill_process(us, Signal::TERM).expect("it runs");
+            assert_eq!(wrapper.code(), Some(9));
+            for path in [&ready, &got] {
+                std::fs::remove_file(path).expect("it was written");
+            }
+        }
+    });
+}
+
+/// The parent of this command.
+fn wrapper_of(command: &str) -> Pid {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", command.trim()));
+    let stat = stat.expect("it runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let parent = fields.split(' ').nth(1).and_then(|parent| parent.parse().ok());
+    parent.and_then(Pid::from_raw).expect("a process id")
 }
 
 #[test]

@@ -6,10 +6,16 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::judged;
 use rustix::process::Signal;
 
+use crate::crontab::{Case, as_promised};
 use crate::{Store, Wrapper, written};
 
 const RUN: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(200);
+
+#[test]
+fn each_line_runs_as_often_as_promised() {
+    judged(|| as_promised(&Case::all(&[0, 500, 2_000], &[100, 1_300, 5_000])));
+}
 
 #[test]
 fn a_job_never_runs_twice() {

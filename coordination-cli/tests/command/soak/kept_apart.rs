@@ -3,8 +3,8 @@
 use coordination_tests::harness::{Consul, Etcd, Redis, Zookeeper, judged};
 
 use crate::kept_apart::{
-    network_is_cut, server_stands_still, session_is_revoked, wrapper_is_killed,
-    wrapper_stands_still,
+    lock_is_broken, network_is_cut, on_one_host_lock_is_broken, on_one_host_wrapper_stands_still,
+    server_stands_still, session_is_revoked, wrapper_is_killed, wrapper_stands_still,
 };
 
 /// At a time.
@@ -44,6 +44,7 @@ fn redis() {
     judged(|| server_stands_still::<Redis>(ONCE, PAIRS));
     judged(|| network_is_cut::<Redis>(ONCE, PAIRS));
     judged(|| session_is_revoked::<Redis>(ROUNDS, PAIRS));
+    judged(|| lock_is_broken::<Redis>(ROUNDS, PAIRS));
 }
 
 #[test]
@@ -58,4 +59,10 @@ fn consul() {
     judged(|| server_stands_still::<Consul>(ONCE, PAIRS));
     judged(|| network_is_cut::<Consul>(ONCE, PAIRS));
     judged(|| session_is_revoked::<Consul>(ONCE, PAIRS));
+}
+
+#[test]
+fn on_one_host() {
+    judged(|| on_one_host_lock_is_broken(100));
+    judged(on_one_host_wrapper_stands_still);
 }

@@ -2,3 +2,4 @@
 
 mod cron;
 mod kept_apart;
+mod killed;

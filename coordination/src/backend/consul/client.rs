@@ -84,6 +84,23 @@ impl Answer {
         from_status(operation, self.status, &self.text())
     }
 
+    /// Whether another service may have given it: what an agent has done it answers in JSON, where it finds no key it gives an
+    /// index, and refusals are in words that we know.
+    fn may_be_of_others(&self) -> bool {
+        match self.status {
+            200 | 409 => {
+                !matches!(self.body.first(), Some(b'{' | b'[' | b'"' | b't' | b'f' | b'n'))
+            }
+            403 => {
+                let text = self.text();
+                !text.contains("ACL not found") && !text.contains("Permission denied")
+            }
+            404 => self.index == 0,
+            500.. => false,
+            _ => true,
+        }
+    }
+
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -172,13 +189,20 @@ impl Link for Agents {
         self.tls.is_some()
     }
 
-    fn longest(patience: Duration) -> Duration {
+    fn longest(&self, patience: Duration) -> Duration {
         2 * patience
     }
 
     async fn connect(connections: &Arc<Connections>, turn: Turn) -> Result<Pool, Failure> {
         let pool = connections.link.pool(turn.index).await.map_err(Failure::harmless)?;
-        pool.leader().await.map(|_| pool)
+        match pool.leader().await {
+            Ok(_) => Ok(pool),
+            // It was one, and may be one again.
+            Err(failure) if connections.has_connected() && !failure.error.is_transient() => {
+                Err(no_agent_now("connect", Effect::None, &failure))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -189,14 +213,25 @@ impl Link for Agents {
 impl Pool {
     /// The agent's word on which server leads; any agent that is there has one.
     pub(super) async fn leader(&self) -> Result<String, Failure> {
-        let answer = self.ask("connect", Request::get("status/leader")).await?;
+        let answer = self.fetch("connect", Request::get("status/leader")).await?;
         let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
         // Whoever has none is no agent. Another host may be one.
         leader.map_err(Failure::broken)
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its answer, which is the agent's: a host that has become another service is left.
     async fn ask(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
+        let answer = self.fetch(operation, request).await?;
+        if answer.may_be_of_others() {
+            // Whoever has answered, the agent may have had the request.
+            let gone = |failure| no_agent_now(operation, Effect::Unknown, &failure);
+            self.leader().await.map_err(gone)?;
+        }
+        Ok(answer)
+    }
+
+    /// The same, whoever answers.
+    async fn fetch(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
         let request = match &self.datacenter {
             Some(name) => request.with(&format!("dc={}", key::escape(name))),
             None => request,
@@ -262,6 +297,12 @@ impl Ready<'_, Agents> {
         };
         self.make(ask).await
     }
+}
+
+/// A host that was an agent does not answer as one.
+fn no_agent_now(operation: &'static str, effect: Effect, failure: &Failure) -> Failure {
+    let message = format!("the host is no agent now: {}", failure.error);
+    Failure::broken(Error::new(ErrorKind::Unavailable, operation, message).with_effect(effect))
 }
 
 /// The host has no address.

@@ -11,7 +11,7 @@ use super::values::value_of;
 use crate::backend::server::keyed::Keyed;
 use crate::backend::server::reads;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -75,6 +75,10 @@ impl Entries for Consul {
         }
     }
 
+    fn was_sent(&self, entry: &EntryRef) -> bool {
+        self.keyed.slots.own(entry).is_some()
+    }
+
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         self.keyed.update(entry, seq).await
     }
@@ -127,8 +131,8 @@ impl Entries for Consul {
         Ok(listing)
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.keyed.queues(kind).await
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.keyed.queues(kind, from).await
     }
 }
 

@@ -271,7 +271,7 @@ pub(super) fn listed<T: DeserializeOwned>(
     answer: Answer,
 ) -> Result<Vec<T>> {
     match answer.status {
-        404 if answer.body.is_empty() => Ok(Vec::new()),
+        404 if answer.body.is_empty() && answer.index > 0 => Ok(Vec::new()),
         _ => parsed(operation, &answer.done(operation)?),
     }
 }
@@ -324,12 +324,14 @@ mod tests {
             panic!("it was refused");
         };
         assert!(refusal.nth == 1 && refusal.is_of_no_session());
-        assert_eq!(pairs_of(404, "")?, []);
-        assert!(pairs_of(404, "page not found").is_err() && pairs_of(200, "{").is_err());
+        assert_eq!(pairs_of(404, 7, "")?, []);
+        for (status, index, body) in [(404, 7, "page not found"), (404, 0, ""), (200, 7, "{")] {
+            assert!(pairs_of(status, index, body).is_err(), "{status} {body}");
+        }
         Ok(())
     }
 
-    fn pairs_of(status: u16, body: &str) -> Result<Vec<Pair>> {
-        listed("list", answer(status, body))
+    fn pairs_of(status: u16, index: u64, body: &str) -> Result<Vec<Pair>> {
+        listed("list", Answer { index, ..answer(status, body) })
     }
 }

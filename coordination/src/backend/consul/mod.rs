@@ -180,6 +180,7 @@ impl Store for Consul {
             fifo: true,
             fencing_survives_data_loss: false,
             early_expiry: Some(LEAVING),
+            partition_overlap: None,
             max_plain_name: 200,
             min_ttl: self.agent.min_ttl,
         }

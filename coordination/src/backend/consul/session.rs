@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Consul;
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
 #[async_trait]
@@ -17,12 +17,12 @@ impl Sessions for Consul {
         Ok(Some(session.ttl))
     }
 
-    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
+    async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
         let renewed = self.sessions.renew(session).await;
         if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
             self.keyed.admissions.forget(session);
         }
-        renewed.map(|()| Vec::new())
+        renewed
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

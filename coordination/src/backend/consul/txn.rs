@@ -10,11 +10,11 @@ use super::entry::{counts, name_of};
 use super::keys;
 use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact_on};
 use super::sessions::OpenSessions;
-use crate::backend::SessionId;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::keyed::{
     Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
+use crate::backend::{Cursor, Left, SessionId};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
 /// Makes transactions.
@@ -155,10 +155,20 @@ impl Transact for Transactions {
         Ok(Queue::Empty(alone))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let request = Request::get(format!("kv/{}", keys::path(prefix)));
-        let request = request.with("keys").with("consistent");
-        listed("list", self.sessions.connections.send("list", request).await?)
+    /// Consul lists all keys at once.
+    async fn list(
+        &self,
+        prefix: &str,
+        from: Option<&Cursor>,
+    ) -> Result<(Vec<String>, Option<Cursor>)> {
+        let all = async {
+            let request = Request::get(format!("kv/{}", keys::path(prefix)));
+            let request = request.with("keys").with("consistent");
+            listed("list", self.sessions.connections.send("list", request).await?)
+        };
+        let left = Left::from(from, all).await?;
+        let (page, next) = left.page();
+        Ok((page.to_vec(), next))
     }
 
     async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {

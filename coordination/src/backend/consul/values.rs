@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::Consul;
 use super::kv::Pair;
 use crate::backend::server::stored::StoredValue;
-use crate::backend::{Value, Values, Write};
+use crate::backend::{Cursor, Page, Value, Values, Write};
 use crate::error::Result;
 
 /// The value that this key has.
@@ -20,7 +20,7 @@ impl Values for Consul {
         self.keyed.write(write).await
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.keyed.names(kind).await
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.keyed.names(kind, from).await
     }
 }

@@ -3,7 +3,9 @@
 //! The crate's own way spreads calls over all endpoints and does not move a failed one to the next, and a connection
 //! that went silent hangs it: see [`connections`](crate::backend::server::connections).
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -11,30 +13,65 @@ use etcd_client::{
     TlsOptions,
 };
 use rand::seq::SliceRandom;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::config::Config;
-use super::error::failure;
+use super::error::{failure, is_authentication_off, is_token_stale, is_user_missing};
+use super::txn::revision_in;
 use crate::backend::server::access::Tls;
 use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::patience;
 use crate::backend::server::rotation::Turn;
 use crate::config::Settings;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::world;
 
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The part of the lease that a user's connection may take. The server hashes the password, which takes it 50 ms of a
+/// processor and more, and does not stop when nobody waits any longer. If many clients come at once, as after a restart, and
+/// gave up as soon as a call is given up, then all of them would come again to a server that is busy with their first tries.
+const AUTHENTICATION: u32 = 3;
+
+/// What is said of a connection that another one has to take the place of.
+const TURNED: &str = "authentication was turned on or off";
 
 /// The endpoints, and the connection in use.
 pub(super) type Connections = connections::Connections<Endpoints>;
+
+/// A connection, and who we are on it.
+pub(super) struct Connected {
+    client: Client,
+    /// How many tokens we have been given on it. To give one takes the server's time (see [`AUTHENTICATION`]): it is asked
+    /// for once for all whose calls were refused.
+    tokens: AtomicU64,
+    refreshing: Mutex<()>,
+    /// How long that may take.
+    longest: Duration,
+    /// There is a user, and it was made without, as authentication was off.
+    is_anonymous: bool,
+    /// The server knew less when it was connected to than was known before: it lags behind, or the store is another one,
+    /// restored from a snapshot.
+    is_behind: AtomicBool,
+}
 
 /// How to connect to an endpoint.
 pub(super) struct Endpoints {
     endpoints: Vec<String>,
     options: ConnectOptions,
+    /// The same without the user, if there is one.
+    anonymous: Option<ConnectOptions>,
+    /// Whether the last connection was made without, as authentication was off.
+    is_off: AtomicBool,
     secure: bool,
     /// A key within the namespace, which may be read.
     probe: String,
+    /// How long another connection may take.
+    longest: Duration,
+    /// The newest revision of the store that was seen.
+    newest: AtomicI64,
 }
 
 impl Endpoints {
@@ -42,24 +79,142 @@ impl Endpoints {
         let mut endpoints = config.endpoints.clone();
         // A thousand clients must not all come to the same endpoint (`R4`).
         endpoints.shuffle(&mut world::rng());
+        // Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
+        let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             // A member without a leader answers instead of keeping silent.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        if let Some((user, password)) = &config.user {
-            options = options.with_user(user, password.expose());
-        }
         if let Some(tls) = &config.tls {
             options = options.with_tls(tls_options(tls));
         }
+        let mut anonymous = None;
+        if let Some((user, password)) = &config.user {
+            options = options.with_connect_timeout(longest);
+            anonymous = Some(options.clone());
+            options = options.with_user(user, password.expose());
+            longest = longest.max(settings.ttl / AUTHENTICATION);
+        }
         let probe = format!("{}/", settings.namespace);
-        Self { endpoints, options, secure: config.tls.is_some(), probe }
+        Self {
+            endpoints,
+            options,
+            anonymous,
+            is_off: AtomicBool::new(false),
+            secure: config.tls.is_some(),
+            probe,
+            longest,
+            newest: AtomicI64::new(0),
+        }
+    }
+
+    /// As of this revision the store has answered.
+    pub(super) fn saw(&self, revision: i64) {
+        self.newest.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// Notes whether authentication is off; says so if that is new.
+    fn note_off(&self, is_off: bool) {
+        if self.is_off.swap(is_off, Ordering::Relaxed) != is_off {
+            let turned = if is_off { "off" } else { "on again" };
+            tracing::warn!(backend = "etcd", "authentication was turned {turned} at the server");
+        }
+    }
+}
+
+impl Connected {
+    fn new(
+        client: Client,
+        is_anonymous: bool,
+        endpoints: &Endpoints,
+        revision: Option<i64>,
+    ) -> Self {
+        let newest = endpoints.newest.load(Ordering::Relaxed);
+        Self {
+            client,
+            tokens: AtomicU64::new(1),
+            refreshing: Mutex::default(),
+            longest: endpoints.longest,
+            is_anonymous,
+            is_behind: AtomicBool::new(revision.is_some_and(|revision| revision < newest)),
+        }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The token that a call is made with now, by its number.
+    pub(super) fn token(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Makes a call, and makes it again with a new token where the server has refused the one that it was made with, and
+    /// so has done nothing. Of an expired token the client crate takes care.
+    pub(super) async fn call<T, F>(
+        self: &Arc<Self>,
+        call: impl Fn(Client) -> F,
+    ) -> Result<T, EtcdError>
+    where
+        F: Future<Output = Result<T, EtcdError>>,
+    {
+        let token = self.token();
+        match call(self.client.clone()).await {
+            Err(error) if is_token_stale(&error) => {
+                self.authenticate(token).await?;
+                call(self.client.clone()).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether the store was restored from a snapshot that is older than what was seen of it. Only a server that was behind
+    /// is asked: what a majority agrees on never goes back.
+    pub(super) async fn is_restored(
+        self: &Arc<Self>,
+        endpoints: &Endpoints,
+    ) -> Result<bool, EtcdError> {
+        if !self.is_behind.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let look = |client: Client| async move {
+            let count = GetOptions::new().with_count_only();
+            client.kv_client().get(endpoints.probe.as_str(), Some(count)).await
+        };
+        // What others see meanwhile says nothing.
+        let newest = endpoints.newest.load(Ordering::Relaxed);
+        let revision = revision_in(self.call(look).await?.header());
+        self.is_behind.store(false, Ordering::Relaxed);
+        if revision < newest {
+            // It is the new state of affairs from here on.
+            endpoints.newest.store(revision, Ordering::Relaxed);
+        }
+        Ok(revision < newest)
+    }
+
+    /// Asks for a new token, unless this one was replaced already. That goes on if the caller gives up: the next one finds it
+    /// done. A connection that has no user needs to be made anew for that.
+    pub(super) async fn authenticate(self: &Arc<Self>, refused: u64) -> Result<(), EtcdError> {
+        if self.is_anonymous {
+            return Err(io::Error::other(TURNED).into());
+        }
+        let connected = Arc::clone(self);
+        let asking = tokio::spawn(async move {
+            let _refreshing = connected.refreshing.lock().await;
+            if connected.token() == refused {
+                let asked = timeout(connected.longest, connected.client.refresh_token()).await;
+                asked.map_err(io::Error::from)??;
+                connected.tokens.fetch_add(1, Ordering::Release);
+            }
+            Ok(())
+        });
+        asking.await.map_err(io::Error::other)?
     }
 }
 
 impl Link for Endpoints {
-    type Connection = Arc<Client>;
+    type Connection = Arc<Connected>;
     type Failed = EtcdError;
 
     const IN_FLIGHT: usize = 64;
@@ -78,9 +233,8 @@ impl Link for Endpoints {
         self.secure
     }
 
-    /// Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
-    fn longest(patience: Duration) -> Duration {
-        patience * 4 / 5
+    fn longest(&self, _patience: Duration) -> Duration {
+        self.longest
     }
 
     /// The client itself connects with the first call only, and once more with every call that finds no connection: a
@@ -89,27 +243,48 @@ impl Link for Endpoints {
         connections: &Arc<Connections>,
         turn: Turn,
     ) -> Result<Self::Connection, Failure> {
-        let Self { endpoints, options, probe, .. } = &connections.link;
+        let Self { endpoints, options, anonymous, probe, .. } = &connections.link;
         let endpoint = endpoints.get(turn.index).cloned().unwrap_or_default();
-        let failed = |error| failure("connect", error);
+        let connect =
+            |options: &ConnectOptions| Client::connect([&endpoint], Some(options.clone()));
         // With a user this asks for a token.
-        let client = Client::connect([endpoint], Some(options.clone())).await.map_err(failed)?;
+        let (client, is_off) = match (connect(options).await, anonymous) {
+            // Unless it was never on: then the URL is wrong.
+            (Err(error), Some(anonymous))
+                if is_authentication_off(&error) && connections.has_connected() =>
+            {
+                (connect(anonymous).await, true)
+            }
+            (connected, _) => (connected, false),
+        };
+        let client = client.map_err(|error| failure("connect", error))?;
         let options = GetOptions::new().with_serializable().with_count_only();
-        match client.kv_client().get(probe.as_str(), Some(options)).await.map_err(failed) {
-            Err(failure) if failure.is_broken => Err(failure),
-            // A refusal is an answer too; who cares for it makes a call of his own.
-            _ => Ok(Arc::new(client)),
-        }
+        let revision = match client.kv_client().get(probe.as_str(), Some(options)).await {
+            Ok(answer) => Some(revision_in(answer.header())),
+            Err(error) => match connections.link.explain("connect", error) {
+                failure if failure.is_broken => return Err(failure),
+                // A refusal is an answer too; who cares for it makes a call of his own.
+                _ => None,
+            },
+        };
+        connections.link.note_off(is_off);
+        Ok(Arc::new(Connected::new(client, is_off, &connections.link, revision)))
     }
 
     fn explain(&self, operation: &'static str, failed: EtcdError) -> Failure {
-        failure(operation, failed)
+        let is_turned = is_user_missing(&failed) || is_authentication_off(&failed);
+        let failure = failure(operation, failed);
+        if self.anonymous.is_none() || !is_turned {
+            return failure;
+        }
+        let error = Error::new(ErrorKind::Unavailable, operation, TURNED);
+        Failure::broken(error.with_source(failure.error))
     }
 }
 
 /// Who is there?
-pub(super) async fn status(client: Arc<Client>) -> Result<StatusResponse, EtcdError> {
-    client.maintenance_client().status().await
+pub(super) async fn status(connected: Arc<Connected>) -> Result<StatusResponse, EtcdError> {
+    connected.client().maintenance_client().status().await
 }
 
 /// Versions in which a leader that was paused ends leases before their time.

@@ -13,7 +13,7 @@ use super::values::value_of;
 use crate::backend::server::keyed::{Condition, Keyed, Transact};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name};
-use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -60,6 +60,10 @@ impl Entries for Etcd {
             }
             self.keyed.learn(&admission, found(&answer, 1).first().map(kept).as_ref())?;
         }
+    }
+
+    fn was_sent(&self, entry: &EntryRef) -> bool {
+        self.keyed.slots.own(entry).is_some()
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -121,8 +125,8 @@ impl Entries for Etcd {
         Ok(listing)
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.keyed.queues(kind).await
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.keyed.queues(kind, from).await
     }
 }
 

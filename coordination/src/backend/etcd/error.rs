@@ -44,19 +44,44 @@ pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
     }
 }
 
+/// Whether the call was refused, before anything was done, because a right of any user has changed since its token was
+/// given: so it is with JWT (`ErrAuthOldRevision` in etcd's `rpctypes`).
+pub(super) fn is_token_stale(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status)
+        if status.message().contains("revision of auth store is old"))
+}
+
+/// Whether the server asks nobody who he is.
+pub(super) fn is_authentication_off(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status)
+        if status.message().contains("authentication is not enabled"))
+}
+
+/// Whether the call was refused, before anything was done, because it was made without a user.
+pub(super) fn is_user_missing(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status)
+        if status.message().contains("user name is empty"))
+}
+
 /// What a failed call says of its connection, and to us.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     let is_hang_up = is_hang_up(&beneath(&error));
+    let is_token_stale = is_token_stale(&error);
     let error = from_etcd(operation, error);
     // Another endpoint, or a new connection, may do better.
-    let is_broken = matches!(error.kind(), Dns | Refused | Tls | Unavailable);
+    let is_broken = !is_token_stale && matches!(error.kind(), Dns | Refused | Tls | Unavailable);
     Failure { is_broken, is_hang_up, ..Failure::harmless(error) }
 }
 
 fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
     if is_lease_missing(&error) {
         return Error::lost(operation, LossReason::ExpiredByServer);
+    }
+    if is_token_stale(&error) {
+        let message = "rights of users change again and again";
+        let source = io::Error::other(root_cause(&error));
+        return Error::new(ErrorKind::Unavailable, operation, message).with_source(source);
     }
     let (kind, message) = match &error {
         EtcdError::GRpcStatus(status) => (
@@ -94,6 +119,12 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
         }
         code::FAILED_PRECONDITION if speaks_of("authentication is not enabled") => ErrorKind::Auth,
         code::PERMISSION_DENIED => ErrorKind::Permission,
+        // Over `--max-request-bytes`, or beyond what is read at all.
+        code::INVALID_ARGUMENT | code::RESOURCE_EXHAUSTED
+            if speaks_of("request is too large") || speaks_of("message larger than max") =>
+        {
+            ErrorKind::Value
+        }
         // The server's own word has nothing beneath it; HTTP/2's "enhance your calm" has.
         code::RESOURCE_EXHAUSTED if beneath(error).is_empty() => ErrorKind::Quota,
         code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,

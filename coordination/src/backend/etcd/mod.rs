@@ -56,23 +56,20 @@ mod values;
 mod watch;
 mod watches;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
 
 use self::client::{Connections, Endpoints, early_expiry, status};
 use self::config::Config;
-use self::session::KeepAlive;
 use self::txn::Transactions;
 use self::watches::Watches;
+use super::Store;
 use super::server::access;
 use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
-use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
@@ -98,8 +95,6 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 /// The backend: a namespace of a cluster.
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
-    /// One session is open at a time; the one before may still be closing.
-    streams: Mutex<HashMap<SessionId, KeepAlive>>,
     keyed: Arc<Keyed<Transactions>>,
     watches: Watches,
     reads: Reads<i64>,
@@ -119,7 +114,6 @@ impl Etcd {
             // The lowest keys are used again at once: every key in the index costs something.
             keyed: Arc::new(Keyed::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
-            streams: Mutex::default(),
             reads: Reads::default(),
             early_expiry: early_expiry(status.version()),
         })
@@ -149,6 +143,7 @@ impl Store for Etcd {
             fifo: true,
             fencing_survives_data_loss: false,
             early_expiry: self.early_expiry,
+            partition_overlap: None,
             max_plain_name: 200,
             min_ttl: Some(Duration::from_secs(1)),
         }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, TxnOp,
-    TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader,
+    TxnOp, TxnOpResponse, TxnResponse,
 };
 
 use super::client::{Connections, Endpoints, LONGEST_ANSWER};
 use super::entry::{lease_of, number, revision_of};
 use super::keys;
-use crate::backend::SessionId;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::keyed::{
     Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
 };
+use crate::backend::{Cursor, PAGE, SessionId};
 use crate::error::Result;
 
 /// Makes transactions.
@@ -32,14 +32,18 @@ impl Transactions {
     pub(super) async fn get(
         &self,
         operation: &'static str,
-        key: &str,
+        key: &(impl AsRef<[u8]> + ?Sized + Sync),
         options: GetOptions,
     ) -> Result<GetResponse> {
-        let reading = self.0.call(operation, |client| async move {
+        let key = key.as_ref();
+        let read = |client: Client| {
             let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
-            kv.get(key, Some(options)).await
-        });
-        reading.await
+            let options = options.clone();
+            async move { kv.get(key, Some(options)).await }
+        };
+        let answer = self.0.call(operation, async |connected| connected.call(read).await).await?;
+        self.0.link.saw(revision_in(answer.header()));
+        Ok(answer)
     }
 }
 
@@ -48,10 +52,15 @@ pub(super) async fn make_on(
     ready: Ready<'_, Endpoints>,
     txn: etcd_client::Txn,
 ) -> Result<TxnResponse> {
-    let making = ready.make(|client| async move {
-        client.kv_client().max_decoding_message_size(LONGEST_ANSWER).txn(txn).await
-    });
-    making.await
+    let make = |client: Client| {
+        let mut kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
+        let txn = txn.clone();
+        async move { kv.txn(txn).await }
+    };
+    let endpoints = &ready.connections.link;
+    let answer = ready.make(async |connected| connected.call(make).await).await?;
+    endpoints.saw(revision_in(answer.header()));
+    Ok(answer)
 }
 
 impl Transact for Transactions {
@@ -78,16 +87,19 @@ impl Transact for Transactions {
     }
 
     async fn delete(&self, key: &str, only: Option<u64>) -> Result<()> {
-        let deleting = self.0.call("leave", |client| async move {
+        let delete = async |client: Client| {
             let Some(seq) = only else {
-                return client.kv_client().delete(key, None).await.map(drop);
+                let deleted = client.kv_client().delete(key, None).await?;
+                return Ok(revision_in(deleted.header()));
             };
             let same = Compare::create_revision(key, CompareOp::Equal, revision_of(seq));
             let delete = [TxnOp::delete(key, None)];
             let delete = etcd_client::Txn::new().when([same]).and_then(delete);
-            client.kv_client().txn(delete).await.map(drop)
-        });
-        deleting.await
+            Ok(revision_in(client.kv_client().txn(delete).await?.header()))
+        };
+        let deleted = self.0.call("leave", async |connected| connected.call(delete).await);
+        self.0.link.saw(deleted.await?);
+        Ok(())
     }
 
     /// One condition tells of a whole range of keys.
@@ -97,12 +109,23 @@ impl Transact for Transactions {
         Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let all = GetOptions::new().with_prefix().with_keys_only();
-        let answer = self.get("list", prefix, all).await?;
+    async fn list(
+        &self,
+        prefix: &str,
+        from: Option<&Cursor>,
+    ) -> Result<(Vec<String>, Option<Cursor>)> {
+        // The key after one is the same with a zero byte behind it.
+        let first = match Cursor::place(from) {
+            [] => prefix.as_bytes().to_vec(),
+            last => [last, b"\0"].concat(),
+        };
+        let page = GetOptions::new().with_range(end_of(prefix)).with_keys_only();
+        let answer = self.get("list", &first, page.with_limit(PAGE as i64)).await?;
+        let last = answer.kvs().last().filter(|_| answer.more());
+        let next = last.map(|kv| Cursor::to(kv.key()));
         // One that is not text is none of ours.
         let keys = answer.kvs().iter().filter_map(|kv| Some(kv.key_str().ok()?.to_owned()));
-        Ok(keys.collect())
+        Ok((keys.collect(), next))
     }
 
     async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
@@ -118,6 +141,11 @@ impl Transact for Transactions {
     fn owner(&self, session: SessionId) -> Option<Arc<str>> {
         Some(session.to_string().into())
     }
+}
+
+/// The first key after all that begin with this, which ends with a slash.
+fn end_of(prefix: &str) -> String {
+    format!("{}0", prefix.strip_suffix('/').unwrap_or(prefix))
 }
 
 pub(super) fn compare(condition: Condition) -> Compare {

@@ -6,7 +6,7 @@ use etcd_client::KeyValue;
 use super::Etcd;
 use super::entry::number;
 use crate::backend::server::stored::StoredValue;
-use crate::backend::{Value, Values, Write};
+use crate::backend::{Cursor, Page, Value, Values, Write};
 use crate::error::Result;
 
 /// The value that this key has.
@@ -21,7 +21,7 @@ impl Values for Etcd {
         self.keyed.write(write).await
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.keyed.names(kind).await
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        self.keyed.names(kind, from).await
     }
 }

@@ -53,7 +53,7 @@ impl Watching for Etcd {
             let (mut watch, since) = loop {
                 let watch = self.watches.watch(keys.prefix(), Scope::Prefix).await;
                 let mut watch = watch.ok_or_else(closing)?;
-                match watch.since().await {
+                match self.since(&mut watch, keys.prefix(), Scope::Prefix).await? {
                     Some(since) => break (watch, since),
                     None => tokio::time::sleep(PAUSE).await,
                 }
@@ -80,13 +80,28 @@ impl Etcd {
             loop {
                 let mut watch = self.watches.watch(key, scope).await.ok_or_else(closing)?;
                 // While there is no stream the task that owns it paces the next try.
-                if let Some(since) = watch.since().await {
+                if let Some(since) = self.since(&mut watch, key, scope).await? {
                     return Ok((watch, since));
                 }
             }
         };
         // A connection and a stream, where there are none.
         in_time(2 * self.connections.patience, begun).await
+    }
+
+    /// The revision from which on the watch tells everything; `None`: it broke.
+    async fn since(&self, watch: &mut Watch, key: &str, scope: Scope) -> Result<Option<i64>> {
+        match watch.since().await {
+            // A `grpc-proxy` that had such a watch already does not say. It tells of all that happens from now on.
+            Some(0) => {
+                let count = GetOptions::new().with_count_only();
+                let now = self.keyed.store.get("watch", key, count).await?;
+                let now = revision_in(now.header());
+                self.watches.note(key, scope, now);
+                Ok(Some(now))
+            }
+            since => Ok(since),
+        }
     }
 
     /// As of which revision the entry blocks the waiter; `None`: it does not.

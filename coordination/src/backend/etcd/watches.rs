@@ -19,9 +19,15 @@ use super::client::{Connections, LONGEST_ANSWER};
 use super::txn::revision_in;
 use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::in_time;
+use crate::retry::DecorrelatedJitter;
 
 /// How long a stream that failed is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// The same of one that is refused again and again, at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The first id that we give to a watch: no server that numbers watches by itself comes so far.
+const FIRST_ID: i64 = 1 << 40;
+
 /// What a watch tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
@@ -73,8 +79,7 @@ impl Watches {
         let asked = self.asked.get_or_init(async || {
             let (ask, asked) = mpsc::unbounded_channel();
             let (connections, hub) = (Arc::clone(&self.connections), Arc::clone(&self.hub));
-            let stream = Stream { connections, hub, asked, watched: HashMap::new(), last_id: 0 };
-            tokio::spawn(stream.run());
+            tokio::spawn(Stream::new(connections, hub, asked).run());
             ask
         });
         let asked = asked.await;
@@ -85,10 +90,22 @@ impl Watches {
         }
         Some(Watch(seen))
     }
+
+    /// Notes that what is watched was watched before this revision, where the server has not said since when it was.
+    pub(super) fn note(&self, key: &str, scope: Scope, revision: i64) {
+        let subject = Subject { key: key.to_owned(), scope };
+        self.hub.tell(&subject, |seen| {
+            let is_news = seen.since == Some(0);
+            if is_news {
+                seen.since = Some(revision);
+            }
+            is_news
+        });
+    }
 }
 
 impl Watch {
-    /// The revision from which on the watch tells everything; `None`: it broke.
+    /// The revision from which on the watch tells everything, 0 where the server did not say; `None`: it broke.
     pub(super) async fn since(&mut self) -> Option<i64> {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
@@ -113,52 +130,119 @@ struct Stream {
     /// By its id on the stream.
     watched: HashMap<i64, Subject>,
     last_id: i64,
+    /// Whether the server takes the ids that we give. A `grpc-proxy` numbers watches itself: there the next one is asked for
+    /// when the last one was answered, as etcd's own client does.
+    takes_ids: bool,
+    /// The id that we gave to the watch that was asked for and not answered, where the server may give it another.
+    asking: Option<i64>,
+    /// Pauses after refusals.
+    refused: DecorrelatedJitter,
+}
+
+/// How long a stream is left alone that is refused again and again.
+fn pauses() -> DecorrelatedJitter {
+    DecorrelatedJitter::new(PAUSE, LONGEST_PAUSE)
+}
+
+/// Why a stream has ended.
+enum Ended {
+    Broken,
+    Refused,
+}
+
+/// What is to be done about an answer.
+enum Told {
+    Nothing,
+    /// Nobody waits any longer for the watch of this id.
+    Cancel(i64),
+    /// The server does not let us watch. Whether it still reads the stream depends on its version.
+    Refused,
 }
 
 impl Stream {
+    fn new(
+        connections: Arc<Connections>,
+        hub: Arc<Hub<Subject, Seen>>,
+        asked: mpsc::UnboundedReceiver<Subject>,
+    ) -> Self {
+        Self {
+            connections,
+            hub,
+            asked,
+            watched: HashMap::new(),
+            last_id: FIRST_ID,
+            takes_ids: false,
+            asking: None,
+            refused: pauses(),
+        }
+    }
+
     async fn run(mut self) {
         while let Some(subject) = self.asked.recv().await {
+            (self.takes_ids, self.asking) = (false, None);
             let Some((key, options)) = self.add(subject) else { continue };
-            self.serve(key, options).await;
+            let ended = self.serve(key, options).await;
             // Whoever was watching is told, and looks again by itself (`R2`).
             self.watched.clear();
             self.hub.end_all();
-            tokio::time::sleep(PAUSE).await;
+            let pause = match ended {
+                Ended::Refused => self.refused.next_delay(),
+                Ended::Broken => PAUSE,
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 
     /// Opens a stream with its first watch and serves it while it works.
-    async fn serve(&mut self, key: String, options: WatchOptions) {
+    async fn serve(&mut self, key: String, options: WatchOptions) -> Ended {
         let opening = async {
-            let (client, epoch) = self.connections.reach_for("watch").await?;
+            let (connected, epoch) = self.connections.reach_for("watch").await?;
+            let token = connected.token();
             // Several changes of a large value may come in one message.
-            let mut watch = client.watch_client().max_decoding_message_size(LONGEST_ANSWER);
+            let watch = connected.client().watch_client();
+            let mut watch = watch.max_decoding_message_size(LONGEST_ANSWER);
             let opening = watch.watch(key, Some(options));
-            Ok((self.connections.on_epoch("watch", epoch, opening).await?, epoch))
+            let stream = self.connections.on_epoch("watch", epoch, opening).await?;
+            Ok((stream, connected, epoch, token))
         };
         let longest = 2 * self.connections.patience;
-        let (stream, epoch) = match in_time(longest, opening).await {
+        let (stream, connected, epoch, token) = match in_time(longest, opening).await {
             Ok(opened) => opened,
-            Err(error) => return tracing::debug!(%error, "no watch stream"),
+            Err(error) => {
+                tracing::debug!(%error, "no watch stream");
+                return Ended::Broken;
+            }
         };
         let (mut sender, mut answers) = stream.split();
         let mut epochs = self.connections.epochs();
         let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
         while *epochs.borrow_and_update() == epoch {
             let sent = tokio::select! {
-                answer = next_answer(&mut answers) => match answer {
-                    Some(answer) => {
-                        self.tell(&answer);
-                        Ok(())
+                answer = next_answer(&mut answers) => match answer.map(|answer| self.tell(&answer)) {
+                    Some(Told::Nothing) => Ok(()),
+                    Some(Told::Cancel(id)) => sender.cancel(id).await,
+                    Some(Told::Refused) => {
+                        // A stream has the token with which it was opened.
+                        let asking = connected.authenticate(token);
+                        let asking = self.connections.on_epoch("watch", epoch, asking);
+                        if let Err(error) = in_time(longest, asking).await {
+                            tracing::debug!(%error, "no new token");
+                        }
+                        return Ended::Refused;
                     }
-                    None => return self.connections.rotation.give_up(epoch),
+                    None => {
+                        self.connections.rotation.give_up(epoch);
+                        return Ended::Broken;
+                    }
                 },
-                subject = self.asked.recv() => match subject.map(|subject| self.add(subject)) {
-                    Some(Some((key, options))) => sender.watch(key, Some(options)).await,
-                    Some(None) => Ok(()),
-                    // Nobody will watch any more.
-                    None => return,
-                },
+                subject = self.asked.recv(), if self.takes_ids || self.asking.is_none() => {
+                    match subject.map(|subject| self.add(subject)) {
+                        Some(Some((key, options))) => sender.watch(key, Some(options)).await,
+                        Some(None) => Ok(()),
+                        // Nobody will watch any more.
+                        None => return Ended::Broken,
+                    }
+                }
                 _ = sweep.tick() => self.sweep(&mut sender).await,
                 _ = epochs.changed() => Ok(()),
             };
@@ -166,6 +250,7 @@ impl Stream {
                 break;
             }
         }
+        Ended::Broken
     }
 
     /// What to ask of the server, if it is not watched yet and somebody still waits.
@@ -182,6 +267,7 @@ impl Stream {
         };
         let key = subject.key.clone();
         self.watched.insert(self.last_id, subject);
+        self.asking = Some(self.last_id);
         Some((key, options))
     }
 
@@ -194,9 +280,28 @@ impl Stream {
         Ok(())
     }
 
-    fn tell(&mut self, answer: &WatchResponse) {
+    fn tell(&mut self, answer: &WatchResponse) -> Told {
         let id = answer.watch_id();
-        let Some(subject) = self.watched.get(&id) else { return };
+        // One that we cancelled is not among them, and it may have fallen behind what is compacted.
+        let is_ours = answer.created() || self.watched.contains_key(&id);
+        if answer.canceled() && is_ours && answer.compact_revision() == 0 {
+            tracing::debug!(reason = answer.cancel_reason(), "not allowed to watch");
+            return Told::Refused;
+        }
+        if answer.created() {
+            self.refused = pauses();
+        }
+        if answer.created()
+            && !self.takes_ids
+            && let Some(asked) = self.asking.take()
+        {
+            self.takes_ids = id == asked;
+            match self.watched.remove(&asked) {
+                Some(subject) => drop(self.watched.insert(id, subject)),
+                None => return Told::Cancel(id),
+            }
+        }
+        let Some(subject) = self.watched.get(&id) else { return Told::Nothing };
         let revisions = answer.events().iter().filter_map(|event| event.kv());
         let changed = revisions.map(KeyValue::mod_revision).max().unwrap_or_default();
         let now = revision_in(answer.header());
@@ -209,10 +314,11 @@ impl Stream {
             *seen != before
         });
         if answer.canceled() {
-            // Its revision was compacted, or the server would not have it: look at the key itself.
+            // Its revision was compacted: look at the key itself.
             self.hub.end(subject);
             self.watched.remove(&id);
         }
+        Told::Nothing
     }
 }
 

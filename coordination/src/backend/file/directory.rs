@@ -3,8 +3,11 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{
+    self, AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -12,6 +15,7 @@ use super::config::Config;
 use super::error::storage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
+use crate::world::unix_micros;
 
 /// Never follow a planted link, never wait on a planted FIFO, never leak into a child; and do not write
 /// a time of access with every read, which only the owner may ask for.
@@ -22,6 +26,29 @@ const SAFE: OFlags =
 ///
 /// All files of a store are on one file system, so the number alone tells them apart.
 pub(super) type Inode = u64;
+
+/// After a change, another one has another time only if it comes later than this: some file systems keep seconds.
+const STEP: Duration = Duration::from_secs(3);
+/// A file that is not written is touched when it is this old: long before cleaners of temporary files take it for unused.
+const OLD: Duration = Duration::from_secs(60 * 60);
+
+/// A file is fresh for about as long: whoever has made it may be about to lock it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Which file it is, and when it was changed: differs from every earlier one once a file has [settled](Glimpse).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) inode: Inode,
+    changed: (i64, u32),
+}
+
+/// A file as it looks from outside, unopened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Glimpse {
+    pub(super) moment: Moment,
+    /// The last change is long enough ago for the next one to make another moment.
+    pub(super) is_settled: bool,
+}
 
 /// A directory of ours, and its path for messages.
 #[derive(Debug)]
@@ -94,6 +121,59 @@ impl Directory {
         }
     }
 
+    /// Looks at a file that somebody may need for months without writing to it, and makes sure that a cleaner of
+    /// temporary files does not take it for unused; `None`: there is no file of this name.
+    pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
+        let failed = |errno| storage("stat", &self.path.join(name), errno);
+        let what = StatxFlags::INO | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
+        let stat = match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        if stat.stx_atime.tv_sec.min(stat.stx_mtime.tv_sec) < seconds_ago(OLD) {
+            self.touch(name).map_err(failed)?;
+        }
+        let StatxTimestamp { tv_sec, tv_nsec, .. } = stat.stx_ctime;
+        Ok(Some(Glimpse {
+            moment: Moment { inode: stat.stx_ino, changed: (tv_sec, tv_nsec) },
+            is_settled: tv_sec < seconds_ago(STEP),
+        }))
+    }
+
+    fn touch(&self, name: &str) -> Result<(), Errno> {
+        let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
+        let both = Timestamps { last_access: now, last_modification: now };
+        match fs::utimensat(&self.handle, name, &both, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            touched => touched,
+        }
+    }
+
+    /// Whether there is a file of this name that was not written to for this long.
+    pub(super) fn is_unused(&self, name: &str, unused: Duration) -> Result<bool> {
+        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME) {
+            Ok(stat) => Ok(stat.stx_mtime.tv_sec <= seconds_ago(unused)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
+        }
+    }
+
+    /// Whether somebody has made this file just now, and has not written to it yet.
+    pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
+        let what = StatxFlags::SIZE | StatxFlags::MTIME;
+        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
+            Ok(stat) => Ok(stat.stx_size == 0 && stat.stx_mtime.tv_sec > seconds_ago(FRESH)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
+        }
+    }
+
+    /// Waits until names that were added or removed have reached the disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        fs::fsync(&self.handle).map_err(|errno| storage("sync", &self.path, errno))
+    }
+
     /// Removes a file; it may be gone already.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match fs::unlinkat(&self.handle, name, AtFlags::empty()) {
@@ -104,19 +184,21 @@ impl Directory {
 
     /// The names of all files within.
     pub(super) fn names(&self) -> Result<Vec<String>> {
+        self.listing()?.filter_map(Result::transpose).collect()
+    }
+
+    /// The names of all files within, one after the other; `None` for what is none of ours.
+    pub(super) fn listing(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Option<String>>> + Send + use<'_>> {
         let failed = |errno| storage("list", &self.path, errno);
         let listing = fs::Dir::read_from(&self.handle).map_err(failed)?;
-        let mut names = Vec::new();
-        for item in listing {
+        Ok(listing.map(move |item| {
             let item = item.map_err(failed)?;
-            // Ours are ASCII; anything else is none of our business.
-            if let Ok(name) = item.file_name().to_str()
-                && !matches!(name, "." | "..")
-            {
-                names.push(name.to_owned());
-            }
-        }
-        Ok(names)
+            // Ours are ASCII.
+            let name = item.file_name().to_str().ok();
+            Ok(name.filter(|name| !matches!(*name, "." | "..")).map(str::to_owned))
+        }))
     }
 
     /// Whether it is on a file system that is shared between hosts.
@@ -189,6 +271,12 @@ impl Directory {
         // Magic numbers are 32 bits wide, whatever the field is.
         Ok(statfs.f_type as u64 & 0xffff_ffff)
     }
+}
+
+/// By the wall clock, as file systems have it.
+fn seconds_ago(duration: Duration) -> i64 {
+    let then = Duration::from_micros(unix_micros()).saturating_sub(duration);
+    i64::try_from(then.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Which file an open descriptor means.

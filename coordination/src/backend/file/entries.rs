@@ -1,26 +1,35 @@
 //! Entries: each change under the short lock of the queue's file.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use async_trait::async_trait;
 
+use super::held::Share;
 use super::{FileStore, names_where, when_free};
-use crate::backend::{Entries, EntryRef, Listing, NewEntry, Position};
+use crate::backend::{Cursor, Entries, EntryRef, Left, Listing, NewEntry, Page, Position};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 
 #[async_trait]
 impl Entries for FileStore {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let entry = entry.clone();
-        self.change("enter", move |store| store.enter(&entry)).await
+        let new = entry.clone();
+        self.change("enter", &entry.place.queue, move |store, queue| store.enter(queue, &new)).await
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let entry = entry.clone();
-        self.change("update", move |store| store.update(&entry, seq)).await
+        let new = entry.clone();
+        let queue = &entry.place.queue;
+        self.change("update", queue, move |store, queue| store.update(queue, &new, seq)).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        let store = self.store();
+        let (store, line) = (self.store(), self.line_if_durable(&entry.queue));
+        let _turn = match &line {
+            Some(line) => line.acquire().await.ok(),
+            None => None,
+        };
         when_free(|| store.leave(entry, seq)).await
     }
 
@@ -38,16 +47,41 @@ impl Entries for FileStore {
         when_free(|| store.read(queue)).await
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let store = self.store();
-        names_where(&store, kind, |key| store.has_entry(key)).await
+        names_where(&store, kind, from, |key| store.has_entry(key)).await
+    }
+
+    async fn prune(
+        &self,
+        unused: Duration,
+        from: Option<&Cursor>,
+        removed: &AtomicU64,
+    ) -> Result<Option<Cursor>> {
+        let store = self.store();
+        let left = Left::from(from, store.files(|name| name.contains('.'))).await?;
+        let (files, next) = left.page();
+        let mut floor = when_free(|| store.floor.lock(&store.queues).transpose()).await?;
+        let mut share = Share::begin();
+        for file in files {
+            let is_removed = store.prune(file, unused, &mut floor)?;
+            removed.fetch_add(u64::from(is_removed), Ordering::Relaxed);
+            share.give_way().await;
+        }
+        Ok(next)
+    }
+
+    /// A step that has not begun never begins once its caller has gone, and one that has is done before any later one.
+    fn was_sent(&self, _entry: &EntryRef) -> bool {
+        false
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
         if self.config.durable {
             return None;
         }
-        self.store().enter(entry)
+        let store = self.store();
+        store.with_queue(&entry.place.queue, |queue| store.enter(queue, entry))
     }
 
     fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {

@@ -7,6 +7,17 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind};
 
+/// Whether the process, or the machine, has no file descriptor left.
+pub(super) fn is_for_want_of_descriptors(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    cause.and_then(Errno::from_io_error).is_some_and(wants_descriptors)
+}
+
+/// Likewise of a system call.
+pub(super) fn wants_descriptors(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
+}
+
 /// The error of a system call on `path`.
 pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Error {
     let kind = match errno {

@@ -87,13 +87,17 @@ fn line() -> BoxedStrategy<String> {
     .boxed()
 }
 
+/// In most logs the numbers rise: any other is damaged after a few lines.
 fn lines() -> BoxedStrategy<String> {
-    let seal = |lines: Vec<String>| {
+    let seal = |(mut lines, rising): (Vec<String>, bool)| {
+        if rising {
+            lines.sort_by_key(|line| line.split(' ').nth(1).and_then(header::number));
+        }
         let mut text = String::new();
         lines.iter().for_each(|line| sealed(&mut text, |text| text.push_str(line)));
         text
     };
-    vec(line(), 0..12).prop_map(seal).boxed()
+    (vec(line(), 0..12), proptest::bool::weighted(0.8)).prop_map(seal).boxed()
 }
 
 /// A header whose checksum is right; its log begins where it should, or anywhere.
@@ -139,7 +143,7 @@ fn fuzz_file() {
     run("fuzz_file", &contents(), |Bytes(text)| {
         text_is_read_or_refused(&text)?;
         fs::write(&file, &text).expect("a file");
-        [&store, &other].into_iter().for_each(Store::close_files);
+        [&store, &other].into_iter().for_each(|store| store.open_files.clear());
         let outcome = visit(&store, &other, &queue);
         check_outcome(outcome, &file, &text)?;
         prop_assert!(victim.exists(), "a file elsewhere was removed");
@@ -186,12 +190,12 @@ struct Visit {
 fn visit(store: &Store, other: &Store, queue: &QueueKey) -> Result<Visit> {
     let before = done(|| store.read(queue))?;
     let entry = new_entry(own(), queue);
-    let seq = done(|| store.enter(&entry))?.seq;
+    let seq = done(|| store.with_queue(queue, |queue| store.enter(queue, &entry)))?.seq;
     let expected = before.value.as_ref().map(|value| value.version);
     let write = Write::new(queue, expected, Some("value".into()));
-    done(|| store.write(&write))?;
+    done(|| store.with_queue(queue, |queue| store.write(queue, &write)))?;
     let shared = NewEntry { mode: Mode::Shared, data: Data::from("é"), ..entry.clone() };
-    done(|| store.update(&shared, seq))?;
+    done(|| store.with_queue(queue, |queue| store.update(queue, &shared, seq)))?;
     let seen = [done(|| store.read(queue))?, done(|| other.read(queue))?];
     for entry in &before.entries {
         let entry = EntryRef { queue: queue.clone(), id: entry.id.clone() };

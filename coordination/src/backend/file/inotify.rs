@@ -4,16 +4,22 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// After a session's file was closed, its lock goes within this time.
-const UNLOCKING: Duration = Duration::from_millis(50);
+use super::error::wants_descriptors;
+use crate::world;
+
+/// After a session's file was closed, its lock goes within this time, though the dying process may be stopped in between on a
+/// busy machine.
+const UNLOCKING: Duration = Duration::from_secs(2);
 /// After the close of a session's file, until it is looked at again.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
@@ -27,7 +33,11 @@ enum Subject {
 }
 
 /// The waiters, and the descriptor that wakes them; made when the first one comes.
-pub(super) struct Watcher(Mutex<Option<Arc<Shared>>>);
+pub(super) struct Watcher {
+    shared: Mutex<Option<Arc<Shared>>>,
+    /// Whether it was said that the system grants no more.
+    has_warned: AtomicBool,
+}
 
 struct Shared {
     inotify: AsyncFd<OwnedFd>,
@@ -51,21 +61,44 @@ pub(super) struct Waiting {
 
 impl Watcher {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(None))
+        Self { shared: Mutex::new(None), has_warned: AtomicBool::new(false) }
     }
 
     /// Starts to listen, on the session's runtime. `None`: the system grants no more watches.
-    pub(super) fn listen(&self, queue: &Path, sessions: &Path) -> Option<Waiting> {
-        let shared = self.shared(sessions).inspect_err(|errno| {
-            tracing::warn!(%errno, "no inotify: waiting by polling (see fs.inotify.max_user_instances)");
-        });
-        shared.ok()?.listen(queue).inspect_err(|errno| {
-            tracing::warn!(%errno, "no inotify watch: waiting by polling (see fs.inotify.max_user_watches)");
-        }).ok()
+    ///
+    /// Where a descriptor is missing, `make_room` is to close one, and answers whether it has.
+    pub(super) fn listen(
+        &self,
+        queue: &Path,
+        sessions: &Path,
+        make_room: impl FnOnce() -> bool,
+    ) -> Option<Waiting> {
+        let shared = match self.shared(sessions) {
+            Err(errno) if wants_descriptors(errno) && make_room() => self.shared(sessions),
+            shared => shared,
+        };
+        let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
+        let waiting = shared.ok()?.listen(queue);
+        // A queue's file that was pruned a moment ago is no shortage.
+        let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
+        if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
+            self.warn(*errno, "max_user_watches");
+        }
+        waiting.ok()
+    }
+
+    /// Says so once: whoever waits by polling asks again each time.
+    fn warn(&self, errno: Errno, limit: &str) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %errno,
+                "no inotify: waiting by polling (see fs.inotify.{limit}); this is said once"
+            );
+        }
     }
 
     fn shared(&self, sessions: &Path) -> Result<Arc<Shared>, Errno> {
-        let mut slot = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut slot = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(shared) = &*slot {
             return Ok(Arc::clone(shared));
         }
@@ -74,7 +107,7 @@ impl Watcher {
         let inotify = register(descriptor)?;
         let shared =
             Arc::new(Shared { inotify, listeners: Mutex::default(), ended: Mutex::default() });
-        tokio::spawn(distribute(Arc::downgrade(&shared)));
+        world::spawn(&Handle::current(), distribute(Arc::downgrade(&shared)));
         Ok(Arc::clone(slot.insert(shared)))
     }
 }
@@ -215,5 +248,53 @@ async fn distribute(shared: Weak<Shared>) {
             }
         }
         ready.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts warnings.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test]
+    async fn polling_is_warned_of_once() {
+        let (watcher, warnings) = (Watcher::new(), Warnings::default());
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let none = watcher.listen(Path::new("/none"), Path::new("/"), || false);
+            assert!(none.is_none(), "there is no such file");
+            assert_eq!(warnings.0.load(Ordering::Relaxed), 0, "that is no shortage");
+            (0..10).for_each(|_| watcher.warn(Errno::NOSPC, "max_user_watches"));
+        });
+        assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
     }
 }

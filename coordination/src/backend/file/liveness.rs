@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rand::RngExt;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory::{Directory, inode};
+use super::directory::{Directory, Inode, inode};
 use super::error::storage;
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
+use crate::world;
 
-/// How many leftovers of dead processes one opening clears away.
+/// At how many files of each directory one opening looks for leftovers of dead processes.
 const SWEEP: usize = 256;
 
 /// The sessions of this backend, and how to tell whether another's lives.
@@ -28,9 +30,9 @@ pub(super) struct OpenSessions {
 /// Closing the descriptors is what ends the session for everybody else.
 struct Own {
     session: OwnedFd,
-    _member: OwnedFd,
+    member: OwnedFd,
     member_name: String,
-    member: Arc<str>,
+    member_id: Arc<str>,
     /// The member id as it stands in queue files.
     escaped: Arc<str>,
 }
@@ -38,8 +40,10 @@ struct Own {
 /// What [`OpenSessions::open`] came to.
 pub(super) enum Opened {
     Yes,
-    /// Somebody has the member id; it may be a sweep that lets go in a moment.
+    /// A live session has the member id, or somebody who is about to note which one.
     MemberTaken,
+    /// One of the files is locked by somebody who only looks whether its owner lives.
+    NotYet,
 }
 
 impl OpenSessions {
@@ -58,22 +62,23 @@ impl OpenSessions {
         }
         let member_name = key::encode(&new.member);
         let Some(member) = lock_named(&self.members, &member_name)? else {
-            return Ok(Opened::MemberTaken);
+            let is_taken = self.has_owner(&member_name)?;
+            return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        let Some(session) = lock_named(&self.sessions, &name)? else {
-            let message = "the session's own file is locked by somebody else";
-            return Err(Error::new(ErrorKind::Storage, "open", message));
-        };
+        // Nobody else has this id.
+        let Some(session) = lock_named(&self.sessions, &name)? else { return Ok(Opened::NotYet) };
         // For people who look at the directory.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
+        // For `has_owner`. All ids are of one length, so nothing is left of an earlier one.
+        let _ = rustix::io::pwrite(&member, name.as_bytes(), 0);
         let own = Own {
             session,
-            _member: member,
+            member,
             member_name,
-            member: Arc::clone(&new.member),
+            member_id: Arc::clone(&new.member),
             escaped: escaped.into(),
         };
         self.own().insert(new.id, own);
@@ -85,12 +90,12 @@ impl OpenSessions {
     pub(super) fn close(&self, id: SessionId) -> Result<()> {
         let Some(own) = self.own().remove(&id) else { return Ok(()) };
         // Both are removed while still locked, so that nobody else can have locked them.
-        self.members.remove(&own.member_name)?;
-        self.sessions.remove(&id.to_string())?;
+        let removed = self.members.remove(&own.member_name);
+        let removed = removed.and(self.sessions.remove(&id.to_string()));
         // Not by closing alone: a child forked meanwhile has copies of the descriptors.
         let _ = fs::flock(&own.session, FlockOperation::Unlock);
-        let _ = fs::flock(&own._member, FlockOperation::Unlock);
-        Ok(())
+        let _ = fs::flock(&own.member, FlockOperation::Unlock);
+        removed
     }
 
     /// The member that an entry of this session of ours shows, escaped; `None`: it is not open.
@@ -98,7 +103,7 @@ impl OpenSessions {
         let own = self.own();
         let own = own.get(&id)?;
         // Most often it is the session's own: this is on the path of every file lock.
-        let is_own = Arc::ptr_eq(&own.member, member) || own.member == *member;
+        let is_own = Arc::ptr_eq(&own.member_id, member) || own.member_id == *member;
         Some(if is_own { Arc::clone(&own.escaped) } else { key::escape(member).into() })
     }
 
@@ -106,15 +111,35 @@ impl OpenSessions {
         self.own().contains_key(&id)
     }
 
+    /// The locked file of a session of ours: the lock lasts as long as anybody has this open, unless it is closed here.
+    pub(super) fn file(&self, id: SessionId) -> Result<Option<OwnedFd>> {
+        let own = self.own();
+        let file = own.get(&id).map(|own| rustix::io::fcntl_dupfd_cloexec(&own.session, 0));
+        file.transpose().map_err(|errno| storage("open", self.sessions.path(), errno))
+    }
+
+    /// Keeps our session's files; false: others do not find it any more.
+    pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
+        let (file, member) = match self.own().get(&id) {
+            Some(own) => (self.inode_of(own)?, own.member_name.clone()),
+            None => return Ok(false),
+        };
+        self.members.keep(&member)?;
+        let glimpse = self.sessions.keep(&id.to_string())?;
+        Ok(glimpse.is_some_and(|glimpse| glimpse.moment.inode == file))
+    }
+
     /// Whether our session's file is still where others look for it.
     pub(super) fn is_in_place(&self, id: SessionId) -> Result<bool> {
         let file = match self.own().get(&id) {
-            Some(own) => {
-                inode(&own.session).map_err(|errno| storage("stat", self.sessions.path(), errno))?
-            }
+            Some(own) => self.inode_of(own)?,
             None => return Ok(false),
         };
         Ok(self.sessions.inode(id.to_string())? == Some(file))
+    }
+
+    fn inode_of(&self, own: &Own) -> Result<Inode> {
+        inode(&own.session).map_err(|errno| storage("stat", self.sessions.path(), errno))
     }
 
     /// Whether the session that owns this entry lives: its file is there, and locked.
@@ -132,17 +157,35 @@ impl OpenSessions {
         }
     }
 
+    /// Whether a live session has this member's file, which is locked: its owner has written into it which one it is. On a
+    /// full disk it could not; then whoever has the lock is taken for the owner.
+    fn has_owner(&self, member_name: &str) -> Result<bool> {
+        let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
+        let mut note = [0; 16];
+        let read = rustix::io::pread(&file, &mut note, 0);
+        read.map_err(|errno| storage("read", self.members.path(), errno))?;
+        match std::str::from_utf8(&note).ok().and_then(SessionId::parse) {
+            Some(session) => self.is_alive(&session.to_string()),
+            None => Ok(true),
+        }
+    }
+
     pub(super) fn directory(&self) -> &Directory {
         &self.sessions
     }
 
-    /// Clears away what processes left that were killed.
+    /// Clears away what processes left that were killed. Each sweep begins elsewhere, so that no file is left out for
+    /// good, however many there are.
     fn sweep(&self) {
         for directory in [&self.sessions, &self.members] {
-            for name in directory.names().unwrap_or_default().into_iter().take(SWEEP) {
+            let names = directory.names().unwrap_or_default();
+            let first = world::rng().random_range(0..names.len().max(1));
+            for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
                 // What cannot be swept now is swept by the next one.
-                if let Ok(Some(_lock)) = lock_named_existing(directory, &name) {
-                    let _ = directory.remove(&name);
+                if let Ok(false) = directory.is_fresh(name)
+                    && let Ok(Some(_lock)) = lock_named_existing(directory, name)
+                {
+                    let _ = directory.remove(name);
                 }
             }
         }
@@ -159,7 +202,7 @@ pub(super) fn session_of(entry: &str) -> &str {
 }
 
 /// Locks the file of this name, making it; `None`: somebody else has it locked.
-fn lock_named(directory: &Directory, name: &str) -> Result<Option<OwnedFd>> {
+pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<OwnedFd>> {
     loop {
         let Some(file) = directory.file(name, true)? else {
             // It is made if it is missing, so the directory is; the next try makes a new one.
@@ -201,4 +244,61 @@ fn try_lock(directory: &Directory, name: &str, file: OwnedFd) -> Result<Attempt>
     } else {
         Attempt::Replaced
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fs::{self, File};
+    use std::time::{Duration, SystemTime};
+
+    use tempfile::TempDir;
+
+    use super::super::tests::{open, store};
+    use super::*;
+
+    /// More live sessions than a sweep looks at hide no dead one.
+    #[test]
+    fn what_many_dead_processes_left_is_cleared_away_in_the_end() {
+        let directory = TempDir::new().expect("a directory");
+        let living = store(directory.path());
+        let open_many = || (0..SWEEP).map(|_| open(&living).to_string());
+        let folders = ["sessions", "members"].map(|name| directory.path().join("test").join(name));
+        // Older ones and newer ones: file systems list in many orders.
+        let mut alive: HashSet<_> = open_many().collect();
+        for folder in &folders {
+            for _ in 0..SWEEP {
+                let name = SessionId::random().to_string();
+                let file = File::create(folder.join(name)).expect("the directory is ours");
+                let hour = Duration::from_secs(60 * 60);
+                file.set_modified(SystemTime::now() - hour).expect("it is ours");
+            }
+        }
+        alive.extend(open_many());
+        let is_clear = || {
+            folders.iter().all(|folder| {
+                let files = fs::read_dir(folder).expect("it is there");
+                let mut names = files.map(|file| file.expect("it is listed").file_name());
+                names.all(|name| alive.contains(name.to_str().expect("ours are ASCII")))
+            })
+        };
+        // Each clears a quarter or more; nobody has such bad luck twice in the life of the universe.
+        let is_done = (0..400).any(|_| {
+            let id = open(&living);
+            living.sessions.close(id).expect("it is ours");
+            is_clear()
+        });
+        assert!(is_done, "some are never looked at");
+    }
+
+    /// Its owner may be about to lock it, and must not find it locked.
+    #[test]
+    fn what_was_made_just_now_is_not_cleared_away() {
+        let directory = TempDir::new().expect("a directory");
+        let store = store(directory.path());
+        let fresh = directory.path().join("test/members/fresh");
+        File::create(&fresh).expect("the directory is ours");
+        open(&store);
+        assert!(fresh.exists());
+    }
 }

@@ -17,6 +17,10 @@
 //! number, the id of the write, the version removed. Every line of the log ends with a CRC-32 of what is
 //! before it, so that the half-written last line of a killed writer is told from damage: a line whose checksum
 //! is right was written in full. A line that is there twice means what it means once.
+//!
+//! A log that is written anew has the value first and then the entries, in order. Apart from that numbers rise from
+//! line to line, so a line whose number does not is damage: it stood behind the log's end, as loss of power can
+//! leave it, and the log has grown to it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -136,8 +140,12 @@ fn parse_data(text: &str) -> Option<Data> {
 /// What the log amounts to so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
-    /// The largest number seen, of an entry or a value.
+    /// The largest number seen, of an entry or a value, or told by the header.
     pub(super) last: u64,
+    /// The largest number that came in a line.
+    newest: u64,
+    /// The largest number of an entry that came in a line.
+    newest_entry: u64,
     /// Entries that have not left, in the order of their sequence numbers.
     live: Vec<(u64, Record)>,
     value: Option<Written>,
@@ -187,6 +195,9 @@ impl Log {
                     (mode, data) => parse_contents(mode?, data?)?,
                 };
                 let since_ms = since.parse().ok()?;
+                if number <= self.newest_entry && self.index(number).is_err() {
+                    return None;
+                }
                 let record = Record { id: id.into(), since_ms, member: member.into(), mode, data };
                 self.enter(number, record);
             }
@@ -199,15 +210,19 @@ impl Log {
             }
             ("=", [Some(by), Some(data), None, ..]) => {
                 let (by, data) = (u64::from_str_radix(by, 16).ok()?, parse_data(data)?);
-                // Versions rise: it is a line that stood behind the end, and was not written after the one before it.
-                if self.value.as_ref().is_some_and(|value| value.version > number) {
+                let is_known = self.value.as_ref().is_some_and(|value| value.version == number);
+                if number <= self.newest && !is_known {
                     return None;
                 }
                 self.write(Written { version: number, by, data });
             }
             ("/", [Some(by), Some(version), None, ..]) => {
                 let (by, version) = (u64::from_str_radix(by, 16).ok()?, version.parse().ok()?);
-                self.remove(number, Removed { by, version });
+                let removed = Removed { by, version };
+                if number <= self.newest && self.removed != Some(removed) {
+                    return None;
+                }
+                self.remove(number, removed);
             }
             _ => return None,
         }
@@ -216,7 +231,8 @@ impl Log {
 
     /// Takes in an entry; the same again replaces it.
     pub(super) fn enter(&mut self, seq: u64, record: Record) {
-        self.last = self.last.max(seq);
+        self.came(seq);
+        self.newest_entry = self.newest_entry.max(seq);
         match self.index(seq) {
             Ok(index) => self.live[index].1 = record,
             Err(index) => self.live.insert(index, (seq, record)),
@@ -238,13 +254,13 @@ impl Log {
     }
 
     pub(super) fn write(&mut self, value: Written) {
-        self.last = self.last.max(value.version);
+        self.came(value.version);
         (self.value, self.removed) = (Some(value), None);
     }
 
     /// Removes the value, which takes a number as any write does.
     pub(super) fn remove(&mut self, number: u64, removed: Removed) {
-        self.last = self.last.max(number);
+        self.came(number);
         (self.value, self.removed) = (None, Some(removed));
     }
 
@@ -290,171 +306,15 @@ impl Log {
         text
     }
 
+    fn came(&mut self, number: u64) {
+        self.last = self.last.max(number);
+        self.newest = self.newest.max(number);
+    }
+
     fn index(&self, seq: u64) -> Result<usize, usize> {
         self.live.binary_search_by_key(&seq, |(known, _)| *known)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::super::header::LARGEST;
-    use super::*;
-    use crate::key;
-
-    const ID: &str = "0000000000000001-0a";
-
-    fn record(member: &str, mode: Mode, data: &str) -> Record {
-        let member = key::escape(member).into();
-        Record { id: ID.into(), since_ms: 5, member, mode, data: data.into() }
-    }
-
-    fn plain(member: &str) -> Record {
-        record(member, Mode::Exclusive, "")
-    }
-
-    fn text(write: impl FnOnce(&mut String)) -> String {
-        let mut text = String::new();
-        write(&mut text);
-        text
-    }
-
-    fn enters(seq: u64, record: &Record) -> String {
-        text(|line| format_enter(line, seq, record))
-    }
-
-    fn leaves(seq: u64) -> String {
-        text(|line| format_leave(line, seq))
-    }
-
-    fn value(version: u64, data: &str) -> Written {
-        Written { version, by: u64::MAX, data: data.into() }
-    }
-
-    fn writes(value: &Written) -> String {
-        text(|line| format_value(line, value))
-    }
-
-    fn read(text: &str) -> Log {
-        let mut log = Log::default();
-        assert_eq!(log.replay(text.as_bytes()), Ok(text.len()));
-        log
-    }
-
-    #[test]
-    fn entries_come_and_go() {
-        let log = read(&[enters(7, &plain("a b\n")), enters(9, &plain("c")), leaves(7)].concat());
-        assert_eq!((log.last, log.live().len()), (9, 1));
-        assert_eq!(log.find(ID), Some(9));
-        assert_eq!(
-            (log.get(9, ID), log.get(9, "x"), log.get(7, ID)),
-            (Some(&plain("c")), None, None)
-        );
-    }
-
-    #[test]
-    fn a_plain_entry_has_no_more_than_it_needs() {
-        assert!(enters(7, &plain("a")).starts_with("+ 7 0000000000000001-0a 5 a "));
-        assert_eq!(enters(7, &plain("a")).split(' ').count(), 6);
-    }
-
-    #[test]
-    fn an_entry_is_blocked_by_the_newest_that_its_mode_does_not_get_along_with() {
-        let shared = record("a", Mode::Shared, "");
-        let log = read(&[enters(3, &plain("a")), enters(5, &shared), enters(7, &shared)].concat());
-        let blocker = |seq, mode| log.blocker(seq, mode).map(|(seq, _)| seq);
-        assert_eq!(blocker(7, Mode::Shared), Some(3));
-        assert_eq!(blocker(7, Mode::Exclusive), Some(5));
-        assert_eq!(blocker(3, Mode::Exclusive), None);
-    }
-
-    #[test]
-    fn an_update_changes_what_is_there() {
-        let update = |seq| text(|line| format_update(line, seq, Mode::Shared, "é"));
-        let log = read(&[enters(7, &plain("a")), update(7), update(8)].concat());
-        assert_eq!(log.live(), [(7, record("a", Mode::Shared, "é"))]);
-    }
-
-    #[test]
-    fn a_value_is_written_over_and_removed() {
-        let (old, new) = (value(7, "old"), value(9, ""));
-        let written = [writes(&old), writes(&new)].concat();
-        assert_eq!(read(&written).value(), Some(&new));
-        let removed = Removed { by: 3, version: 9 };
-        let removal = text(|line| format_removal(line, 12, removed));
-        let log = read(&[written, removal].concat());
-        assert_eq!((log.last, log.value(), log.removed()), (12, None, Some(removed)));
-        assert_eq!(log.format(), "");
-        let stale = [writes(&new), writes(&old)].concat();
-        let at = writes(&new).len();
-        assert_eq!(Log::default().replay(stale.as_bytes()), Err(Damaged { at }));
-    }
-
-    #[test]
-    fn every_cut_of_the_last_line_is_forgiven_and_damage_before_it_is_not() {
-        let first = enters(7, &plain("a"));
-        let lines = [
-            enters(9, &plain("b")),
-            enters(9, &record("b", Mode::Shared, "data")),
-            text(|line| format_update(line, 7, Mode::Shared, "data")),
-            writes(&value(9, "data")),
-            text(|line| format_removal(line, 9, Removed { by: 1, version: 8 })),
-            leaves(7),
-        ];
-        for second in lines {
-            let text = format!("{first}{second}");
-            for cut in first.len()..text.len() {
-                let mut log = Log::default();
-                let replayed = log.replay(&text.as_bytes()[..cut]);
-                assert_eq!(replayed, Ok(first.len()), "cut at {cut}: {second}");
-                assert_eq!(log, read(&first));
-            }
-            let damaged = text.replacen("+ 7", "+ 8", 1);
-            assert_eq!(Log::default().replay(damaged.as_bytes()), Err(Damaged { at: 0 }));
-        }
-    }
-
-    #[test]
-    fn a_whole_line_that_nobody_of_ours_wrote_is_damage() {
-        let first = enters(7, &plain("a"));
-        for id in ["../../x-1", "..", ".-1", "/etc/x-1", "-1", "", "1-1", "00000000000000AA-1"] {
-            let other = enters(9, &Record { id: id.into(), ..plain("b") });
-            let damaged = Damaged { at: first.len() };
-            let replayed = Log::default().replay(format!("{first}{other}").as_bytes());
-            assert_eq!(replayed, Err(damaged), "{id}");
-        }
-        let version = text(|text| sealed(text, |text| text.push_str("! 9 of another version")));
-        for other in [version, enters(u64::MAX, &plain("a")), writes(&value(u64::MAX, ""))] {
-            assert_eq!(Log::default().replay(other.as_bytes()), Err(Damaged { at: 0 }));
-        }
-    }
-
-    fn any_record() -> impl Strategy<Value = Record> {
-        let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
-        (".*", mode, ".*").prop_map(|(member, mode, data)| record(&member, mode, &data))
-    }
-
-    proptest! {
-        #[test]
-        fn members_and_data_of_any_kind_survive(entry in any_record(), seq in 1..=LARGEST) {
-            let log = read(&enters(seq, &entry));
-            prop_assert_eq!(log.live(), &[(seq, entry)]);
-        }
-
-        #[test]
-        fn what_is_live_survives_being_written_anew(
-            entries in proptest::collection::btree_map(1..100_u64, any_record(), 0..5),
-            data in proptest::option::of(".*"),
-        ) {
-            let mut log = Log::default();
-            entries.into_iter().for_each(|(seq, record)| log.enter(seq, record));
-            if let Some(data) = data {
-                log.write(value(200, &data));
-            }
-            prop_assert_eq!(&read(&log.format()), &log);
-            // Killed before the header tells: both copies are read.
-            prop_assert_eq!(&read(&log.format().repeat(2)), &log);
-        }
-    }
-}
+mod tests;

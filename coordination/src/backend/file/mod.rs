@@ -35,16 +35,23 @@
 //!   false.
 //! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
 
+mod clock;
 mod config;
 mod directory;
 mod entries;
 mod error;
+mod floor;
 #[cfg(test)]
 mod fuzz;
 mod header;
+mod held;
 mod inotify;
+#[cfg(test)]
+mod late;
 mod liveness;
 mod log;
+mod open_files;
+mod prune;
 mod queue;
 mod session;
 mod store;
@@ -53,15 +60,19 @@ mod tests;
 mod values;
 mod watch;
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::{Semaphore, oneshot};
 
 use self::config::Config;
+use self::held::Share;
+use self::queue::{Locked, is_of};
 use self::store::Store;
-use crate::backend;
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::{self, Cursor, Left, Page};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, LossReason, Result};
@@ -91,6 +102,9 @@ pub(crate) struct FileStore {
     namespace: String,
     /// Replaced when a session is opened after the directory was moved away.
     store: Mutex<Arc<Store>>,
+    /// With `durable`, who of this process may change a queue next: while another process has it, or the disk takes long,
+    /// one asks for it and not hundreds.
+    lines: Mutex<HashMap<QueueKey, Weak<Semaphore>>>,
 }
 
 impl FileStore {
@@ -100,7 +114,23 @@ impl FileStore {
             config: config.clone(),
             namespace: settings.namespace.clone(),
             store: Mutex::new(Arc::new(store)),
+            lines: Mutex::default(),
         })
+    }
+
+    fn line_if_durable(&self, queue: &QueueKey) -> Option<Arc<Semaphore>> {
+        self.config.durable.then(|| self.line(queue))
+    }
+
+    fn line(&self, queue: &QueueKey) -> Arc<Semaphore> {
+        let mut lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(line) = lines.get(queue).and_then(Weak::upgrade) {
+            return line;
+        }
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::new(Semaphore::new(1));
+        lines.insert(queue.clone(), Arc::downgrade(&line));
+        line
     }
 
     fn store(&self) -> Arc<Store> {
@@ -111,35 +141,51 @@ impl FileStore {
     fn store_in_place(&self) -> Result<Arc<Store>> {
         let mut store = self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !store.is_in_place() {
-            *store = Arc::new(Store::open(&self.config, &self.namespace)?);
+            *store = Arc::new(
+                store.open_files.with_room(|| Store::open(&self.config, &self.namespace))?,
+            );
         }
         Ok(Arc::clone(&store))
     }
 
-    /// Runs a step that writes what has to last.
+    /// Runs a step that writes what has to last, under the queue's short lock.
+    ///
+    /// If the future is dropped, a step that has not begun never begins, and one that has begun keeps the lock until it
+    /// is done. So whoever has the lock after that sees all that the call will ever have done.
     async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
-        step: impl Fn(&Store) -> Option<Result<T>> + Send + 'static,
+        queue: &QueueKey,
+        step: impl Fn(&Store, &mut Locked<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let store = self.store();
+        let (store, key) = (self.store(), queue.clone());
         if !self.config.durable {
-            return when_free(|| step(&store)).await;
+            return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
         }
+        let line = self.line(queue);
+        let _turn = line.acquire().await;
+        let (answer, answered) = oneshot::channel();
+        let ended = move || Error::lost(operation, LossReason::RuntimeEnded);
         // The disk takes milliseconds: not on the session's thread, where heartbeats run.
-        let written = tokio::task::spawn_blocking(move || {
+        drop(tokio::task::spawn_blocking(move || {
             loop {
-                match step(&store) {
-                    Some(outcome) => return outcome,
+                // Asked under the lock: whoever has had it since the caller went must not find anything new after that.
+                let tried = store.with_queue(&key, |queue| match answer.is_closed() {
+                    true => Err(ended()),
+                    false => step(&store, queue),
+                });
+                match tried {
+                    Some(outcome) => return drop(answer.send(outcome)),
+                    None if answer.is_closed() => return,
                     None => std::thread::sleep(BUSY),
                 }
             }
-        });
-        written.await.unwrap_or_else(|_| Err(Error::lost(operation, LossReason::Closed)))
+        }));
+        answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
-/// Repeats a step until the queue's short lock was to be had.
+/// Repeats a step until the queue's short lock was to be had; dropped before that, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {
@@ -149,21 +195,27 @@ async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> 
     }
 }
 
-/// The names of the queues of this kind of which that is so, in order.
+/// A page of the names of the queues of this kind of which that is so.
 async fn names_where(
     store: &Store,
     kind: &'static str,
+    from: Option<&Cursor>,
     is_so: impl Fn(&QueueKey) -> Option<Result<bool>>,
-) -> Result<Vec<String>> {
+) -> Result<Page> {
+    let left = Left::from(from, store.files(|name| is_of(name, kind))).await?;
+    let (files, next) = left.page();
     let mut names = Vec::new();
-    for key in store.keys(kind)? {
-        if when_free(|| is_so(&key)).await? {
+    let mut share = Share::begin();
+    for file in files {
+        if let Some(key) = store.key(kind, file)?
+            && when_free(|| is_so(&key)).await?
+        {
             names.push(key.name().to_owned());
         }
-        // There may be thousands, and heartbeats run on this thread.
-        tokio::task::yield_now().await;
+        // Heartbeats run on this thread.
+        share.give_way().await;
     }
-    Ok(names)
+    Ok(Page { names, next })
 }
 
 #[async_trait]
@@ -189,6 +241,7 @@ impl backend::Store for FileStore {
             fifo: true,
             fencing_survives_data_loss: true,
             early_expiry: self.store().is_on_network.then_some(NETWORK),
+            partition_overlap: None,
             max_plain_name: 200,
             min_ttl: None,
         }

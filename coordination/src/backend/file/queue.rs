@@ -4,13 +4,14 @@ mod compact;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{self, AtFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
-use super::directory::{Directory, Inode, inode};
+use super::directory::{Directory, Inode};
 use super::error::storage;
+use super::floor::Floor;
 use super::header::{self, HEADER, Header};
 use super::log::{self, Log, Record, Removed, Written};
 use crate::backend::{Data, Mode};
@@ -32,6 +33,8 @@ const SPINS: usize = 20;
 pub(super) struct QueueFile {
     file: OwnedFd,
     inode: Inode,
+    /// What the numbers of a new file go on from.
+    floor: u64,
     /// As the system takes it: it is asked for with every entry.
     name: CString,
     path: PathBuf,
@@ -60,36 +63,65 @@ pub(super) struct Locked<'a> {
 
 impl QueueFile {
     /// Opens the queue's file, making it if it is missing.
-    pub(super) fn open(directory: &Directory, key: &QueueKey, durable: bool) -> Result<Self> {
+    pub(super) fn open(
+        directory: &Directory,
+        key: &QueueKey,
+        durable: bool,
+        floor: &Floor,
+    ) -> Result<Self> {
         // It is made if it is missing; so the directory is missing, and the session's own file with it.
         let missing = || Error::lost("open", LossReason::Revoked);
-        Self::open_if(directory, key, durable, true)?.ok_or_else(missing)
+        let line = header::name_line(key.name());
+        Self::open_if(directory, file_name(key), line, durable, true, floor)?.ok_or_else(missing)
     }
 
     /// Opens the queue's file if it is there.
-    pub(super) fn open_existing(directory: &Directory, key: &QueueKey) -> Result<Option<Self>> {
-        Self::open_if(directory, key, false, false)
+    pub(super) fn open_existing(
+        directory: &Directory,
+        key: &QueueKey,
+        floor: &Floor,
+    ) -> Result<Option<Self>> {
+        let line = header::name_line(key.name());
+        Self::open_if(directory, file_name(key), line, false, false, floor)
+    }
+
+    /// Opens the file of this name, which is that of the queue of that one, if it is there.
+    pub(super) fn open_named(
+        directory: &Directory,
+        file: &str,
+        name: &str,
+        floor: &Floor,
+    ) -> Result<Option<Self>> {
+        Self::open_if(directory, file.to_owned(), header::name_line(name), false, false, floor)
     }
 
     fn open_if(
         directory: &Directory,
-        key: &QueueKey,
+        name: String,
+        name_line: String,
         durable: bool,
         create: bool,
+        floor: &Floor,
     ) -> Result<Option<Self>> {
-        let name = file_name(key);
         let path = directory.path().join(&name);
         let Some(file) = directory.file(&name, create)? else { return Ok(None) };
-        let inode = inode(&file).map_err(|errno| storage("open", &path, errno))?;
+        let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
+        let mut first = [0];
+        let read = rustix::io::pread(&file, &mut first, 0);
+        read.map_err(|errno| storage("read", &path, errno))?;
+        // Whoever made the file may have been killed before it had a header. Read after that: one that had the name before may
+        // have been removed in between.
+        let floor = if first == [0] { floor.read(directory)? } else { floor.known() };
         Ok(Some(Self {
             file,
-            inode,
+            inode: stat.st_ino,
+            floor,
             name: CString::new(name).unwrap_or_default(),
             path,
             header: String::new(),
             generation: 0,
             log: Log::default(),
-            name_line: header::name_line(key.name()),
+            name_line,
             read_to: 0,
             start: 0,
             long_at: 0,
@@ -115,10 +147,6 @@ impl QueueFile {
             }
         }
         Ok(None)
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -315,9 +343,9 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// A file that is new, or was cut to nothing by somebody: tokens go on by the clock.
+    /// A file that is new, or was cut to nothing by somebody: tokens go on by the clock, above all that is known.
     fn initialise(&mut self) -> Result<()> {
-        self.queue.log = Log::default();
+        self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
         // A number that no process can have seen before, whatever it read of the file that was.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
         // The name first: a file without a header is initialised once more.
@@ -454,6 +482,11 @@ impl Locked<'_> {
 /// A name that no other queue has: at most 200 bytes and the kind.
 pub(super) fn file_name(key: &QueueKey) -> String {
     format!("{}.{}", key.kind(), key.encoded())
+}
+
+/// Whether a file of this name is that of a queue of this kind.
+pub(super) fn is_of(file_name: &str, kind: &str) -> bool {
+    file_name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// The name of the queue in a file of this name, as the file has it in full; `None`: the file is gone, or

@@ -2,45 +2,52 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::clock::HostClock;
 use super::config::Config;
 use super::directory::Directory;
+use super::floor::Floor;
+use super::held::{Looks, Share};
 use super::inotify::{Waiting, Watcher};
-use super::liveness::{OpenSessions, session_of};
+use super::liveness::{OpenSessions, Opened, session_of};
 use super::log::{Record, Removed, Written};
+use super::open_files::OpenFiles;
 use super::queue::{self, Locked, QueueFile};
 use crate::backend::{
-    Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, SessionId,
-    Value, Write,
+    Blocker, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
+    SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
-use crate::error::{Error, LossReason, Result};
+use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
-use crate::time::{BootInstant, number_after};
+use crate::time::number_after;
 use crate::world::unix_micros;
 
-/// How many queue files are kept open while nobody uses them.
-const OPEN_FILES: usize = 256;
+/// How often to try to have a queue's file at once.
+const TRIES: usize = 20;
 /// How many writes without an answer are remembered.
 const UNANSWERED: usize = 1024;
 
 /// An open directory.
 ///
-/// Every step answers `None` when a queue's short lock was not to be had; nothing was done then.
+/// A step that takes a queue's short lock answers `None` when that was not to be had; nothing was done then.
 pub(super) struct Store {
-    root: Directory,
-    queues: Directory,
+    pub(super) queues: Directory,
+    pub(super) floor: Floor,
     pub(super) sessions: OpenSessions,
-    open: Mutex<HashMap<QueueKey, Arc<Mutex<QueueFile>>>>,
+    pub(super) open_files: OpenFiles,
+    /// Of the entries that are held.
+    pub(super) looks: Looks,
     /// Writes that created a value, by their ids, whose callers were not told so: they may come again when that is gone.
     unanswered: Mutex<HashSet<u64>>,
     watcher: Watcher,
     /// What is answered is on the disk.
-    durable: bool,
-    /// Of the clock since boot; `None`: the system does not tell.
-    epoch: Option<u64>,
+    pub(super) durable: bool,
+    /// `None`: the system does not tell.
+    clock: Option<HostClock>,
     /// On a file system that was taken in spite of all.
     pub(super) is_on_network: bool,
 }
@@ -48,36 +55,53 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
         let root = Directory::open(config, namespace)?;
-        Ok(Self {
+        let store = Self {
             queues: root.subdirectory("queues")?,
+            floor: Floor::default(),
             sessions: OpenSessions::new(&root)?,
             is_on_network: root.is_on_network()?,
-            root,
-            open: Mutex::default(),
+            open_files: OpenFiles::new(),
+            looks: Looks::default(),
             unanswered: Mutex::default(),
             watcher: Watcher::new(),
             durable: config.durable,
-            epoch: boot_id(),
-        })
+            clock: HostClock::find(),
+        };
+        store.keep_floor();
+        Ok(store)
+    }
+
+    /// Keeps the file from which new queues go on; one that cannot be made now, is made with a later heartbeat.
+    pub(super) fn keep_floor(&self) {
+        if let Err(error) = self.floor.keep(&self.queues, self.durable) {
+            tracing::debug!(%error, "cannot keep the floor");
+        }
     }
 
     /// Whether the URL's path still leads here.
     pub(super) fn is_in_place(&self) -> bool {
-        self.root.is_in_place()
-            && self.queues.is_in_place()
-            && self.sessions.directory().is_in_place()
+        self.queues.is_in_place() && self.sessions.directory().is_in_place()
     }
 
-    pub(super) fn enter(&self, new: &NewEntry) -> Option<Result<Position>> {
-        self.with_queue(&new.place.queue, |queue| {
-            let position = self.enter_locked(queue, new)?;
-            self.persist(queue, position)
-        })
+    /// Opens a session, as far as that can be done at once.
+    pub(super) fn open_session(&self, new: &NewSession) -> Result<Opened> {
+        self.open_files.with_room(|| self.sessions.open(new))
     }
 
-    fn enter_locked(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
+    fn is_alive(&self, entry: &str) -> Result<bool> {
+        self.open_files.with_room(|| self.sessions.is_alive(entry))
+    }
+
+    pub(super) fn enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
+        let seq = self.find_or_enter(queue, new)?;
+        // It stands there from here on, whatever else fails.
+        let position = self.position_of(queue, seq, new.mode).map_err(in_doubt)?;
+        self.persist(queue, position)
+    }
+
+    fn find_or_enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<u64> {
         if let Some(seq) = queue.log().find(new.place.id.as_str()) {
-            return self.position_of(queue, seq, new.mode);
+            return Ok(seq);
         }
         let Some(member) = self.sessions.escaped(new.session, &new.member) else {
             return Err(Error::lost("enter", LossReason::ExpiredByServer));
@@ -92,17 +116,15 @@ impl Store {
             data: Data::clone(&new.data),
         };
         queue.enter(seq, record)?;
-        self.position_of(queue, seq, new.mode)
+        Ok(seq)
     }
 
-    pub(super) fn update(&self, new: &NewEntry, seq: u64) -> Option<Result<bool>> {
-        self.with_queue(&new.place.queue, |queue| {
-            let Some(record) = self.own(queue, new, seq) else { return Ok(false) };
-            if (record.mode, &record.data) != (new.mode, &new.data) {
-                queue.update(seq, new.mode, &new.data)?;
-            }
-            self.persist(queue, true)
-        })
+    pub(super) fn update(&self, queue: &mut Locked<'_>, new: &NewEntry, seq: u64) -> Result<bool> {
+        let Some(record) = self.own(queue, new, seq) else { return Ok(false) };
+        if (record.mode, &record.data) != (new.mode, &new.data) {
+            queue.update(seq, new.mode, &new.data)?;
+        }
+        self.persist(queue, true)
     }
 
     pub(super) fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
@@ -130,7 +152,8 @@ impl Store {
         // A copy may have taken the file's place, with the entry in it. It would stand there as long as the
         // session lives, and nobody would know it.
         let leave_successor = || {
-            let Some(mut file) = QueueFile::open_existing(&self.queues, &entry.queue)? else {
+            let open = || QueueFile::open_existing(&self.queues, &entry.queue, &self.floor);
+            let Some(mut file) = self.open_files.with_room(open)? else {
                 return Ok(Some(()));
             };
             let Some(mut queue) = file.lock()? else { return Ok(None) };
@@ -167,7 +190,7 @@ impl Store {
                     version: *version,
                     data: Data::clone(data),
                 }),
-                clock: self.clock(),
+                clock: self.clock.map(HostClock::now),
             })
         })
     }
@@ -178,14 +201,12 @@ impl Store {
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
     }
 
-    pub(super) fn write(&self, write: &Write) -> Option<Result<Option<u64>>> {
-        self.with_queue(&write.queue, |queue| {
-            let version = self.write_locked(queue, write)?;
-            if version.is_some() { self.persist(queue, version) } else { Ok(None) }
-        })
+    pub(super) fn write(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
+        let version = self.compare_and_set(queue, write)?;
+        if version.is_some() { self.persist(queue, version) } else { Ok(None) }
     }
 
-    fn write_locked(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
+    fn compare_and_set(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
         let by = write.id;
         let version = queue.log().value().map(|value| value.version);
         if queue.log().value().is_some_and(|value| value.by == by) {
@@ -238,26 +259,31 @@ impl Store {
         self.unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The queues of this kind that have a file.
-    pub(super) fn keys(&self, kind: &'static str) -> Result<Vec<QueueKey>> {
-        let mut keys = Vec::new();
-        for file in self.queues.names()? {
-            let Some(encoded) = file.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'))
-            else {
-                continue;
-            };
-            let name = match key::unescape(encoded) {
-                // A name too long to be one is in the file.
-                None => None,
-                Some(_) if encoded.contains('~') => queue::stored_name(&self.queues, &file)?,
-                name => name,
-            };
-            let key = name.and_then(|name| QueueKey::new(kind, &name, usize::MAX).ok());
-            // What else may be there is none of our business.
-            keys.extend(key.filter(|key| queue::file_name(key) == file));
+    /// The names of the files of queues of which that is so.
+    pub(super) async fn files(&self, is_so: impl Fn(&str) -> bool + Send) -> Result<Vec<String>> {
+        let mut files = Vec::new();
+        let mut share = Share::begin();
+        for name in self.open_files.with_room(|| self.queues.listing())? {
+            files.extend(name?.filter(|name| is_so(name)));
+            share.give_way().await;
         }
-        keys.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-        Ok(keys)
+        Ok(files)
+    }
+
+    /// The queue of this kind that has this file; `None`: none has, what is there is none of our business.
+    pub(super) fn key(&self, kind: &'static str, file: &str) -> Result<Option<QueueKey>> {
+        let encoded = file.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
+        let Some(encoded) = encoded else { return Ok(None) };
+        let name = match key::unescape(encoded) {
+            // A name too long to be one is in the file.
+            None => None,
+            Some(_) if encoded.contains('~') => {
+                self.open_files.with_room(|| queue::stored_name(&self.queues, file))?
+            }
+            name => name,
+        };
+        let key = name.and_then(|name| QueueKey::new(kind, &name, usize::MAX).ok());
+        Ok(key.filter(|key| queue::file_name(key) == file))
     }
 
     /// Whether the queue has a value.
@@ -269,7 +295,7 @@ impl Store {
     pub(super) fn has_entry(&self, key: &QueueKey) -> Option<Result<bool>> {
         self.look(key, |queue| {
             for (_, record) in queue.log().live() {
-                if self.sessions.is_alive(&record.id)? {
+                if self.is_alive(&record.id)? {
                     return Ok(true);
                 }
             }
@@ -283,11 +309,12 @@ impl Store {
         key: &QueueKey,
         is_so: impl Fn(&Locked<'_>) -> Result<bool>,
     ) -> Option<Result<bool>> {
-        if self.open_files().contains_key(key) {
+        if self.open_files.has(key) {
             return self.with_queue(key, |queue| is_so(queue));
         }
         let look = || {
-            let Some(mut file) = QueueFile::open_existing(&self.queues, key)? else {
+            let open = || QueueFile::open_existing(&self.queues, key, &self.floor);
+            let Some(mut file) = self.open_files.with_room(open)? else {
                 return Ok(Some(false));
             };
             file.lock()?.map(|queue| is_so(&queue)).transpose()
@@ -295,28 +322,26 @@ impl Store {
         look().transpose()
     }
 
-    /// Whether the entry stands in its queue, and its session lives.
+    /// Whether the entry stands in its queue.
     pub(super) fn is_present(&self, entry: &EntryRef) -> Option<Result<bool>> {
-        self.with_queue(&entry.queue, |queue| match queue.log().find(entry.id.as_str()) {
-            Some(_) => self.sessions.is_alive(entry.id.as_str()),
-            None => Ok(false),
-        })
+        self.with_queue(&entry.queue, |queue| Ok(queue.log().find(entry.id.as_str()).is_some()))
     }
 
     /// Whether the entry is there, and keeps one of this mode waiting.
     pub(super) fn blocks(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Option<Result<bool>> {
         let id = entry.id.as_str();
         self.with_queue(&entry.queue, |queue| match queue.log().get(seq, id) {
-            Some(record) if record.mode.blocks(waiter) => self.sessions.is_alive(id),
+            Some(record) if record.mode.blocks(waiter) => self.is_alive(id),
             _ => Ok(false),
         })
     }
 
     /// Starts to listen for changes; `None`: the system grants no more watches.
     pub(super) fn listen(&self, key: &QueueKey) -> Result<Option<Waiting>> {
-        let queue = self.queue(key)?;
-        let path = lock(&queue).path().to_owned();
-        Ok(self.watcher.listen(&path, self.sessions.directory().path()))
+        drop(self.queue(key)?);
+        let path = self.queues.path().join(queue::file_name(key));
+        let sessions = self.sessions.directory().path();
+        Ok(self.watcher.listen(&path, sessions, || self.open_files.close_idle()))
     }
 
     /// Where the entry with this number stands; entries of dead sessions before it are removed.
@@ -327,7 +352,7 @@ impl Store {
             else {
                 return Ok(Position { seq, blocker: None });
             };
-            if self.sessions.is_alive(&id)? {
+            if self.is_alive(&id)? {
                 let blocker = Blocker { id: EntryId::from_store(id), seq: before };
                 return Ok(Position { seq, blocker: Some(blocker) });
             }
@@ -348,14 +373,14 @@ impl Store {
     }
 
     /// The entries of dead sessions, in order; each session is asked for once.
-    fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
+    pub(super) fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
         let mut sessions = HashMap::new();
         let mut dead = Vec::new();
         for (seq, record) in queue.log().live() {
             let session = session_of(&record.id);
             let is_alive = match sessions.get(session) {
                 Some(known) => *known,
-                None => self.sessions.is_alive(&record.id)?,
+                None => self.is_alive(&record.id)?,
             };
             sessions.insert(session, is_alive);
             if !is_alive {
@@ -368,19 +393,13 @@ impl Store {
     /// Answers this when what was written is on the disk, where that is asked for.
     fn persist<T>(&self, queue: &Locked<'_>, answer: T) -> Result<T> {
         if self.durable {
-            queue.sync()?;
+            queue.sync().map_err(in_doubt)?;
         }
         Ok(answer)
     }
 
-    /// The time since boot: the same for all processes of this host.
-    fn clock(&self) -> Option<Clock> {
-        let now = Duration::from_nanos(BootInstant::now().as_nanos());
-        self.epoch.map(|epoch| Clock { epoch, now })
-    }
-
     /// Runs one step under the queue's short lock, on the file that has the queue's name now.
-    fn with_queue<T>(
+    pub(super) fn with_queue<T>(
         &self,
         key: &QueueKey,
         step: impl FnOnce(&mut Locked<'_>) -> Result<T>,
@@ -400,7 +419,7 @@ impl Store {
                 Ok(shared) => shared,
                 Err(error) => return Some(Err(error)),
             };
-            let mut queue = lock(&shared);
+            let mut queue = self.lock_now(&shared)?;
             let mut locked = match queue.lock() {
                 Ok(Some(locked)) => locked,
                 Ok(None) => return None,
@@ -413,34 +432,28 @@ impl Store {
                 Err(error) => return Some(Err(error)),
             }
             // Somebody removed or replaced the file: open the one that is there now.
-            let mut open = self.open_files();
-            if open.get(key).is_some_and(|current| Arc::ptr_eq(current, &shared)) {
-                open.remove(key);
+            self.open_files.forget(key, &shared);
+        }
+    }
+
+    /// The queue's file for this thread; `None`: with `durable` another one may have it for as long as the disk takes.
+    fn lock_now<'a>(&self, queue: &'a Mutex<QueueFile>) -> Option<MutexGuard<'a, QueueFile>> {
+        if !self.durable {
+            return Some(lock(queue));
+        }
+        for _ in 0..TRIES {
+            match queue.try_lock() {
+                Ok(queue) => return Some(queue),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => thread::yield_now(),
             }
         }
+        None
     }
 
     fn queue(&self, key: &QueueKey) -> Result<Arc<Mutex<QueueFile>>> {
-        let mut open = self.open_files();
-        if let Some(queue) = open.get(key) {
-            return Ok(Arc::clone(queue));
-        }
-        if open.len() >= OPEN_FILES {
-            open.retain(|_, queue| Arc::strong_count(queue) > 1);
-        }
-        let queue = Arc::new(Mutex::new(QueueFile::open(&self.queues, key, self.durable)?));
-        open.insert(key.clone(), Arc::clone(&queue));
-        Ok(queue)
-    }
-
-    /// What a new process knows of the queues.
-    #[cfg(test)]
-    pub(super) fn close_files(&self) {
-        self.open_files().clear();
-    }
-
-    fn open_files(&self) -> MutexGuard<'_, HashMap<QueueKey, Arc<Mutex<QueueFile>>>> {
-        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let open = || QueueFile::open(&self.queues, key, self.durable, &self.floor);
+        self.open_files.get(key, open)
     }
 }
 
@@ -476,9 +489,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// What the system calls this boot, as a number.
-fn boot_id() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).ok()
+/// What was written stands, though a later step failed.
+fn in_doubt(error: Error) -> Error {
+    error.with_effect(Effect::Unknown)
 }

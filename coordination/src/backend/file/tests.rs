@@ -1,6 +1,6 @@
 //! What a directory says after all kinds of steps, to whoever has followed them and to whoever comes new.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::config::Config;
+use super::liveness::Opened;
 use super::store::Store;
 use crate::backend::registry::Target;
 use crate::backend::{
@@ -30,15 +32,18 @@ pub(super) fn store(directory: &Path) -> Store {
     store_if(directory, false)
 }
 
-fn store_if(directory: &Path, durable: bool) -> Store {
+pub(super) fn store_if(directory: &Path, durable: bool) -> Store {
     let config = Config { directory: directory.to_owned(), durable, network_allowed: true };
     Store::open(&config, "test").expect("the directory is ours")
 }
 
-fn open(store: &Store) -> SessionId {
+pub(super) fn open(store: &Store) -> SessionId {
     let id = SessionId::random();
     let member = id.to_string().into();
-    store.sessions.open(&NewSession { id, member, ttl: Duration::ZERO }).expect("a new session");
+    let new = NewSession { id, member, ttl: Duration::ZERO };
+    while !matches!(store.open_session(&new).expect("a new session"), Opened::Yes) {
+        std::thread::yield_now();
+    }
     id
 }
 
@@ -85,7 +90,15 @@ pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
 }
 
 fn enter(store: &Store, entry: &NewEntry) -> u64 {
-    done(|| store.enter(entry)).seq
+    done(|| store.with_queue(&entry.place.queue, |queue| store.enter(queue, entry))).seq
+}
+
+fn update(store: &Store, entry: &NewEntry, seq: u64) -> bool {
+    done(|| store.with_queue(&entry.place.queue, |queue| store.update(queue, entry, seq)))
+}
+
+fn set(store: &Store, write: &Write) -> Option<u64> {
+    done(|| store.with_queue(&write.queue, |queue| store.write(queue, write)))
 }
 
 fn read(store: &Store, queue: &QueueKey) -> Listing {
@@ -98,8 +111,7 @@ fn write(
     expected: Option<u64>,
     data: Option<&str>,
 ) -> Option<u64> {
-    let write = Write::new(queue, expected, data.map(Data::from));
-    done(|| store.write(&write))
+    set(store, &Write::new(queue, expected, data.map(Data::from)))
 }
 
 fn value(listing: &Listing) -> Option<(u64, &str)> {
@@ -115,17 +127,17 @@ fn a_value_is_compared_and_set() {
     let directory = TempDir::new().expect("a directory");
     let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
     let first = Write::new(&queue, None, Some("one".into()));
-    let version = done(|| store.write(&first)).expect("there is none");
-    assert_eq!(done(|| other.write(&first)), Some(version), "repeated");
+    let version = set(&store, &first).expect("there is none");
+    assert_eq!(set(&other, &first), Some(version), "repeated");
     assert_eq!(write(&other, &queue, None, Some("two")), None);
     assert_eq!(write(&other, &queue, Some(version - 1), Some("two")), None);
     let second = write(&other, &queue, Some(version), Some("")).expect("it is as expected");
     assert!(second > version);
     assert_eq!(value(&read(&store, &queue)), Some((second, "")));
-    assert_eq!(done(|| store.write(&first)), None, "written over");
+    assert_eq!(set(&store, &first), None, "written over");
     let removal = Write::new(&queue, Some(second), None);
-    assert_eq!(done(|| store.write(&removal)), Some(second));
-    assert_eq!(done(|| store.write(&removal)), Some(second), "repeated");
+    assert_eq!(set(&store, &removal), Some(second));
+    assert_eq!(set(&store, &removal), Some(second), "repeated");
     assert_eq!(value(&read(&other, &queue)), None);
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
@@ -136,9 +148,9 @@ fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
     let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
     let create = Write::new(&queue, None, Some("one".into()));
-    let version = done(|| store.write(&create));
+    let version = set(&store, &create);
     assert_eq!(write(&other, &queue, version, None), version);
-    assert_eq!(done(|| store.write(&create)), None, "its caller was not told");
+    assert_eq!(set(&store, &create), None, "its caller was not told");
     assert_eq!(value(&read(&store, &queue)), None);
 }
 
@@ -149,11 +161,11 @@ fn if_empty_counts_the_living() {
     let session = open(&other);
     enter(&other, &new_entry(session, &queue));
     let write = Write { if_empty: true, ..Write::new(&queue, None, Some("one".into())) };
-    assert_eq!(done(|| store.write(&write)), None);
+    assert_eq!(set(&store, &write), None);
     let before = read(&store, &queue);
     drop(other);
     assert_ne!(done(|| store.revision(&queue)), before.revision, "a session died");
-    assert!(done(|| store.write(&write)).is_some());
+    assert!(set(&store, &write).is_some());
     assert_eq!(read(&store, &queue).entries, []);
 }
 
@@ -167,8 +179,8 @@ fn an_update_is_seen_and_only_the_owner_makes_it() {
     assert!(blocks(Mode::Shared) && blocks(Mode::Exclusive));
     let before = done(|| other.revision(&queue));
     let shared = NewEntry { mode: Mode::Shared, data: "é".into(), ..entry.clone() };
-    assert!(!done(|| other.update(&shared, seq)));
-    assert!(done(|| store.update(&shared, seq)) && done(|| store.update(&shared, seq)));
+    assert!(!update(&other, &shared, seq));
+    assert!(update(&store, &shared, seq) && update(&store, &shared, seq));
     assert!(!blocks(Mode::Shared) && blocks(Mode::Exclusive));
     let listing = read(&other, &queue);
     assert_ne!(listing.revision, before);
@@ -176,9 +188,9 @@ fn an_update_is_seen_and_only_the_owner_makes_it() {
         panic!("{listing:?}");
     };
     assert_eq!((&**data, &**member), ("é", "somebody else's"));
-    assert!(!done(|| store.update(&shared, seq + 1)));
+    assert!(!update(&store, &shared, seq + 1));
     done(|| store.leave(&entry.place, Some(seq)));
-    assert!(!done(|| store.update(&shared, seq)));
+    assert!(!update(&store, &shared, seq));
 }
 
 #[test]
@@ -195,9 +207,12 @@ fn names_are_those_of_queues_with_a_value_or_an_entry() {
     write(&store, &other, None, Some("one"));
     fs::write(directory.path().join("test/queues/test.a~"), "an editor's").expect("it is ours");
     let names = |store: &Store| {
-        let keys = store.keys("test").expect("it can be listed");
-        let named = keys.iter().filter(|key| done(|| store.has_value(key)));
-        named.map(|key| key.name().to_owned()).collect::<Vec<_>>()
+        let files = store.queues.names().expect("it can be listed");
+        let key = |file: &String| store.key("test", file).expect("it can be read");
+        let keys = files.iter().filter_map(key).filter(|key| done(|| store.has_value(key)));
+        let mut names: Vec<_> = keys.map(|key| key.name().to_owned()).collect();
+        names.sort_unstable();
+        names
     };
     assert_eq!(names(&store), ["a", "b/c", &*long]);
     assert_eq!(names(&super::tests::store(directory.path())), ["a", "b/c", &*long]);
@@ -267,7 +282,7 @@ impl Model {
             (0..2, Some(index)) => {
                 let (seq, entry) = &mut self.entries[index];
                 (entry.mode, entry.data) = (Mode::Shared, data.into());
-                assert!(done(|| store.update(entry, *seq)));
+                assert!(update(store, entry, *seq));
             }
             (2..4, Some(index)) => {
                 let (seq, entry) = self.entries.remove(index);
@@ -309,10 +324,10 @@ fn random_steps(seed: u64, name: &str, durable: bool) {
                 text[after.len()] = 0;
             }
             fs::write(&path, text).expect("it is ours");
-            stores.iter().for_each(Store::close_files);
+            stores.iter().for_each(|store| store.open_files.clear());
         }
         if random.random_range(0..20) == 0 {
-            stores[who].close_files();
+            stores[who].open_files.clear();
         }
         let revision = done(|| stores[who].revision(&queue));
         assert_ne!(revision, last_seen, "a step is not seen");
@@ -370,7 +385,7 @@ fn killed_writer() {
         let version = read(&store, &queue).value.map(|value| value.version);
         let text = "x".repeat(random.random_range(0..size));
         write(&store, &queue, version, Some(&format!("{} {text}", text.len())));
-        done(|| store.update(&NewEntry { data: "y".repeat(3_000).into(), ..entry.clone() }, seq));
+        update(&store, &NewEntry { data: "y".repeat(3_000).into(), ..entry.clone() }, seq);
         if random.random() {
             done(|| store.leave(&entry.place, Some(seq)));
         }
@@ -397,7 +412,7 @@ fn a_killed_writer_leaves_a_whole_value() {
         child.wait().expect("it was killed");
         // As a process sees it that has followed, or one that comes new.
         if rand::random() {
-            store.close_files();
+            store.open_files.clear();
         }
         let listing = read(&store, &queue);
         let [own] = &*listing.entries else { panic!("{} entries", listing.entries.len()) };
@@ -423,6 +438,29 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
+
+/// A session that was opened on a full disk could not note in its member's file which one it is.
+#[tokio::test]
+async fn a_member_without_a_note_is_taken() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, other) = (backend(&directory).await, backend(&directory).await);
+    let session = |member: &str| NewSession {
+        id: SessionId::random(),
+        member: member.into(),
+        ttl: Duration::ZERO,
+    };
+    let first = session("m");
+    backend.open(&first).await.expect("nobody else is there");
+    File::options()
+        .write(true)
+        .open(directory.path().join("test/members/m"))
+        .and_then(|file| file.set_len(0))
+        .expect("it is ours");
+    let refused = other.open(&session("m")).await.expect_err("it is taken");
+    assert_eq!(refused.kind(), ErrorKind::MemberExists, "{refused}");
+    backend.close(first.id).await.expect("the disk works");
+    other.open(&session("m")).await.expect("it is free");
+}
 
 #[tokio::test]
 async fn a_change_is_told_be_it_of_the_value_or_a_death() {
@@ -457,6 +495,50 @@ async fn no_change_is_told_when_it_is_time_to_look_again() {
     assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
 }
 
+/// Who clears away what the dead left looks at the files of the living too, and a busy machine may stop him meanwhile.
+#[tokio::test]
+async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
+    let directory = TempDir::new().expect("a directory");
+    let backend = backend(&directory).await;
+    for kind in ["sessions", "members"] {
+        let id = SessionId::random();
+        let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
+        let name = if kind == "sessions" { id.to_string() } else { "m".to_owned() };
+        let path = directory.path().join("test").join(kind).join(name);
+        // Of a session that died.
+        fs::write(&path, SessionId::random().to_string()).expect("it is ours");
+        let looked_at = fs::File::open(&path).expect("it is there");
+        flock(&looked_at, FlockOperation::LockExclusive).expect("nobody has it");
+        let (opened, ()) = tokio::join!(backend.open(&new), async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            fs::remove_file(&path).expect("it is there");
+            drop(looked_at);
+        });
+        opened.expect("nobody has the member id");
+        backend.close(new.id).await.expect("it is open");
+    }
+}
+
+/// The kernel tells of the close of a file before it drops the lock, and a process that dies may be stopped in between.
+#[tokio::test]
+async fn a_death_is_told_though_its_lock_goes_late() {
+    let directory = TempDir::new().expect("a directory");
+    let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
+    let session = open(&other);
+    let entry = new_entry(session, &queue);
+    let seq = enter(&other, &entry);
+    let gone = backend.gone(&entry.place, seq, Mode::Exclusive, LONG);
+    let (told, ()) = tokio::join!(tokio::time::timeout(LONG / 2, gone), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let path = directory.path().join("test/sessions").join(session.to_string());
+        drop(File::options().write(true).open(path).expect("it is there"));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let locked = other.sessions.file(session).expect("there is room").expect("it is open");
+        flock(&locked, FlockOperation::Unlock).expect("it is ours");
+    });
+    told.expect("long before it looks again by itself").expect("the disk works");
+}
+
 #[tokio::test]
 async fn an_entry_that_becomes_shared_is_gone_to_who_shares() {
     let directory = TempDir::new().expect("a directory");
@@ -472,7 +554,7 @@ async fn an_entry_that_becomes_shared_is_gone_to_who_shares() {
         gone(Mode::Exclusive, Duration::from_millis(300)),
         async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            done(|| other.update(&NewEntry { mode: Mode::Shared, ..entry.clone() }, seq))
+            update(&other, &NewEntry { mode: Mode::Shared, ..entry.clone() }, seq)
         }
     );
     assert!(shared && !exclusive);

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::Memory;
-use crate::backend::{Entries, EntryRef, Listing, NewEntry, Position};
+use crate::backend::{Cursor, Entries, EntryRef, Listing, NewEntry, Page, Position};
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -30,8 +30,8 @@ impl Entries for Memory {
         Ok(self.store.read(queue))
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        Ok(self.store.queues(kind))
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        Ok(self.store.queues(kind, from))
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {

@@ -137,6 +137,7 @@ impl backend::Store for Memory {
             fifo: true,
             fencing_survives_data_loss: true,
             early_expiry: None,
+            partition_overlap: None,
             max_plain_name: usize::MAX,
             min_ttl: None,
         }

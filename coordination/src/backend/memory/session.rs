@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Memory;
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
 #[async_trait]
@@ -14,8 +14,9 @@ impl Sessions for Memory {
         self.store.open(session).map(|()| None)
     }
 
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.store.renew(session, held)
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
+        self.store.renew(session, held)?.iter().for_each(gone);
+        Ok(())
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
-    SessionId, Value, Write,
+    Blocker, Clock, Cursor, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession,
+    PAGE, Page, Position, SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -262,22 +262,37 @@ impl Store {
         }
     }
 
-    pub(super) fn names(&self, kind: &'static str) -> Vec<String> {
-        self.names_of(kind, |queue| queue.value.is_some())
+    pub(super) fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Page {
+        self.names_of(kind, from, |queue| queue.value.is_some())
     }
 
-    pub(super) fn queues(&self, kind: &'static str) -> Vec<String> {
-        self.names_of(kind, |queue| !queue.entries.is_empty())
+    pub(super) fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Page {
+        self.names_of(kind, from, |queue| !queue.entries.is_empty())
     }
 
-    fn names_of(&self, kind: &'static str, counts: impl Fn(&Queue) -> bool) -> Vec<String> {
+    fn names_of(
+        &self,
+        kind: &'static str,
+        from: Option<&Cursor>,
+        counts: impl Fn(&Queue) -> bool,
+    ) -> Page {
+        let after = str::from_utf8(Cursor::place(from)).unwrap_or_default();
+        // The smallest name begins the list; no name has it in front of what was read.
+        let first = QueueKey::new(kind, if after.is_empty() { "\0" } else { after }, usize::MAX);
+        let Ok(first) = first else { return Page::default() };
         let state = self.state();
-        let of_kind = |(key, queue): (&QueueKey, &Queue)| {
-            (key.kind() == kind && counts(queue)).then(|| key.name().to_owned())
-        };
-        let mut names: Vec<_> = state.queues.iter().filter_map(of_kind).collect();
-        names.sort_unstable();
-        names
+        let of_kind = state.queues.range(first..).take_while(|(key, _)| key.kind() == kind);
+        let mut left = of_kind.skip_while(|(key, _)| key.name() == after).peekable();
+        let page: Vec<_> = left.by_ref().take(PAGE).collect();
+        let more = left.peek().and_then(|_| page.last());
+        Page {
+            next: more.map(|(key, _)| Cursor::to(key.name().as_bytes())),
+            names: page
+                .iter()
+                .filter(|(_, queue)| counts(queue))
+                .map(|(key, _)| key.name().to_owned())
+                .collect(),
+        }
     }
 
     /// A channel that tells of updates of the entry and closes when it goes; `None`: it is gone, or does

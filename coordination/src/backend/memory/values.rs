@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::Memory;
-use crate::backend::{Values, Write};
+use crate::backend::{Cursor, Page, Values, Write};
 use crate::error::Result;
 
 #[async_trait]
@@ -12,7 +12,7 @@ impl Values for Memory {
         Ok(self.store.write(write))
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        Ok(self.store.names(kind))
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        Ok(self.store.names(kind, from))
     }
 }

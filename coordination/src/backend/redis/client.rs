@@ -1,30 +1,36 @@
-//! The connection, and what is said on it.
+//! Connections: where they go, what is listened to on them, and which one a call is made on.
 //!
 //! The client crate's own manager of connections never replaces one that has gone silent: see
 //! [`connections`](crate::backend::server::connections). Each connection has a number, its epoch. The server refuses what
 //! comes on a connection older than the newest one it has heard of, so that a call that was given up can do no harm,
 //! however late it arrives.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
+use redis::{PushInfo, PushKind};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::config::{Config, Place};
+use super::connection::{Connection, Known, Ran, replicas_of};
 use super::error::failure;
-use super::link::probe;
-use super::script::{Answer, Call, Script};
-use super::server::Server;
+use super::link::{nodes, probe};
+use super::script::{Answer, Call};
+use super::sentinels::Sentinels;
+use super::topology::Nodes;
 use super::watches::{Followed, Hub};
 use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
-use crate::characteristics::Durability;
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::url::Host;
 
+/// How often nodes of a cluster may send us on, before one says that it has our keys.
+const REDIRECTIONS: usize = 5;
+/// Between two tries while our keys move to another node.
+const MOVING: Duration = Duration::from_millis(10);
 /// How many channels one request is about: each is an answer, and the server keeps only so much that was not read yet.
 const BATCH: usize = 4096;
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
@@ -35,42 +41,102 @@ pub(super) type Connections = connections::Connections<Client>;
 /// What a connection is made with.
 pub(super) struct Client {
     pub(super) config: Config,
-    /// The server that was greeted last, another one for each start of its process; `None`: there was none yet.
-    run_id: Mutex<Option<String>>,
+    /// Who is asked for the master, if somebody is.
+    pub(super) sentinels: Option<Arc<Sentinels>>,
+    /// The nodes of the cluster, if it is one.
+    nodes: Nodes,
+    /// What we were told last, by whichever server.
+    pub(super) known: Arc<Mutex<Known>>,
     /// Held while what is listened to changes.
     subscribing: tokio::sync::Mutex<()>,
+    /// What is to be listened to next; `None`: nobody has asked for more.
+    next: Mutex<Option<Batch>>,
     /// The key of the namespace's clock.
-    clock: String,
+    pub(super) clock: String,
+    /// How long a lease may have been of which no record is left.
+    pub(super) unknown: Duration,
+    /// The name of a key that there never is.
+    pub(super) nowhere: String,
     hub: Arc<Hub>,
+    /// How long a call may take.
+    pub(super) patience: Duration,
 }
 
-/// A connection in use.
-pub(super) struct Connection {
-    pub(super) epoch: u64,
-    pub(super) server: Server,
-    redis: MultiplexedConnection,
-    clock: String,
-    /// The scripts that were sent in full, a bit each.
-    sent: AtomicU16,
+/// Where a greeting led.
+enum Greeted {
+    Here(Box<Connection>),
+    There(Host),
+}
+
+/// Channels that are subscribed to together, and what comes of it.
+struct Batch {
+    channels: BTreeSet<String>,
+    outcome: watch::Sender<Option<Result<()>>>,
 }
 
 impl Client {
-    pub(super) fn new(mut config: Config, clock: String, hub: Arc<Hub>) -> Self {
+    pub(super) fn new(
+        mut config: Config,
+        base: &str,
+        unknown: Duration,
+        hub: Arc<Hub>,
+        patience: Duration,
+    ) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
             // A thousand clients must not all come to the same one (`R4`).
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::world::rng());
         }
-        let (run_id, subscribing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { config, run_id, subscribing, clock, hub }
+        let sentinels = match &config.place {
+            Place::Sentinels(hosts, name) => Some(Arc::new(Sentinels::new(hosts, name, patience))),
+            _ => None,
+        };
+        Self {
+            config,
+            sentinels,
+            nodes: Nodes::default(),
+            known: Arc::default(),
+            subscribing: tokio::sync::Mutex::default(),
+            next: Mutex::default(),
+            clock: format!("{base}clock"),
+            unknown,
+            nowhere: format!("{base}nowhere"),
+            hub,
+            patience,
+        }
     }
 
-    /// Looks who is there, subscribes, and makes ourselves known.
+    /// Where to try: the master that the Sentinels name, a node of the cluster, or the URL's host whose turn it is.
+    async fn place(&self, turn: Turn) -> Result<Host, Failure> {
+        if let Some(sentinels) = &self.sentinels {
+            return sentinels.master(&self.config).await;
+        }
+        self.nodes.take_turn().map_or_else(|| self.config.host(turn.index), Ok)
+    }
+
+    /// Goes where the keys are.
+    async fn find(connections: &Arc<Connections>, turn: Turn) -> Result<Connection, Failure> {
+        let client = &connections.link;
+        let mut host = client.place(turn).await?;
+        for _ in 0..REDIRECTIONS {
+            match Self::greeted(connections, &host, turn.epoch).await? {
+                Greeted::Here(connection) => return Ok(*connection),
+                Greeted::There(other) => host = other,
+            }
+        }
+        let message = "the nodes of the cluster send us on for ever";
+        Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
+    }
+
+    /// Looks who is there, subscribes, and makes ourselves known, each time: by that a node of a cluster says whether it
+    /// has our keys.
     async fn greeted(
-        &self,
-        redis: MultiplexedConnection,
+        connections: &Arc<Connections>,
+        host: &Host,
         epoch: u64,
-    ) -> Result<Connection, Failure> {
-        let channels = self.hub.channels();
+    ) -> Result<Greeted, Failure> {
+        let client = &connections.link;
+        let redis = client.config.connect(host, pushes(connections, epoch)).await?;
+        let channels = client.hub.channels();
         let mut listening = redis.clone();
         let subscribing = async {
             for batch in channels.chunks(BATCH) {
@@ -78,21 +144,38 @@ impl Client {
             }
             Ok(())
         };
-        let (server, ()) = tokio::try_join!(probe(&redis), subscribing)?;
-        self.hub.subscribed(&channels, epoch);
-        let clock = self.clock.clone();
-        let connection = Connection { epoch, server, redis, clock, sent: AtomicU16::new(0) };
-        let run_id = &connection.server.run_id;
-        // Otherwise its clock knows it, or says that it does not.
-        if self.run_id().as_ref() != Some(run_id) {
-            connection.greet().await?;
-            *self.run_id() = Some(run_id.clone());
+        let ((server, topology, syncs), ()) = tokio::try_join!(probe(&redis), subscribing)?;
+        client.hub.subscribed(&channels, epoch);
+        let mut connection =
+            Connection::new(connections, host, epoch, redis, (server, topology, syncs));
+        // Where our keys are moving, it is greeted when it has them.
+        if let Ran::Moved(other) = connection.greet().await? {
+            return Ok(Greeted::There(other));
         }
-        Ok(connection)
+        if topology.is_cluster {
+            client.learn(&connection).await;
+        }
+        if topology.confirming > 0 {
+            let confirming = client.config.connect(host, pushes(connections, epoch)).await?;
+            // Whether we may.
+            replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
+            connection.confirming = Some(confirming);
+        }
+        Ok(Greeted::Here(Box::new(connection)))
     }
 
-    fn run_id(&self) -> MutexGuard<'_, Option<String>> {
-        self.run_id.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    async fn learn(&self, connection: &Connection) {
+        let mut found = nodes(&connection.redis, &connection.host).await;
+        if let Place::Hosts(hosts) = &self.config.place
+            && !found.is_empty()
+        {
+            found.extend(hosts.iter().cloned());
+        }
+        self.nodes.learn(connection.host.clone(), found);
+    }
+
+    fn next(&self) -> MutexGuard<'_, Option<Batch>> {
+        self.next.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -116,29 +199,18 @@ impl Link for Client {
         self.config.is_secure()
     }
 
-    /// It is two round trips, and a call is one.
-    fn longest(patience: Duration) -> Duration {
-        2 * patience
+    /// It is three round trips, and a call is one.
+    fn longest(&self, patience: Duration) -> Duration {
+        3 * patience
     }
 
     async fn connect(
         connections: &Arc<Connections>,
         turn: Turn,
     ) -> Result<Arc<Connection>, Failure> {
-        let (client, epoch) = (&connections.link, turn.epoch);
-        let connect = async |moved_to: Option<&str>| {
-            let pushes = pushes(connections, epoch);
-            let redis = client.config.connect(turn.index, moved_to, pushes).await?;
-            client.greeted(redis, epoch).await
-        };
-        let connected = match connect(None).await {
-            // A cluster, and another node has our keys.
-            Err(Failure { moved_to: Some(place), .. }) => connect(Some(&place)).await,
-            outcome => outcome,
-        };
         // Whatever it was, the next place may do better.
         let broken = |failure| Failure { is_broken: true, ..failure };
-        connected.map(Arc::new).map_err(broken)
+        Client::find(connections, turn).await.map(Arc::new).map_err(broken)
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -147,7 +219,7 @@ impl Link for Client {
 }
 
 /// What a connection tells by itself: messages, and its end.
-fn pushes(
+pub(super) fn pushes(
     connections: &Arc<Connections>,
     epoch: u64,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
@@ -167,9 +239,9 @@ fn pushes(
 
 impl Connections {
     /// The first call of all: who is there?
-    pub(super) async fn first(self: &Arc<Self>) -> Result<Server> {
+    pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<Connection>> {
         let error = match self.reach().await {
-            Ok((connection, _)) => return Ok(connection.server.clone()),
+            Ok((connection, _)) => return Ok(connection),
             Err(failure) => failure.error,
         };
         let config = &self.link.config;
@@ -182,105 +254,188 @@ impl Connections {
         Err(advice.with_source(error).at(&self.shown()))
     }
 
-    /// Which server it was that was greeted last: another one for each start of its process.
-    pub(super) fn run_id(&self) -> Option<String> {
-        self.link.run_id().clone()
+    /// The name of the record on the connection in use: another one wherever something may have been forgotten.
+    pub(super) fn record(&self) -> Option<String> {
+        self.rotation.connected().map(|(connection, _)| connection.record_name())
+    }
+
+    /// Whether that is known to reach back so far.
+    pub(super) fn reaches(&self, length: Duration) -> bool {
+        self.rotation.connected().is_some_and(|(connection, _)| connection.reaches(length))
     }
 
     /// Makes a call on the connection in use.
     pub(super) async fn run(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        let run = |connection: Arc<Connection>| async move { connection.run(call).await };
-        self.call(call.operation, run).await
+        let run = |connection: Arc<Connection>| async move {
+            connection.run(&connection.redis, call).await
+        };
+        self.repeated(call, false, run).await
     }
 
     /// [`run`](Self::run) that waits for no other, for heartbeats.
     pub(super) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        let run = |connection: Arc<Connection>| async move { connection.run(call).await };
-        self.urgent_call(call.operation, run).await
+        let run = |connection: Arc<Connection>| async move {
+            connection.run(&connection.redis, call).await
+        };
+        self.repeated(call, true, run).await
+    }
+
+    /// [`run_urgently`](Self::run_urgently), and waits until as many replicas have confirmed it as the server wants.
+    pub(super) async fn run_confirmed(self: &Arc<Self>, call: &Call) -> Result<Answer> {
+        let run = |connection: Arc<Connection>| async move { connection.run_confirmed(call).await };
+        self.repeated(call, true, run).await
+    }
+
+    /// Makes a call that a session's deadline is counted from, which fails unless the server is still the one that most
+    /// Sentinels name, if there are some. With `is_confirmed`, replicas have to confirm it as well.
+    pub(super) async fn run_vouched(
+        self: &Arc<Self>,
+        call: &Call,
+        is_confirmed: bool,
+    ) -> Result<Answer> {
+        let sentinels = match &self.link.sentinels {
+            Some(sentinels) => sentinels,
+            None if is_confirmed => return self.run_confirmed(call).await,
+            None => return self.run(call).await,
+        };
+        let run = |connection: Arc<Connection>| async move {
+            let ran = async {
+                match is_confirmed {
+                    true => connection.run_confirmed(call).await,
+                    false => connection.run(&connection.redis, call).await,
+                }
+            };
+            let (ran, named) = tokio::join!(ran, sentinels.master(&self.link.config));
+            let unnamed = |failure: Failure| {
+                let error = failure.error.during(call.operation).with_effect(Effect::Unknown);
+                Failure::harmless(error)
+            };
+            let (ran, named) = (ran?, named.map_err(unnamed)?);
+            Ok(if named == connection.host { ran } else { Ran::Moved(named) })
+        };
+        self.repeated(call, true, run).await
+    }
+
+    /// Whether what is granted has to be confirmed by replicas.
+    pub(super) fn has_confirming(&self) -> bool {
+        self.rotation.connected().is_some_and(|(connection, _)| connection.confirming.is_some())
+    }
+
+    /// Makes a call, and again where it was not carried out because our keys are at another node or about to be, for as
+    /// long as a call may take.
+    async fn repeated<F>(
+        self: &Arc<Self>,
+        call: &Call,
+        is_urgent: bool,
+        run: impl Fn(Arc<Connection>) -> F,
+    ) -> Result<Answer>
+    where
+        F: Future<Output = Result<Ran, Failure>>,
+    {
+        let begun = Instant::now();
+        loop {
+            let ready = match is_urgent {
+                true => self.urgent(call.operation).await?,
+                false => self.ready(call.operation).await?,
+            };
+            let epoch = ready.epoch();
+            let outcome = match call.is_listing() {
+                true => ready.make_elsewhere(&run).await,
+                false => ready.make(&run).await,
+            };
+            match outcome? {
+                Ran::Answer(answer) => return Ok(answer),
+                Ran::Moved(host) => {
+                    self.link.nodes.point_to(host);
+                    self.rotation.leave(epoch);
+                }
+                Ran::Moving => sleep(MOVING).await,
+            }
+            if begun.elapsed() > self.patience {
+                let message = "the keys are moving to another server";
+                return Err(Error::new(ErrorKind::Unavailable, call.operation, message));
+            }
+        }
+    }
+
+    /// Leaves a server that most Sentinels do not name any more.
+    pub(super) async fn look_again(&self) {
+        let Some(sentinels) = &self.link.sentinels else { return };
+        let Some((connection, epoch)) = self.rotation.connected() else { return };
+        if sentinels.master(&self.link.config).await.is_ok_and(|named| named != connection.host) {
+            self.rotation.leave(epoch);
+        }
     }
 
     /// Listens to what happens in a queue, from now on at the latest.
+    ///
+    /// Thousands may begin at once. So one task subscribes to all that was asked for while it was busy with others, and
+    /// only what the server takes for that counts as its silence.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
-        let _one_at_a_time = self.link.subscribing.lock().await;
-        let (connection, epoch) = self.reach_for("watch").await?;
+        let (_, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);
         if let Some(channel) = channel {
-            let mut redis = connection.redis.clone();
-            let subscribing =
-                async { redis.subscribe(&channel).await.map_err(|error| failure("watch", &error)) };
-            self.on_epoch("watch", epoch, subscribing).await?;
-            self.link.hub.subscribed(&[channel], epoch);
+            let mut outcome = self.subscribed(channel);
+            let outcome =
+                outcome.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
+            // Without an answer the runtime is going away.
+            let gone = || Error::new(ErrorKind::Unavailable, "watch", "the runtime has ended");
+            outcome.unwrap_or_else(|| Err(gone()))?;
         }
         Ok(following)
     }
 
-    /// Wants to hear no more of what nobody listens to any longer.
+    /// Adds a channel to the next batch, and answers what will come of it.
+    fn subscribed(self: &Arc<Self>, channel: String) -> watch::Receiver<Option<Result<()>>> {
+        let mut next = self.link.next();
+        let batch = next.get_or_insert_with(|| {
+            let connections = Arc::clone(self);
+            tokio::spawn(async move { connections.subscribe_to_next().await });
+            Batch { channels: BTreeSet::new(), outcome: watch::Sender::new(None) }
+        });
+        batch.channels.insert(channel);
+        batch.outcome.subscribe()
+    }
+
+    async fn subscribe_to_next(self: &Arc<Self>) {
+        let _one_at_a_time = self.link.subscribing.lock().await;
+        let Some(Batch { channels, outcome }) = self.link.next().take() else { return };
+        let channels: Vec<_> = channels.into_iter().collect();
+        outcome.send_replace(Some(self.subscribe(&channels).await));
+    }
+
+    async fn subscribe(self: &Arc<Self>, channels: &[String]) -> Result<()> {
+        let (connection, epoch) = self.reach_for("watch").await?;
+        for batch in channels.chunks(BATCH) {
+            let mut redis = connection.redis.clone();
+            let subscribing =
+                async { redis.subscribe(batch).await.map_err(|error| failure("watch", &error)) };
+            in_time(self.patience, self.on_epoch("watch", epoch, subscribing)).await?;
+            self.link.hub.subscribed(batch, epoch);
+        }
+        Ok(())
+    }
+
+    /// Wants to hear no more of what nobody listens to any longer. Now and then asks again for the nodes of a cluster, and
+    /// what the server is.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();
         let Some((connection, _)) = self.rotation.connected() else { return };
         let mut redis = connection.redis.clone();
         let unsubscribing = async {
+            if connection.topology.is_cluster && self.link.nodes.are_old() {
+                self.link.learn(&connection).await;
+            }
+            if connection.is_old() {
+                // What fails is told by calls that somebody waits for.
+                let _ = connection.look_again().await;
+            }
             for batch in channels.chunks(BATCH) {
                 let _ = redis.unsubscribe(batch).await;
             }
         };
         // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
         let _ = timeout(self.patience, unsubscribing).await;
-    }
-}
-
-impl Connection {
-    /// Runs a script. What a server does not know of us since it started is told first.
-    async fn run(&self, call: &Call) -> Result<Answer, Failure> {
-        let mut answer = self.evaluate(call).await?;
-        if answer.status == "stranger" {
-            self.greet().await?;
-            answer = self.evaluate(call).await?;
-        }
-        checked(call.operation, answer).map_err(Failure::harmless)
-    }
-
-    /// Tells the server's clock of which process it is.
-    async fn greet(&self) -> Result<(), Failure> {
-        let up = u64::try_from(self.server.uptime().as_micros()).unwrap_or(u64::MAX);
-        let forgets = if self.server.keeps == Durability::Yes { "0" } else { "1" };
-        let call = Call::new("connect", Script::Greet).with_number(up).with(forgets);
-        self.evaluate(&call).await.map(drop)
-    }
-
-    async fn evaluate(&self, call: &Call) -> Result<Answer, Failure> {
-        let send = async |in_full: bool| {
-            let command = call.command(&self.clock, &self.server, self.epoch, in_full);
-            command.query_async::<Value>(&mut self.redis.clone()).await
-        };
-        // That a server does not know a script costs a round trip: so it is told at first.
-        let is_first = self.sent.fetch_or(call.bit(), Ordering::Relaxed) & call.bit() == 0;
-        let answer = match send(is_first).await {
-            Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
-                send(true).await
-            }
-            answer => answer,
-        };
-        let answer = answer.map_err(|error| failure(call.operation, &error))?;
-        Answer::read(answer).map_err(Failure::harmless)
-    }
-}
-
-/// The answers that mean the same in all scripts.
-fn checked(operation: &'static str, mut answer: Answer) -> Result<Answer> {
-    let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
-    match answer.status.as_str() {
-        "lost" => Err(Error::lost(operation, LossReason::ExpiredByServer)),
-        "stale" => unavailable("the connection was given up"),
-        "stranger" => unavailable("the server lost its data just now"),
-        "removed" => unavailable("the entry was removed again"),
-        "quarantine" => {
-            let left = Duration::from_micros(answer.natural()?);
-            unavailable(&format!(
-                "the server was started lately and may have forgotten who holds what: nothing is granted for {left:?}"
-            ))
-        }
-        _ => Ok(answer),
     }
 }

@@ -9,7 +9,7 @@ use crate::url::{Host, Secret, Url};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-/// The longest lease there is: a server that is up for longer has nothing left of before.
+/// The longest lease there is: nothing that was granted before is left after that.
 const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the URL says.
@@ -21,8 +21,7 @@ pub(crate) struct Config {
     pub(super) password: Option<Secret>,
     /// Present for the TLS scheme.
     pub(super) tls: Option<Tls>,
-    /// How long a server that does not keep grants over a restart is to be up before it gives any; `None`: for the
-    /// longest lease that is known, or by default.
+    /// How far the store's record has to reach back before anything is granted; `None`: for the longest lease.
     pub(super) quarantine: Option<Duration>,
 }
 
@@ -125,6 +124,9 @@ mod tests {
         assert!(matches!(&config.place, Place::Hosts(hosts) if hosts[0].to_string() == "h:6379"));
         assert_eq!((config.database, config.user), (3, None));
         assert_eq!(config.quarantine, Some(Duration::ZERO));
+        let config = parse("redis://h?quarantine=24h").expect("the longest");
+        assert_eq!(config.quarantine, Some(LONGEST_QUARANTINE));
+        assert_eq!(LONGEST_QUARANTINE.as_secs(), 86_400);
         let config = parse("redis://a,b:1?sentinel=m&db=2").expect("two sentinels");
         assert!(matches!(&config.place, Place::Sentinels(hosts, name)
             if name == "m" && hosts[0].to_string() == "a:26379" && hosts[1].port == Some(1)));

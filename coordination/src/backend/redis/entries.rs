@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use super::Redis;
 use super::entry::entry_of;
 use super::script::{Answer, Call, Script, queue_path};
-use super::values::value_of;
+use super::values::{next_in, value_of};
 use super::watches::{Known, Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
-    Blocker, Clock, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Position, Value,
+    Blocker, Clock, Cursor, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Page,
+    Position, Value,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -29,7 +30,8 @@ impl Entries for Redis {
             .with(self.text(entry)?)
             .quarantined(self.quarantine);
         let mut answer = self.connections.run(&call).await?;
-        self.standing(entry, epoch, &mut answer)
+        let position = self.standing(entry, epoch, &mut answer)?;
+        self.confirmed(entry, position).await
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -71,9 +73,12 @@ impl Entries for Redis {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let queue = queue_path(&entry.place.queue);
         // Told by whoever left, as of that moment, of this entry under its own live session.
-        if self.hub.take_turn(&queue, seq) {
+        // Not while this client wants the record to reach back further than others do.
+        let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
+        if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.place.id, None);
-            return Ok(Some(Position { seq, blocker: None }));
+            let position = Position { seq, blocker: None };
+            return self.confirmed(entry, position).await.map(Some);
         }
         let epoch = self.epoch();
         let call = Call::new("position", Script::Position)
@@ -84,7 +89,11 @@ impl Entries for Redis {
             .with_number(seq)
             .quarantined(self.quarantine);
         let mut answer = self.connections.run(&call).await?;
-        answer.is_ok().then(|| self.standing(entry, epoch, &mut answer)).transpose()
+        if !answer.is_ok() {
+            return Ok(None);
+        }
+        let position = self.standing(entry, epoch, &mut answer)?;
+        self.confirmed(entry, position).await.map(Some)
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
@@ -116,20 +125,28 @@ impl Entries for Redis {
         Ok(listing)
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        let call = Call::new("list", Script::Queues).with(kind);
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        let call = Call::new("list", Script::Queues).with(kind).with(Cursor::place(from));
         let mut answer = self.connections.run(&call).await?;
+        let next = next_in(&mut answer)?;
         let mut names = Vec::new();
         while !answer.is_at_end() {
             let queue = answer.text()?;
             names.extend(queue_name(&queue, &answer.bytes()?.unwrap_or_default()));
         }
-        names.sort_unstable();
-        Ok(names)
+        Ok(Page { names, next })
     }
 }
 
 impl Redis {
+    /// The position, after replicas have confirmed it where nothing blocks the entry.
+    async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
+        if position.blocker.is_none() {
+            self.sessions.confirm(entry.session, &entry.place).await?;
+        }
+        Ok(position)
+    }
+
     /// What the answer says of where an entry stands. From here on its blocker's end is told to us.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
         let queue = &entry.place.queue;

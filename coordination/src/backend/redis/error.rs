@@ -8,7 +8,9 @@ use crate::error::{Effect, Error, ErrorKind};
 
 /// What a failed request says of its connection, and to us.
 pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
-    let moved_to = error.redirect_node().map(|(address, _)| address.to_owned());
+    let is_moved = error.kind() == RedisKind::Server(ServerErrorKind::Moved);
+    let moved_to = error.redirect_node().filter(|_| is_moved);
+    let moved_to = moved_to.map(|(address, _)| address.to_owned());
     let is_broken = is_broken(error);
     Failure { is_broken, moved_to, ..Failure::harmless(from_redis(operation, error)) }
 }
@@ -20,12 +22,18 @@ fn is_broken(error: &RedisError) -> bool {
         RedisKind::Server(kind) => matches!(
             kind,
             ServerErrorKind::Moved
-                | ServerErrorKind::Ask
                 | ServerErrorKind::ReadOnly
                 | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
         ),
         _ => error.code() == Some("NOAUTH"),
     }
+}
+
+/// Whether our keys are on their way to another node of the cluster: nothing was done.
+pub(super) fn is_moving(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, TryAgain};
+    matches!(error.kind(), RedisKind::Server(Ask | TryAgain))
 }
 
 fn from_redis(operation: &'static str, error: &RedisError) -> Error {

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::entry::entry_in;
-use super::link::moved;
 use super::server::Server;
+use super::topology::{Topology, moved};
 use super::values::parts;
 use super::watches::{Passed, happened};
 use crate::backend::Mode;
@@ -17,8 +17,8 @@ use crate::error::ErrorKind;
 use crate::url::Host;
 
 const INFOS: [&str; 3] = [
-    "# Server\r\nrun_id:6f1ed002ab5595859014ebf0951522d9\r\nuptime_in_seconds:7\r\nrole:master\r\naof_enabled:1\r\n",
-    "run_id:a\nuptime_in_seconds:18446744073709551615\nmaxmemory:1\nmaxmemory_policy:allkeys-lru\n",
+    "# Server\r\nrun_id:6f1ed002ab5595859014ebf0951522d9\r\nmaster_replid:b\r\nrole:master\r\naof_enabled:1\r\n",
+    "run_id:a\nmaster_replid:18446744073709551615\nmaxmemory:1\nmaxmemory_policy:allkeys-lru\n",
     "role:slave\r\n",
 ];
 
@@ -44,16 +44,16 @@ const TOKENS: [&str; 8] = [" ", ":", "\r\n", "0", "-", "free", "run_id:", "gone 
 
 #[derive(Clone, Debug)]
 enum Input {
-    Info(String, Option<String>),
+    Info(String, Option<bool>),
     Message(String),
     Text(Bytes),
     Place(String),
 }
 
 fn inputs() -> impl Strategy<Value = Input> {
-    let info = (Mutants::of(INFOS).with_tokens(&TOKENS).text(), proptest::option::of(".{0,9}"));
+    let info = (Mutants::of(INFOS).with_tokens(&TOKENS).text(), any::<Option<bool>>());
     prop_oneof![
-        2 => info.prop_map(|(info, fsync)| Input::Info(info, fsync)),
+        2 => info.prop_map(|(info, syncs)| Input::Info(info, syncs)),
         3 => Mutants::of(MESSAGES).with_tokens(&TOKENS).text().prop_map(Input::Message),
         3 => Mutants::of(TEXTS).with_tokens(&TOKENS).bytes().prop_map(Input::Text),
         1 => Mutants::of(PLACES).with_tokens(&TOKENS).text().prop_map(Input::Place),
@@ -63,10 +63,10 @@ fn inputs() -> impl Strategy<Value = Input> {
 #[test]
 fn fuzz_redis() {
     run("fuzz_redis", &inputs(), |input| match input {
-        Input::Info(info, fsync) => {
-            if let Ok(server) = Server::read(&info, fsync.as_deref()) {
-                prop_assert!(!server.run_id.is_empty());
-                server.uptime();
+        Input::Info(info, syncs) => {
+            if Server::read(&info, syncs).is_ok() {
+                Topology::read(&info, None)
+                    .partition_overlap(true, std::time::Duration::from_secs(1));
             }
             Ok(())
         }

@@ -8,22 +8,23 @@ use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
     IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture,
-    TlsCertificates,
+    TlsCertificates, Value,
 };
 use tokio::time::timeout;
 
 use super::config::{Config, Place};
 use super::error::failure;
 use super::server::Server;
+use super::topology::{Topology, nodes_in};
 use crate::backend::server::access::Tls;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// How long a server may take to answer that should not.
-const OTHERWISE: Duration = Duration::from_millis(500);
+const OTHERWISE: Duration = Duration::from_secs(2);
 
 /// Resolves the host that is meant, whatever name its certificate has.
 struct Resolver(String);
@@ -45,8 +46,9 @@ impl Config {
     /// How many places there are to try.
     pub(super) fn count(&self) -> usize {
         match &self.place {
-            Place::Hosts(hosts) | Place::Sentinels(hosts, _) => hosts.len().max(1),
-            Place::Socket(_) => 1,
+            Place::Hosts(hosts) => hosts.len().max(1),
+            // All Sentinels are asked at once.
+            Place::Sentinels(..) | Place::Socket(_) => 1,
         }
     }
 
@@ -64,28 +66,28 @@ impl Config {
         }
     }
 
-    /// A connection to the `nth` place, or to the master that the Sentinel there names, or to where the place says that
-    /// the keys are: `host:port`, or `:port` of the same host.
+    /// The `nth` host; a socket's path.
+    pub(super) fn host(&self, nth: usize) -> Result<Host, Failure> {
+        match &self.place {
+            Place::Hosts(hosts) | Place::Sentinels(hosts, _) => host_at(hosts, nth).cloned(),
+            Place::Socket(path) => Ok(Host { name: path.clone(), port: None }),
+        }
+    }
+
+    /// A connection to the server there; on a socket, to the only one.
     pub(super) async fn connect(
         &self,
-        nth: usize,
-        moved_to: Option<&str>,
+        host: &Host,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(pushes);
         let credentials = self.credentials(self.database);
-        let host = match &self.place {
+        match &self.place {
             Place::Socket(path) => {
-                return self.open(ConnectionAddr::Unix(path.into()), credentials, config).await;
+                self.open(ConnectionAddr::Unix(path.into()), credentials, config).await
             }
-            Place::Hosts(hosts) => host_at(hosts, nth)?.clone(),
-            Place::Sentinels(hosts, name) => self.master(host_at(hosts, nth)?, name).await?,
-        };
-        let host = match moved_to {
-            Some(to) => moved(&host, to).ok_or_else(no_place)?,
-            None => host,
-        };
-        self.open_at(&host, credentials, config).await
+            _ => self.open_at(host, credentials, config).await,
+        }
     }
 
     /// Whether the first place would answer, had we spoken by TLS where we did not, or the other way: such
@@ -105,30 +107,7 @@ impl Config {
         }
     }
 
-    /// Which server the Sentinel says is the master.
-    async fn master(&self, sentinel: &Host, name: &str) -> Result<Host, Failure> {
-        let ask = async |credentials: RedisConnectionInfo| {
-            let config = AsyncConnectionConfig::new();
-            let mut connection = self.open_at(sentinel, credentials, config).await?;
-            let mut command = Cmd::new();
-            command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-            let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
-            answer.map_err(|error| failure("connect", &error))
-        };
-        let answer = match ask(anonymous()).await {
-            Err(failure) if failure.error.kind() == ErrorKind::Auth => {
-                ask(self.credentials(0)).await
-            }
-            answer => answer,
-        };
-        let (name, port) = answer?.ok_or_else(|| {
-            let message = "the Sentinel does not know a master of this name";
-            Failure::broken(Error::new(ErrorKind::Config, "connect", message))
-        })?;
-        Ok(Host { name, port: Some(port) })
-    }
-
-    async fn open_at(
+    pub(super) async fn open_at(
         &self,
         host: &Host,
         credentials: RedisConnectionInfo,
@@ -148,7 +127,7 @@ impl Config {
         self.open(address, credentials, config).await
     }
 
-    fn credentials(&self, database: i64) -> RedisConnectionInfo {
+    pub(super) fn credentials(&self, database: i64) -> RedisConnectionInfo {
         let mut info = anonymous().set_db(database);
         if let Some(user) = &self.user {
             info = info.set_username(user);
@@ -191,22 +170,51 @@ impl Config {
     }
 }
 
-/// Who is there? Fails with a replica.
-pub(super) async fn probe(connection: &MultiplexedConnection) -> Result<Server, Failure> {
-    let (mut asking, mut asking_too) = (connection.clone(), connection.clone());
-    let (info, mut fsync) = (redis::cmd("INFO"), redis::cmd("CONFIG"));
-    fsync.arg("GET").arg("appendfsync");
-    // The second may be forbidden to us.
-    let (info, fsync) = tokio::join!(
+/// Who is there, and who else? Fails with a replica that is in no cluster: in one it says who has our keys.
+///
+/// With whether it syncs a log for each write, as far as it tells.
+pub(super) async fn probe(
+    connection: &MultiplexedConnection,
+) -> Result<(Server, Topology, bool), Failure> {
+    let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
+    // The others may be forbidden to us.
+    let (info, syncs, replicas) = tokio::join!(
         info.query_async::<String>(&mut asking),
-        fsync.query_async::<HashMap<String, String>>(&mut asking_too),
+        syncs(connection),
+        settings(connection, "min-replicas-*"),
     );
     let info = info.map_err(|error| failure("connect", &error))?;
-    let fsync = fsync.ok().and_then(|answer| answer.into_values().next());
-    Server::read(&info, fsync.as_deref()).map_err(Failure::broken)
+    let topology = Topology::read(&info, replicas.ok().as_ref());
+    let server = Server::read(&info, syncs).map_err(Failure::broken)?;
+    Ok((server, topology, syncs == Some(true)))
 }
 
-fn anonymous() -> RedisConnectionInfo {
+/// Whether the log, if there is one, has each write before that is answered; `None`: we may not ask.
+pub(super) async fn syncs(connection: &MultiplexedConnection) -> Option<bool> {
+    let settings = settings(connection, "*appendfsync*").await.ok()?;
+    let has = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
+    // With that, it is not synced while a child of the server's is busy, which may be at any time.
+    Some(has("appendfsync", "always") && !has("no-appendfsync-on-rewrite", "yes"))
+}
+
+async fn settings(
+    connection: &MultiplexedConnection,
+    like: &str,
+) -> Result<HashMap<String, String>, RedisError> {
+    let mut command = redis::cmd("CONFIG");
+    command.arg("GET").arg(like);
+    command.query_async(&mut connection.clone()).await
+}
+
+/// The nodes of the cluster, as far as the one at `host` tells.
+pub(super) async fn nodes(connection: &MultiplexedConnection, host: &Host) -> Vec<Host> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let answer = command.query_async::<Value>(&mut connection.clone()).await;
+    answer.map(|answer| nodes_in(&answer, host)).unwrap_or_default()
+}
+
+pub(super) fn anonymous() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name()
 }
 
@@ -214,15 +222,6 @@ fn host_at(hosts: &[Host], nth: usize) -> Result<&Host, Failure> {
     hosts.get(nth % hosts.len().max(1)).ok_or_else(no_place)
 }
 
-fn no_place() -> Failure {
+pub(super) fn no_place() -> Failure {
     Failure::broken(Error::new(ErrorKind::Unavailable, "connect", "there is no such server"))
-}
-
-/// The host that a redirection names.
-pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
-    let (name, port) = to.rsplit_once(':')?;
-    let port = port.parse().ok().filter(|port| *port > 0)?;
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    let name = if matches!(name, "" | "?") { before.name.as_str() } else { name };
-    Some(Host { name: name.to_owned(), port: Some(port) })
 }

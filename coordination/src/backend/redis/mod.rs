@@ -1,4 +1,4 @@
-//! `redis://host:6379/0`: many hosts, over one Redis server, or the master that Sentinels name.
+//! `redis://host:6379/0`: many hosts, over one Redis server, the master that Sentinels name, or a cluster.
 //!
 //! # How it works
 //!
@@ -21,45 +21,60 @@
 //! heard of for the session. A server that comes back with older data is told by each client which entries it
 //! knows, and forgets its others.
 //!
+//! With Sentinels, a heartbeat counts if most of them name the server that it went to: one that is cut off with an old
+//! master goes on naming it. Where the server has `min-replicas-to-write`, heartbeats and grants count when as many
+//! replicas have confirmed them. In a cluster a connection goes where the keys are, and each call names a key that there
+//! never is: so a node refuses it while the keys move, and stops no script half-way.
+//!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes of clients, and over a restart of a server whose log is
-//! synced for each write (`appendonly yes`, `appendfsync always`). Any other server may forget who holds what
-//! when it restarts: it grants nothing until it is up for the longest lease (*quarantine*). Replication is
-//! asynchronous, so a fail-over may forget the newest grants: two may hold, until the first one's next
-//! heartbeat. Tokens go on rising over all that, also over loss of all data, as long as the server's clock
+//! synced for each write (`appendonly yes`, `appendfsync always`). Where grants may have died with a server or its
+//! data, nothing is granted for the longest lease (*quarantine*). What was granted is known by the namespace's record,
+//! its clock: whether there is one, which server wrote it, since when that is the master, whether its log had everything, and
+//! for how long it is known to have forgotten nothing. The
+//! last is told by the clients with every call, by their own clocks: the server has no other one than that on the wall.
+//! Whether the log has everything is looked at now and then, as it may be turned off at any time.
+//! Replication is asynchronous, so a fail-over may forget the newest grants: two may hold, if the old master goes on for
+//! longer than the quarantine takes. Tokens go on rising over all that, also over loss of all data, as long as the server's clock
 //! was not set back. Where that clock is set forward, sessions end early by as much: holders learn it with
 //! their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
 //!
 //! # Requirements
 //!
 //! Redis 6 or newer. The user needs the keys `~{<namespace>}:*`, the channels `&{<namespace>}:*` and the commands
-//! `+info +subscribe +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists`;
-//! `+config|get` tells whether the log is synced. Keys must not be evicted: `maxmemory-policy noeviction`.
+//! `+info +subscribe +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists +pexpire`;
+//! `+config|get` tells whether the log is synced, a cluster needs `+cluster|slots`, replicas that confirm `+wait`. Keys must
+//! not be evicted: `maxmemory-policy noeviction`.
 //!
 //! # URL options
 //!
 //! `rediss://` is TLS; `redis+unix:///path` is a socket, with the database as `db`. Otherwise the path is the
 //! number of the database. Several hosts are tried in random order.
 //!
-//! * `sentinel`: the hosts are Sentinels, and this is the name of their master.
-//! * `quarantine`: how long a server that may have forgotten must be up, if not for the longest lease; or `off`.
+//! * `sentinel`: the hosts are all Sentinels of a master with this name.
+//! * `quarantine`: how far the record has to reach back, if not for the longest lease; or `off`.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
 mod client;
 mod config;
+mod connection;
 mod entries;
 mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
 mod link;
+mod listings;
 mod script;
+mod sentinels;
 mod server;
 mod session;
 mod sessions;
+mod silence;
+mod topology;
 mod values;
 mod watch;
 mod watches;
@@ -80,9 +95,12 @@ use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::patience;
 use crate::backend::server::reads::Reads;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
-use crate::config::{DEFAULT_TTL, Settings};
+use crate::config::Settings;
 use crate::error::Result;
 use crate::url::UrlOption;
+
+/// Where no record is left of what was granted, leases are taken to have been no longer than this, unless the URL says so.
+const UNKNOWN: Duration = Duration::from_secs(30);
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -112,8 +130,10 @@ pub(crate) struct Redis {
     reads: Reads<Told>,
     /// As it was found at first.
     server: Server,
-    /// For how many microseconds a server that may have forgotten must be up; negative: or the longest lease.
-    quarantine: i64,
+    /// Why two may hold while servers are cut off from each other, as they were set up at first.
+    partition_overlap: Option<&'static str>,
+    /// How far the record has to reach back before anything is granted; `None`: for the longest lease.
+    quarantine: Option<Duration>,
     /// How long one read may take within a wait.
     patience: Duration,
 }
@@ -125,18 +145,37 @@ impl Redis {
         let base = format!("{{{}}}:", settings.namespace);
         let channel = SessionId::random().to_string();
         let hub = Arc::new(Hub::new(&base, &channel));
-        let quarantine = quarantine(config.quarantine, settings.ttl);
-        let clock = format!("{base}clock");
-        let client = Client::new(config, clock, Arc::clone(&hub));
+        let quarantine = config.quarantine;
+        if quarantine.is_none() && settings.ttl > UNKNOWN {
+            let ttl = settings.ttl;
+            tracing::warn!(
+                "a lease of {ttl:?} may be granted to others before it is over, should the server lose its data: clients \
+                 that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
+            );
+        }
+        // Of all clients, whatever this one does without itself.
+        let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
+        let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));
-        let server = connections.first().await?;
+        let first = connections.first().await?;
+        let sentinels = connections.link.sentinels.as_ref();
+        let partition_overlap = first.topology.partition_overlap(sentinels.is_some(), settings.ttl);
+        if let Some(sentinels) = sentinels {
+            let connections = Arc::downgrade(&connections);
+            sentinels.on_switch(move || {
+                if let Some(connections) = connections.upgrade() {
+                    tokio::spawn(async move { connections.look_again().await });
+                }
+            });
+        }
         Ok(Self {
             sessions: OpenSessions::new(Arc::clone(&connections), channel),
             connections,
             hub,
             entries: OwnEntries::default(),
             reads: Reads::default(),
-            server,
+            server: first.server.clone(),
+            partition_overlap,
             quarantine,
             patience,
         })
@@ -171,17 +210,9 @@ impl Store for Redis {
             fifo: true,
             fencing_survives_data_loss: true,
             early_expiry: Some(self.server.early_expiry()),
+            partition_overlap: self.partition_overlap,
             max_plain_name: 200,
             min_ttl: None,
         }
-    }
-}
-
-fn quarantine(option: Option<Duration>, ttl: Duration) -> i64 {
-    let micros = |length: Duration| i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
-    match option {
-        Some(length) => micros(length),
-        // What the longest lease was may have been forgotten as well.
-        None => -micros(ttl.max(DEFAULT_TTL)),
     }
 }

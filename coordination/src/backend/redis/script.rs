@@ -1,12 +1,11 @@
 //! The scripts, and calls of them.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::server::Server;
 use crate::backend::SessionId;
-use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -72,7 +71,7 @@ pub(super) struct Call {
     script: Script,
     session: Option<SessionId>,
     arguments: Vec<Vec<u8>>,
-    quarantine: Option<i64>,
+    quarantine: Option<String>,
 }
 
 impl Call {
@@ -83,6 +82,25 @@ impl Call {
     /// One bit for each script.
     pub(super) fn bit(&self) -> u16 {
         1 << self.script as u16
+    }
+
+    /// Whether it is to say which host this is.
+    pub(super) fn opens(&self) -> bool {
+        matches!(self.script, Script::Open)
+    }
+
+    /// Whether its answer begins with the server's time, or a number that was given at that time.
+    pub(super) fn tells_time(&self) -> bool {
+        matches!(self.script, Script::Enter | Script::Renew)
+    }
+
+    pub(super) fn is_heartbeat(&self) -> bool {
+        matches!(self.script, Script::Renew)
+    }
+
+    /// Whether its answer may be very large.
+    pub(super) fn is_listing(&self) -> bool {
+        matches!(self.script, Script::Read | Script::Names | Script::Queues)
     }
 
     /// A call of this session: on a connection that was given up it comes to nothing.
@@ -100,14 +118,31 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// To be refused while the server is up for less than this, unless it keeps all that it answered.
-    pub(super) fn quarantined(mut self, micros: i64) -> Self {
-        self.quarantine = Some(micros);
+    /// To be refused while the record reaches back for less than this; `None`: than the longest lease.
+    pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
+        let micros = |length: Duration| length.as_micros().to_string();
+        self.quarantine = Some(length.map(micros).unwrap_or_default());
         self
     }
 
-    /// The command, by the script's hash or with its text.
-    pub(super) fn command(&self, clock: &str, server: &Server, epoch: u64, in_full: bool) -> Cmd {
+    /// How long a quarantine it asks for, as it says it.
+    pub(super) fn quarantine(&self) -> Option<&str> {
+        self.quarantine.as_deref()
+    }
+
+    /// The command, by the script's hash or with its text: for this record, which reaches back for so long at least, and in
+    /// which this time was told.
+    ///
+    /// `nowhere`: in a cluster, the name of a key that there never is. A node refuses a call with two keys of which it has
+    /// one while they move to another. Otherwise it would stop a script half-way, at the first key that has gone already.
+    pub(super) fn command(
+        &self,
+        clock: &str,
+        nowhere: Option<&str>,
+        (record, reach, newest): (&str, Duration, u64),
+        epoch: u64,
+        in_full: bool,
+    ) -> Cmd {
         let text = TEXTS.get(self.script as usize);
         let mut command = Cmd::new();
         match (text, in_full) {
@@ -115,15 +150,19 @@ impl Call {
             (Some(text), false) => command.arg("EVALSHA").arg(&text.hash),
             (None, _) => command.arg("PING"),
         };
-        command.arg(1).arg(clock).arg(&server.run_id);
+        match nowhere {
+            Some(nowhere) => command.arg(2).arg(clock).arg(nowhere),
+            None => command.arg(1).arg(clock),
+        };
+        command.arg(record).arg(format!("{} {newest}", reach.as_micros()));
         if let Some(session) = self.session {
             command.arg(session.to_string()).arg(epoch);
         }
         for argument in &self.arguments {
             command.arg(argument);
         }
-        if let Some(micros) = self.quarantine {
-            command.arg(if server.keeps == Durability::Yes { 0 } else { micros });
+        if let Some(length) = &self.quarantine {
+            command.arg(length);
         }
         command
     }
@@ -178,6 +217,14 @@ impl Answer {
     /// The next number, which is none below zero.
     pub(super) fn natural(&mut self) -> Result<u64> {
         u64::try_from(self.number()?).map_err(|_| corrupt())
+    }
+
+    /// The number that comes next, if it is one.
+    pub(super) fn next_number(&self) -> Option<u64> {
+        match self.rest.as_slice().first() {
+            Some(Value::Int(number)) => u64::try_from(*number).ok(),
+            _ => None,
+        }
     }
 
     pub(super) fn is_at_end(&self) -> bool {

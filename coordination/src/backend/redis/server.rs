@@ -1,17 +1,11 @@
 //! What a server says of itself.
 
-use std::time::{Duration, Instant};
-
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The server at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// Another one for each start of its process.
-    pub(super) run_id: String,
-    /// When it started, at the earliest.
-    pub(super) started: Option<Instant>,
     /// Whether it still has all that it answered after its process ended: each answer waits for the disk.
     pub(super) keeps: Durability,
     /// May remove keys when its memory is full.
@@ -19,42 +13,33 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Reads the answer to `INFO`, and what `CONFIG GET appendfsync` said where it may be asked.
-    pub(super) fn read(info: &str, fsync: Option<&str>) -> Result<Self> {
+    /// Reads the answer to `INFO`; `syncs`: whether it syncs a log for each write, if it has one, where that may be asked.
+    pub(super) fn read(info: &str, syncs: Option<bool>) -> Result<Self> {
         let line = |name: &str| {
             let value =
                 |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
             info.lines().find_map(value)
         };
-        if line("role").is_some_and(|role| role == "slave") {
+        let is_cluster = line("redis_mode").is_some_and(|mode| mode == "cluster");
+        if line("role").is_some_and(|role| role == "slave") && !is_cluster {
             let message = "this server is a replica: use the master, or Sentinels (`sentinel=`)";
             return Err(Error::new(ErrorKind::Unavailable, "connect", message));
         }
-        let run_id = line("run_id").filter(|id| !id.is_empty()).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "connect", "the server does not tell its run_id")
-        })?;
-        let up = line("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
-        let keeps = match (line("aof_enabled").as_deref(), fsync) {
-            (Some("1"), Some("always")) => Durability::Yes,
+        // What our greeting goes by.
+        for name in ["run_id", "master_replid"] {
+            if line(name).is_none_or(|id| id.is_empty()) {
+                let message = format!("the server does not tell its {name}");
+                return Err(Error::new(ErrorKind::Unsupported, "connect", message));
+            }
+        }
+        let keeps = match (line("aof_enabled").as_deref(), syncs) {
+            (Some("1"), Some(true)) => Durability::Yes,
             (Some("1"), None) | (None, _) => Durability::Unknown,
             _ => Durability::No,
         };
         let is_bounded = line("maxmemory").is_some_and(|bytes| bytes != "0");
         let evicts = line("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
-        // Whole seconds of a clock that both counts down and was rounded.
-        let up = Duration::from_secs(up.unwrap_or(0u64)).saturating_sub(Duration::from_secs(1));
-        Ok(Self {
-            run_id,
-            started: Instant::now().checked_sub(up),
-            keeps,
-            evicts: is_bounded && evicts,
-        })
-    }
-
-    /// How long it has been up, at least.
-    pub(super) fn uptime(&self) -> Duration {
-        // Before the first moment that this machine can tell: long enough.
-        self.started.map_or(Duration::from_secs(365 * 24 * 60 * 60), |started| started.elapsed())
+        Ok(Self { keeps, evicts: is_bounded && evicts })
     }
 
     /// Why it may end a session before its lease is over.
@@ -71,25 +56,23 @@ impl Server {
 mod tests {
     use super::*;
 
-    const INFO: &str = "# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\nrole:master\r\naof_enabled:1\r\n\
+    const INFO: &str = "# Server\r\nrun_id:abc\r\nmaster_replid:def\r\nrole:master\r\naof_enabled:1\r\n\
                         maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
 
     #[test]
     fn what_a_server_keeps_is_known_by_its_log() {
-        let keeps = |info: &str, fsync| Server::read(info, fsync).map(|server| server.keeps).ok();
-        assert_eq!(keeps(INFO, Some("always")), Some(Durability::Yes));
-        assert_eq!(keeps(INFO, Some("everysec")), Some(Durability::No));
+        let keeps = |info: &str, syncs| Server::read(info, syncs).map(|server| server.keeps).ok();
+        assert_eq!(keeps(INFO, Some(true)), Some(Durability::Yes));
+        assert_eq!(keeps(INFO, Some(false)), Some(Durability::No));
         assert_eq!(keeps(INFO, None), Some(Durability::Unknown));
         assert_eq!(keeps(&INFO.replace("enabled:1", "enabled:0"), None), Some(Durability::No));
     }
 
     #[test]
-    fn a_server_is_known_by_its_run() {
-        let server = Server::read(INFO, None).expect("a master");
-        assert_eq!(server.run_id, "abc");
-        assert!((6..7).contains(&server.uptime().as_secs()), "{:?}", server.uptime());
-        assert!(server.evicts);
-        assert!(Server::read(&INFO.replace("master", "slave"), None).is_err());
-        assert!(Server::read("", None).is_err());
+    fn a_server_says_who_it_is() {
+        assert!(Server::read(INFO, None).is_ok_and(|server| server.evicts));
+        assert!(Server::read(&INFO.replace("role:master", "role:slave"), None).is_err());
+        assert!(Server::read(&INFO.replace("run_id", "id"), None).is_err());
+        assert!(Server::read(&INFO.replace("def", ""), None).is_err());
     }
 }

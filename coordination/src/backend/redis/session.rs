@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Redis;
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
 #[async_trait]
@@ -15,13 +15,12 @@ impl Sessions for Redis {
         self.sessions.open(session).await.map(Some)
     }
 
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let connections = Arc::clone(&self.connections);
         // The heartbeat does not wait for that.
         tokio::spawn(async move { connections.sweep().await });
-        let gone = self.sessions.renew(session, held).await?;
-        self.sessions.settle(session, || self.entries.of(session)).await?;
-        Ok(gone)
+        self.sessions.renew(session, held, gone).await?;
+        self.sessions.settle(session, || self.entries.of(session)).await
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::Redis;
 use super::script::{Answer, Call, Script, corrupt, queue_path};
 use crate::backend::server::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Values, Write};
+use crate::backend::{Cursor, Page, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -16,6 +16,12 @@ pub(super) fn parts(kept: &[u8]) -> Option<(u64, &[u8])> {
     let blank = kept.iter().position(|byte| *byte == b' ')?;
     let (version, text) = kept.split_at_checked(blank)?;
     Some((str::from_utf8(version).ok()?.parse().ok()?, text.get(1..)?))
+}
+
+/// Where a list goes on, as the answer has it next: the server's cursor, which is 0 at the end.
+pub(super) fn next_in(answer: &mut Answer) -> Result<Option<Cursor>> {
+    let next = answer.text()?;
+    Ok((next != "0").then(|| Cursor::to(next.as_bytes())))
 }
 
 /// The value that the answer has next, with its version. It may be another name's with the same hash.
@@ -63,9 +69,10 @@ impl Values for Redis {
         Ok(kept.filter(|(_, stored)| stored.id == write.id).map(|(version, _)| version))
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        let call = Call::new("list", Script::Names).with(kind);
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        let call = Call::new("list", Script::Names).with(kind).with(Cursor::place(from));
         let mut answer = self.connections.run(&call).await?;
+        let next = next_in(&mut answer)?;
         let mut names = Vec::new();
         while !answer.is_at_end() {
             let name = answer.text()?;
@@ -75,7 +82,6 @@ impl Values for Redis {
                 false => key::unescape(&name),
             });
         }
-        names.sort_unstable();
-        Ok(names)
+        Ok(Page { names, next })
     }
 }

@@ -37,8 +37,7 @@ impl Watching for Redis {
                 Some(known) => known.until,
                 None => {
                     if !is_expected {
-                        following =
-                            Some(in_time(self.patience, self.connections.follow(&queue)).await?);
+                        following = Some(self.connections.follow(&queue).await?);
                     }
                     let look = self.look(&queue, entry, seq, waiter, following.is_some());
                     match in_time(self.patience, look).await? {
@@ -60,8 +59,7 @@ impl Watching for Redis {
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        let mut following =
-            in_time(self.patience, self.connections.follow(&queue_path(queue))).await?;
+        let mut following = self.connections.follow(&queue_path(queue)).await?;
         let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
             // Something may have been missed: the caller reads again, and by then we listen.
             return Ok(());

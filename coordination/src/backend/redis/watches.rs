@@ -17,6 +17,9 @@ use crate::backend::server::memo::Memo;
 
 /// How old a message may be that stands for an answer.
 const FRESH: Duration = Duration::from_millis(500);
+/// How long a channel is subscribed to after its last follower has gone. Followers go and come back for each read of
+/// their queue: with 20,000 of them a read may take seconds.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,16 +94,16 @@ impl Hub {
         Self {
             own: format!("{base}client:{client}"),
             queues: format!("{base}queue:"),
-            followed: hub::Hub::default(),
+            followed: hub::Hub::lingering(LINGER),
             waits: hub::Hub::default(),
             turns: Memo::default(),
         }
     }
 
-    /// What a new connection has to subscribe to: what somebody listens to.
+    /// What a new connection has to subscribe to: what somebody listens to, or did a moment ago.
     pub(super) fn channels(&self) -> Vec<String> {
-        let mut followed = self.followed.keys();
-        followed.retain(|queue| !self.followed.end_if_idle(queue));
+        self.followed.sweep();
+        let followed = self.followed.keys();
         let queues = followed.iter().map(|queue| self.channel(queue));
         std::iter::once(self.own.clone()).chain(queues).collect()
     }
@@ -257,8 +260,18 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1_100);
 
     #[test]
+    fn what_happened_to_an_entry_is_told() {
+        assert_eq!(happened("gone 7"), Some((7, true)));
+        assert_eq!(happened("shared 7"), Some((7, false)));
+        for other in ["", "entered", "updated", "written 7", "gone", "gone x", "gone 7 8"] {
+            assert_eq!(happened(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
     fn what_nobody_waits_for_is_forgotten() {
-        let hub = Hub::new("{a}:", "own");
+        let followed = hub::Hub::lingering(MOMENT / 2);
+        let hub = Hub { followed, ..Hub::new("{a}:", "own") };
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });

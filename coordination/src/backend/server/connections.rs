@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
+use super::first::{self, First};
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
-/// How long the first connection may take, all servers together: there is nothing yet that could be lost by patience.
-/// It is less than connecting may take in all, so that a session can still be opened on the last of them.
-const FIRST: Duration = Duration::from_secs(3);
 /// How long a refusal is believed: a server is asked at most twenty times a minute whether it lets us in.
 const BELIEVED: Duration = Duration::from_secs(3);
 
@@ -47,7 +45,7 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     fn is_secure(&self) -> bool;
 
     /// How long making another connection may take, where a call may take that long.
-    fn longest(patience: Duration) -> Duration;
+    fn longest(&self, patience: Duration) -> Duration;
 
     /// Makes a connection to the server whose turn it is, and waits for its first answer.
     fn connect(
@@ -86,7 +84,8 @@ struct State<L: Link> {
     making: Option<watch::Receiver<Option<Made<L>>>>,
     /// Why we are not let in, and until when that is believed.
     refused: Option<(Instant, Failure)>,
-    has_connected: bool,
+    /// Until there has been a connection.
+    first: Option<First>,
 }
 
 /// A call that may be made: on this connection.
@@ -108,7 +107,7 @@ impl<L: Link> Connections<L> {
             link,
             patience,
             in_flight: Semaphore::new(L::IN_FLIGHT),
-            state: Mutex::new(State { making: None, refused: None, has_connected: false }),
+            state: Mutex::new(State { making: None, refused: None, first: Some(First::default()) }),
         }
     }
 
@@ -178,15 +177,13 @@ impl<L: Link> Connections<L> {
         if let Some(moment) = turn.pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
-        let is_first = !self.state().has_connected;
-        let longest = match is_first {
-            true => FIRST / u32::try_from(self.rotation.servers()).unwrap_or(u32::MAX),
-            false => L::longest(self.patience),
-        };
+        let share = |first: &mut First| first.share(self.rotation.servers());
+        let first = self.state().first.as_mut().map(share);
+        let longest = first.unwrap_or_else(|| self.link.longest(self.patience));
         let connected = timeout(longest, L::connect(self, turn)).await;
         match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest, Effect::None))) {
             Ok(connection) => {
-                self.state().has_connected = true;
+                self.state().first = None;
                 self.rotation.install(connection.clone(), turn.epoch);
                 Ok((connection, turn.epoch))
             }
@@ -195,7 +192,7 @@ impl<L: Link> Connections<L> {
                 if failure.is_broken {
                     self.rotation.give_up(turn.epoch);
                 }
-                if failure.is_refusal() && !is_first {
+                if failure.is_refusal() && first.is_none() {
                     self.state().refused = Some((Instant::now() + BELIEVED, failure.clone()));
                 }
                 Err(failure)
@@ -271,12 +268,15 @@ impl<L: Link> Connections<L> {
         outcome.map_err(|failure| self.advised(failure))
     }
 
-    /// The first call of all: who is there?
+    /// The first call of all: who is there? A server that is coming up, or has no leader yet, is asked again while there is
+    /// time for that.
     pub(crate) async fn greet<T, F>(self: &Arc<Self>, ask: impl Fn(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
     {
-        for _ in 0..GREETINGS {
+        let until = Instant::now() + first::LONGEST;
+        let mut hang_ups = 0;
+        while hang_ups < GREETINGS {
             let answered = match self.reach().await {
                 Ok((connection, epoch)) => {
                     let attempt = self.rotation.attempt(epoch);
@@ -286,7 +286,8 @@ impl<L: Link> Connections<L> {
             };
             match answered {
                 // The alert that says why may have lost the race with the end of the connection.
-                Err(failure) if failure.is_hang_up => {}
+                Err(failure) if failure.is_hang_up => hang_ups += 1,
+                Err(failure) if failure.is_passing() && Instant::now() < until => {}
                 Err(failure) => return Err(failure.error),
                 Ok(answer) => return Ok(answer),
             }
@@ -308,6 +309,11 @@ impl<L: Link> Connections<L> {
         Failure { error: advice.with_source(failure.error), ..failure }
     }
 
+    /// Whether there has been a connection.
+    pub(crate) fn has_connected(&self) -> bool {
+        self.state().first.is_none()
+    }
+
     /// The servers, for messages.
     pub(crate) fn shown(&self) -> String {
         self.link.shown()
@@ -324,12 +330,31 @@ impl<L: Link> Connections<L> {
 }
 
 impl<L: Link> Ready<'_, L> {
+    /// The connection's.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Sends it.
     pub(crate) async fn make<T, F>(self, call: impl FnOnce(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
     {
         self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
+    }
+
+    /// Sends it another way: this connection is not judged by how that ends.
+    pub(crate) async fn make_elsewhere<T, F>(
+        self,
+        call: impl FnOnce(L::Connection) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, L::Failed>>,
+    {
+        let (connections, operation) = (self.connections, self.operation);
+        let outcome = call(self.connection).await;
+        let outcome = outcome.map_err(|failed| connections.link.explain(operation, failed));
+        outcome.map_err(|failure| connections.advised(failure).error)
     }
 }
 
@@ -348,6 +373,11 @@ impl Failure {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);
         Self::broken(error.with_effect(effect))
+    }
+
+    /// Whether the next try may do better, after the pause between connections.
+    fn is_passing(&self) -> bool {
+        self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
 
     /// Whether the server does not let us in: that seldom changes within a moment.
@@ -392,7 +422,7 @@ mod tests {
             false
         }
 
-        fn longest(patience: Duration) -> Duration {
+        fn longest(&self, patience: Duration) -> Duration {
             patience
         }
 
@@ -460,7 +490,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_believed_for_a_while() -> Result<()> {
         let connections = connections(&[|| Err(failed(ErrorKind::Auth))])?;
-        connections.state().has_connected = true;
+        connections.state().first = None;
         for _ in 0..3 {
             let error = connections.reach_for("enter").await.expect_err("we are not let in");
             assert_eq!(error.kind(), ErrorKind::Auth);

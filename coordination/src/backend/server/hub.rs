@@ -35,6 +35,14 @@ impl<K, S> Default for Hub<K, S> {
     }
 }
 
+impl<K, S> Hub<K, S> {
+    /// With watches that stay for so long without a waiter, at least.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lingering(linger: Duration) -> Self {
+        Self { linger, ..Self::default() }
+    }
+}
+
 impl<K: Clone + Eq + Hash, S: Default> Hub<K, S> {
     /// Begins to wait for word of a key. True: nobody did so far, and the watch is the caller's to begin.
     ///

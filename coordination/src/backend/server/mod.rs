@@ -11,6 +11,7 @@ pub(crate) mod access;
 pub(crate) mod book;
 pub(crate) mod cause;
 pub(crate) mod connections;
+mod first;
 pub(crate) mod hub;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(crate) mod keyed;

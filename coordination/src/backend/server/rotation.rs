@@ -153,6 +153,16 @@ impl<C> Rotation<C> {
         }
     }
 
+    /// Gives up a connection that has nothing wrong with it, but leads to the wrong server: the next is made at once.
+    pub(crate) fn leave(&self, epoch: u64) {
+        let mut current = self.current();
+        if self.epoch() == epoch {
+            current.connection = None;
+            current.heard = None;
+            self.epoch.send_modify(|epoch| *epoch += 1);
+        }
+    }
+
     /// An answer came, if only of an error.
     fn heard(&self, epoch: u64) {
         let mut current = self.current();

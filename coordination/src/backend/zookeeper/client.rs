@@ -1,25 +1,34 @@
 //! A session at ZooKeeper and the calls that are made in it.
 //!
 //! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It
-//! sends the calls of a session in the order in which they are made. A call that was sent on a connection that broke is
-//! not carried out after those that follow: the server a session has moved away from has it no longer.
+//! sends the calls of a session in the order in which they are made. A call that was sent on a connection that broke may
+//! be carried out after those that follow, by the same server: see `admission.rs`. One that the session has moved away
+//! from refuses it.
+//!
+//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls under way at once,
+//! and only a heartbeat does not wait for its turn among them.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
 };
 
+use super::admission::Admission;
 use super::config::Config;
 use super::error::from_zookeeper;
 use super::greeting::{authorities, choose_provider};
 use crate::backend::server::access::Tls;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
+
+/// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
+/// as many of each process that is in the rush, and there may be dozens at a server that is slow.
+const UNDER_WAY: usize = 8;
 
 /// How to make a session.
 pub(super) struct Connector {
@@ -38,10 +47,13 @@ pub(super) struct Connection {
     /// When closing began, if there was a connection then.
     parted: OnceLock<Option<BootInstant>>,
     states: StateWatcher,
+    /// For calls that are under way.
+    room: Arc<Semaphore>,
     /// Its id there, which its nodes name as their owner.
     pub(super) owner: i64,
     /// The path of its member's node.
     pub(super) member: String,
+    pub(super) admission: Admission,
     /// As granted.
     pub(super) ttl: Duration,
     /// Before its opening was sent.
@@ -65,6 +77,7 @@ impl Connector {
         &self,
         ttl: Duration,
         member: String,
+        admission: Admission,
     ) -> Result<Connection, ZooKeeperError> {
         let asked = BootInstant::now();
         let mut connector = Client::connector()
@@ -83,9 +96,11 @@ impl Connector {
             states: client.state_watcher(),
             owner: client.session_id().0,
             member,
+            admission,
             ttl: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),
+            room: Arc::new(Semaphore::new(UNDER_WAY)),
             parted: OnceLock::new(),
             asked,
         })
@@ -98,7 +113,7 @@ impl Connection {
         self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
     }
 
-    /// Makes a call as soon as there is a connection.
+    /// Makes a call as soon as there is a connection, and room for it.
     pub(super) async fn call<T, F>(
         &self,
         operation: &'static str,
@@ -120,6 +135,22 @@ impl Connection {
     where
         F: Future<Output = Result<T, ZooKeeperError>>,
     {
+        let calling = async {
+            let _room = self.room.acquire().await;
+            Ok(call(self.connected(operation).await?).await)
+        };
+        self.unless_closing(operation, calling).await
+    }
+
+    /// [`raw_call`](Self::raw_call) which waits for no other.
+    pub(super) async fn urgent_call<T, F>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(Arc<Client>) -> F,
+    ) -> Result<Result<T, ZooKeeperError>>
+    where
+        F: Future<Output = Result<T, ZooKeeperError>>,
+    {
         let calling = async { Ok(call(self.connected(operation).await?).await) };
         self.unless_closing(operation, calling).await
     }
@@ -134,7 +165,11 @@ impl Connection {
         F: Future<Output = Result<T, ZooKeeperError>> + Send + 'static,
         T: Send + 'static,
     {
-        let client = self.unless_closing(operation, self.connected(operation)).await?;
+        let connected = async {
+            let room = Arc::clone(&self.room).acquire_owned().await;
+            Ok((room, self.connected(operation).await?))
+        };
+        let (room, client) = self.unless_closing(operation, connected).await?;
         let mut work = Box::pin(call(client));
         // Sent here and now: whoever drops this, and asks for something else, asks for it after this.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
@@ -142,6 +177,7 @@ impl Connection {
             Poll::Pending => {
                 let connection = Arc::clone(self);
                 let answers = async move {
+                    let _room = room;
                     connection.unless_closing(operation, async { Ok(work.await) }).await
                 };
                 tokio::spawn(answers).await.map_err(|_| closed(operation))??

@@ -19,15 +19,25 @@ pub(crate) struct Config {
     /// Nodes are for the user alone who made them.
     pub(super) is_private: bool,
     pub(super) style: Style,
+    pub(super) parents: Parents,
 }
 
 /// Whose locks the nodes of entries look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// kazoo's, which are Tooz's too.
+    /// kazoo's.
     Kazoo,
     /// Curator's.
     Curator,
+}
+
+/// What becomes of the node of a queue that is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parents {
+    /// The server removes it.
+    Container,
+    /// It stays, as a lock object of kazoo's makes sure of it but once.
+    Persistent,
 }
 
 impl Config {
@@ -60,6 +70,14 @@ impl Config {
             Some("curator") => Style::Curator,
             _ => return Err(Error::config("option `nodes`: it may be `kazoo` or `curator`")),
         };
+        let parents = match url.take_option("parents").as_deref() {
+            None | Some("container") => Parents::Container,
+            Some("persistent") => Parents::Persistent,
+            _ => {
+                let message = "option `parents`: it may be `container` or `persistent`";
+                return Err(Error::config(message));
+            }
+        };
         if url.hosts.is_empty() {
             let message = "a ZooKeeper URL names a host, as in zookeeper://127.0.0.1:2181";
             return Err(Error::config(message));
@@ -69,7 +87,8 @@ impl Config {
             Host { port, ..host.clone() }
         });
         let servers = servers.collect();
-        Ok(Self { servers, user, tls, chroot: chroot(&url.path)?, is_private, style })
+        let chroot = chroot(&url.path)?;
+        Ok(Self { servers, user, tls, chroot, is_private, style, parents })
     }
 }
 
@@ -119,6 +138,8 @@ mod tests {
         assert!(!parse("zk://a:b@h?acl=open")?.1.is_private);
         assert!(!parse("zk://h")?.1.is_private);
         assert_eq!(parse("zk://h?nodes=curator")?.1.style, Style::Curator);
+        assert_eq!(parse("zk://h")?.1.parents, Parents::Container);
+        assert_eq!(parse("zk://h?parents=persistent")?.1.parents, Parents::Persistent);
         Ok(())
     }
 
@@ -129,6 +150,7 @@ mod tests {
             "zk://h?acl=creator",
             "zk://h?acl=all",
             "zk://h?nodes=go",
+            "zk://h?parents=none",
             "zk://a@h",
             "zk://h/a//b",
             "zk://h/../b",

@@ -2,24 +2,26 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::iter;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
+use zookeeper_client::{Client, Error as ZooKeeperError};
 
 use super::Zookeeper;
 use super::client::{Connection, Found};
-use super::entry::{self, Made, entry_of};
+use super::entry::{Known, Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::reads::{Age, Seen, Written};
 use super::sessions::no_loss;
-use super::tree::make_all;
 use super::values::value_of;
 use crate::backend::server::book::Own;
 use crate::backend::server::names::{self, Extent};
 use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
-use crate::backend::{Blocker, Entries, EntryRef, Listing, Mode, NewEntry, Position};
+use crate::backend::{
+    Blocker, Cursor, Entries, EntryRef, Left, Listing, Mode, NewEntry, Page, Position,
+};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -36,30 +38,18 @@ const QUEUES: usize = 32;
 impl Entries for Zookeeper {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let connection = self.sessions.of("enter", entry.session)?;
-        let (own, is_known) = self.own.begin(entry, || None);
-        if is_known {
-            // An earlier call may have got through, and its answer was lost.
-            let made = match own.known {
-                Some(made) => Some(made),
-                None => self.find(&connection, entry).await?,
-            };
-            if let Some(made) = made {
-                if let Some(position) = self.position_of(&connection, entry, &made).await? {
-                    return Ok(position);
-                }
-                self.own.change(&entry.place.id, |own| own.known = None);
-                let message = "the entry was removed again";
-                return Err(Error::new(ErrorKind::Unavailable, "enter", message));
+        let (own, _) = self.own.begin(entry, Known::default);
+        // An earlier call may have got through, and its answer was lost.
+        if let Some(made) = self.made_before(&connection, entry, own.known).await? {
+            if let Some(position) = self.position_of(&connection, entry, &made).await? {
+                return Ok(position);
             }
+            self.own.change(&entry.place.id, |own| own.known = Known::default());
+            let message = "the entry was removed again";
+            return Err(Error::new(ErrorKind::Unavailable, "enter", message));
         }
-        let data = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-        let (mut made, mut children) = self.make(&connection, entry, data.clone()).await?;
-        if matches!(made, Err(ZooKeeperError::NoNode)) {
-            // It was known, and the server has removed it since: it was empty for a while.
-            self.tree.lost(&entry.place.queue);
-            (made, children) = self.make(&connection, entry, data).await?;
-        }
-        let made = made.map_err(|error| from_zookeeper("enter", &error))?;
+        let data = StoredEntry::new(entry, own.since_ms).to_bytes()?.into();
+        let (made, children) = self.make(&connection, entry, &data).await?;
         self.tree.found(&entry.place.queue);
         let children = children.map_err(|error| {
             // It stands there: only how is not known.
@@ -67,6 +57,10 @@ impl Entries for Zookeeper {
         })?;
         let blocker = self.blocker(&connection, entry, made.number, &children).await?;
         Ok(Position { seq: made.seq, blocker })
+    }
+
+    fn was_sent(&self, entry: &EntryRef) -> bool {
+        self.own.own(&entry.id).is_some_and(|own| own.known.asked.is_some())
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -77,22 +71,29 @@ impl Entries for Zookeeper {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        let Some(made) = known.filter(|made| made.seq == seq) else { return Ok(false) };
+        let Some(mut made) = known.made.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
-        let queue = self.tree.queue(&entry.place.queue);
-        let written = connection.raw_call("update", |client| async move {
-            let mut writer = client.new_multi_writer();
-            writer.add_set_data(&format!("{queue}/{}", made.name), &data, None)?;
-            // Whoever looks at the queue goes by that: see `reads.rs`.
-            writer.add_set_data(&queue, made.name.as_bytes(), None)?;
-            Ok(writer.commit().await?)
-        });
-        match written.await? {
-            Ok(_) => Ok(true),
-            Err(ZooKeeperError::NoNode) => Ok(false),
-            Err(error) => Err(from_zookeeper("update", &error)),
+        // An update before may have had its effect without our knowledge: once more, then.
+        for _ in 0..2 {
+            match self.write_entry(&connection, entry, &made, &data).await? {
+                Ok(()) => {
+                    self.know(&entry.place.id, Made { updates: made.updates + 1, ..made });
+                    return Ok(true);
+                }
+                Err(ZooKeeperError::NoNode) => return Ok(false),
+                Err(ZooKeeperError::BadVersion) => {
+                    let path = self.tree.entry(&entry.place.queue, &made.name);
+                    let Some(found) = connection.read_one("update", path).await? else {
+                        return Ok(false);
+                    };
+                    made.updates = found.stat.version;
+                }
+                Err(error) => return Err(from_zookeeper("update", &error)),
+            }
         }
+        let error = Error::new(ErrorKind::Unavailable, "update", "it was updated by somebody else");
+        Err(error.with_effect(Effect::None))
     }
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
@@ -109,9 +110,12 @@ impl Entries for Zookeeper {
         };
         let connection = self.sessions.of("leave", place.session)?;
         let name = match place.known {
-            Some(made) => Some(made.name),
-            // Whether it was made is not known: what was sent before is through by this answer.
-            None => self.listed(&connection, "leave", entry).await?,
+            Known { made: Some(made), .. } => Some(made.name),
+            // Whether it was made is not known.
+            Known { asked: Some(version), .. } => {
+                self.listed(&connection, "leave", entry, version).await?
+            }
+            Known { asked: None, .. } => None,
         };
         if let Some(name) = name {
             delete(&connection, &format!("{queue}/{name}")).await?;
@@ -121,7 +125,7 @@ impl Entries for Zookeeper {
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let made = self.own.own(&entry.place.id).and_then(|own| own.known);
+        let made = self.own.own(&entry.place.id).and_then(|own| own.known.made);
         let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
         let connection = self.sessions.of("position", entry.session)?;
         self.position_of(&connection, entry, &made).await
@@ -132,80 +136,32 @@ impl Entries for Zookeeper {
         self.list(&connection, queue).await.map_err(no_loss)
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let connection = self.sessions.newest("list")?;
-        self.names_of_queues(&connection, kind).await.map_err(no_loss)
+        self.names_of_queues(&connection, kind, from).await.map_err(no_loss)
     }
 }
 
 impl Zookeeper {
-    /// Makes an entry's node, and what it needs above, and lists its siblings, all sent before the first answer.
-    ///
-    /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
-    /// the node, which on a slow network takes as long.
-    async fn make(
-        &self,
-        connection: &Arc<Connection>,
-        entry: &NewEntry,
-        data: Vec<u8>,
-    ) -> Result<(Result<Made, ZooKeeperError>, Result<Vec<String>, ZooKeeperError>)> {
-        let queue = self.tree.queue(&entry.place.queue);
-        let prefix = self.style.prefix(&entry.place.id, entry.mode);
-        let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
-        let missing = self.tree.missing(&entry.place.queue);
-        let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
-        let making = |client: Arc<Client>| async move {
-            let path = format!("{queue}/{prefix}");
-            let making = make_all(&client, &missing);
-            let create = client.create(&path, &data, &options);
-            let list = client.list_children(&queue);
-            let (failed, mut created, listed) = tokio::join!(making, create, list);
-            if let (Some(failed), Err(_)) = (failed, &created) {
-                created = Err(failed);
-            }
-            let made = created.map(|(stat, number)| {
-                // The crate reads what may be negative as 64 bits.
-                let number = number.into_i64() as i32;
-                let name = format!("{prefix}{number:010}");
-                Made { name, number, seq: entry::number(stat.czxid) }
-            });
-            if let Ok(made) = &made {
-                own.change(&id, |own| own.known = Some(made.clone()));
-            }
-            Ok((made, listed))
-        };
-        connection.detached_call("enter", making).await
-    }
-
-    /// The node that an earlier call has made for an entry, if it has and the entry is this session's.
-    async fn find(&self, connection: &Connection, entry: &NewEntry) -> Result<Option<Made>> {
-        let queue = self.tree.queue(&entry.place.queue);
-        let Some(name) = self.listed(connection, "enter", &entry.place).await? else {
-            return Ok(None);
-        };
-        let number = self.style.read(&name).map(|node| node.number).unwrap_or_default();
-        let found = connection.read_one("enter", format!("{queue}/{name}")).await?;
-        // `R3`: never an entry of another session.
-        let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
-        Ok(own.map(|found| {
-            let made = Made { name, number, seq: entry::number(found.stat.czxid) };
-            self.own.change(&entry.place.id, |own| own.known = Some(made.clone()));
-            made
-        }))
-    }
-
-    /// The name of the node that an entry of ours has by now, after everything that this session has sent before.
-    async fn listed(
+    /// Writes an entry's data, if it was updated just so often.
+    async fn write_entry(
         &self,
         connection: &Connection,
-        operation: &'static str,
-        entry: &EntryRef,
-    ) -> Result<Option<String>> {
-        let queue = self.tree.queue(&entry.queue);
-        let name = self.style.name(&entry.id);
-        let children = connection.children(operation, &queue).await?;
-        let is_it = |child: &String| child.starts_with(&name) && self.style.read(child).is_some();
-        Ok(children.into_iter().find(is_it))
+        entry: &NewEntry,
+        made: &Made,
+        data: &[u8],
+    ) -> Result<Result<(), ZooKeeperError>> {
+        let path = self.tree.entry(&entry.place.queue, &made.name);
+        let queue = self.tree.queue(&entry.place.queue);
+        let writing = |client: Arc<Client>| async move {
+            let mut writer = client.new_multi_writer();
+            writer.add_set_data(&path, data, Some(made.updates))?;
+            // Whoever looks at the queue goes by that: see `reads.rs`.
+            writer.add_set_data(&queue, made.name.as_bytes(), None)?;
+            writer.commit().await?;
+            Ok(())
+        };
+        connection.raw_call("update", writing).await
     }
 
     /// What blocks the entry with this number, by the names of its siblings and, where they do not tell, their data.
@@ -263,9 +219,7 @@ impl Zookeeper {
         entry: &NewEntry,
         made: &Made,
     ) -> Result<Option<Position>> {
-        let queue = self.tree.queue(&entry.place.queue);
-        let (children, _) = connection.read("position", false, Some(&queue), &[]).await?;
-        let children = children.unwrap_or_default();
+        let children = self.siblings_of(connection, "position", &entry.place.queue).await?;
         // Its name is enough: no other node was ever called like it, and it goes with its session.
         if !children.contains(&made.name) {
             return Ok(None);
@@ -280,13 +234,17 @@ impl Zookeeper {
         let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
         let (mut asked, mut before, mut tries) = (Vec::new(), None, 0);
         while tries < READS {
-            let (is_first, is_long) = (asked.is_empty(), asked.len() > BATCH);
-            asked.truncate(BATCH);
+            tries += 1;
+            let is_first = asked.is_empty();
+            let others = asked.split_off(asked.len().min(BATCH));
+            // Without the names: those of ten thousand are a megabyte each time.
+            for others in others.chunks(BATCH) {
+                self.learn(connection, queue, others).await?;
+            }
             let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
             let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
             let reading = connection.read("list", is_first, Some(&parent), &paths);
             let (children, found) = reading.await?;
-            tries += usize::from(!is_long);
             let mut found = found.into_iter();
             let mut next = || found.next().flatten();
             let (node, value, values) = (next(), next(), next());
@@ -315,6 +273,25 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
+    /// Reads these nodes of a queue, for a look to come.
+    async fn learn(
+        &self,
+        connection: &Connection,
+        queue: &QueueKey,
+        names: &[String],
+    ) -> Result<()> {
+        let parent = self.tree.queue(queue);
+        let nodes = names.iter().map(|name| format!("{parent}/{name}"));
+        let paths: Vec<_> = iter::once(parent.clone()).chain(nodes).collect();
+        let (_, found) = connection.read("list", false, None, &paths).await?;
+        let mut found = found.into_iter();
+        let node = found.next().flatten();
+        let age = Age::new(connection.owner, node.as_ref().map(|node| &node.stat));
+        let fresh = self.entries_of(queue, names, found)?;
+        self.reads.learn(queue, age, &node.map(|node| node.data).unwrap_or_default(), fresh);
+        Ok(())
+    }
+
     /// The entries of nodes that were read.
     fn entries_of(
         &self,
@@ -334,13 +311,19 @@ impl Zookeeper {
         Ok(entries)
     }
 
-    /// The names of the queues of this kind that have an entry, in order.
-    async fn names_of_queues(&self, connection: &Connection, kind: &str) -> Result<Vec<String>> {
+    /// A page of the names of the queues of this kind that have an entry. ZooKeeper lists all children at once.
+    async fn names_of_queues(
+        &self,
+        connection: &Connection,
+        kind: &str,
+        from: Option<&Cursor>,
+    ) -> Result<Page> {
         let above = self.tree.queues(kind);
-        let queues = connection.children("list", &above).await?;
+        let left = Left::from(from, connection.children("list", &above)).await?;
+        let (queues, next) = left.page();
         let paths: Vec<_> = queues.iter().map(|queue| format!("{above}/{queue}")).collect();
         let listed = connection.children_of("list", &paths, QUEUES).await?;
-        let mut entries: HashMap<_, _> = queues.into_iter().zip(listed).collect();
+        let mut entries: HashMap<_, _> = queues.iter().cloned().zip(listed).collect();
         // An empty queue has a node until the server removes it.
         entries.retain(|_, children| {
             children.retain(|child| self.style.read(child).is_some());
@@ -362,7 +345,7 @@ impl Zookeeper {
             }
             Ok(texts)
         };
-        names::of_entries(entries.keys().cloned(), read).await
+        Ok(Page { names: names::of_entries(entries.keys().cloned(), read).await?, next })
     }
 }
 

@@ -7,8 +7,17 @@ use crate::backend::server::book::Book;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Entry, EntryId};
 
-/// Our own entries, each with its node; `None`: no answer has told it yet.
-pub(super) type OwnEntries = Book<Option<Made>>;
+/// Our own entries.
+pub(super) type OwnEntries = Book<Known>;
+
+/// What is known of an entry of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// The version of the admission under which its node was last asked for; `None`: it was not.
+    pub(super) asked: Option<i32>,
+    /// Its node; `None`: no answer has told it yet.
+    pub(super) made: Option<Made>,
+}
 
 /// A node that was made for an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +27,8 @@ pub(super) struct Made {
     pub(super) number: i32,
     /// The transaction that made it, which is the entry's number.
     pub(super) seq: u64,
+    /// How often its data was updated, as far as is known.
+    pub(super) updates: i32,
 }
 
 /// The entry of a node with this data.

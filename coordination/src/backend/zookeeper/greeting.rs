@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use data_encoding::BASE64;
@@ -12,6 +13,8 @@ use rand::seq::SliceRandom;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::time::{Instant, timeout_at};
 
 use super::config::Config;
 use crate::backend::server::access::Tls;
@@ -22,6 +25,8 @@ use crate::world;
 
 /// How long all of it may take: less than connecting may.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// A server that has not answered within this time may be silent: the next one is greeted, too.
+const HEAD_START: Duration = Duration::from_millis(300);
 /// The longest answer that is read; the right one has 37 bytes.
 const LONGEST_ANSWER: usize = 1024;
 /// Protocol 0, no transaction seen, 1 ms, no session, a password of 16 zeros, no read-only server.
@@ -34,32 +39,68 @@ const HELLO: [u8; 49] = {
 const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 
 /// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.
+///
+/// The next one is greeted when one has failed, or has been silent for a moment: the client crate, which then tries them in
+/// an order of its own, needs what is left of the time.
 pub(super) async fn greet(config: &Config) -> Result<Duration> {
     let mut servers = config.servers.clone();
     // R4: a thousand clients must not all come to the same server.
     servers.shuffle(&mut world::rng());
     let tls = config.tls.as_ref().map(client_config).transpose()?;
-    let patience = PATIENCE / u32::try_from(servers.len()).unwrap_or(u32::MAX);
-    let mut last = None;
-    for server in servers {
-        let (tls, shown) = (tls.clone(), server.to_string());
-        let greeting = tokio::task::spawn_blocking(move || {
-            let greeted = greet_one(&server, tls.as_ref(), patience);
-            greeted.map_err(|error| explained(error, tls.is_none().then_some(&server), patience))
-        });
-        let greeted = match tokio::time::timeout(patience, greeting).await {
-            Ok(Ok(greeted)) => greeted,
-            Ok(Err(_)) => Err(unavailable("the greeting was interrupted")),
-            Err(_) => Err(unavailable("the server does not answer")),
-        };
-        let not_its = || unavailable("the server does not answer as ZooKeeper does");
-        match greeted.and_then(|answer| shortest_lease(&answer).ok_or_else(not_its)) {
-            Ok(shortest) => return Ok(shortest),
-            Err(error) => last = Some(error.at(&shown)),
+    let limit = Instant::now() + PATIENCE;
+    let (answer, mut answers) = mpsc::unbounded_channel();
+    let (mut silent, mut failed) = (Vec::new(), None);
+    let mut servers = servers.into_iter();
+    loop {
+        match servers.next() {
+            Some(server) => {
+                silent.push(server.to_string());
+                start(server, tls.clone(), answer.clone());
+            }
+            None if silent.is_empty() => break,
+            None => {}
+        }
+        let until = if servers.len() > 0 { limit.min(Instant::now() + HEAD_START) } else { limit };
+        match timeout_at(until, answers.recv()).await {
+            Ok(Some((_, Ok(shortest)))) => return Ok(shortest),
+            Ok(Some((shown, Err(error)))) => {
+                silent.retain(|other| *other != shown);
+                failed = Some(error.at(&shown));
+            }
+            Ok(None) => break,
+            Err(_) if Instant::now() < limit => {}
+            Err(_) => break,
         }
     }
-    Err(last.unwrap_or_else(|| unavailable("no server")))
+    let silent = silent.pop().map(|shown| unavailable("the server does not answer").at(&shown));
+    Err(silent.or(failed).unwrap_or_else(|| unavailable("no server")))
 }
+
+/// Greets a server in a thread of its own, and tells the shortest lease it grants.
+///
+/// None of the runtime's threads: those stay for a while, and a forked child that drops its copy of the runtime would wait
+/// for them.
+fn start(server: Host, tls: Option<Arc<ClientConfig>>, answer: UnboundedSender<Answer>) {
+    let shown = server.to_string();
+    let unstarted = (shown.clone(), Err(unavailable("no thread can be started")));
+    let tell = answer.clone();
+    let greet = move || {
+        let greeted = greet_one(&server, tls.as_ref(), PATIENCE);
+        let plain = tls.is_none().then_some(&server);
+        let not_its = || unavailable("the server does not answer as ZooKeeper does");
+        let shortest = greeted
+            .map_err(|error| explained(error, plain, PATIENCE))
+            .and_then(|answer| shortest_lease(&answer).ok_or_else(not_its));
+        // Nobody may wait any longer.
+        let _ = tell.send((shown, shortest));
+    };
+    if thread::Builder::new().name("coordination-greeting".into()).spawn(greet).is_err() {
+        let _ = answer.send(unstarted);
+    }
+}
+
+/// A server, and the shortest lease it grants.
+type Answer = (String, Result<Duration>);
 
 fn greet_one(
     server: &Host,

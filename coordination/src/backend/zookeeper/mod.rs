@@ -6,7 +6,9 @@
 //! node, `<namespace>/lock/<name>/<entry id>__lock__<number>`; the transaction that made it is its sequence number and
 //! its fencing token. The order of the nodes is that of the numbers that the server gave them. Making the node and
 //! listing its siblings are sent together, so an uncontended lock costs two requests at once, and one more to release.
-//! A waiter watches the node that blocks it, and after that looks at its own and its siblings in one read.
+//! A request of a connection that broke may arrive after later ones: it has no effect then, see `admission.rs`.
+//! A waiter watches the node that blocks it, and after that looks at its own and its siblings in one listing. All of a
+//! session that list a queue at the same time share listings, see `siblings.rs`.
 //!
 //! The node of a shared entry has `__rlock__` in its name, so that an exclusive one sees by the names who is before it.
 //! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
@@ -19,8 +21,9 @@
 //! that the session lives. So heartbeats are writes, and each proves the one before it only: see
 //! [`proof_delay`](Store::proof_delay).
 //!
-//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>`, and so Tooz's locks, exclude us and are
-//! excluded. With `nodes=curator` exclusive locks do so with Curator's `InterProcessMutex` and Go's `zk.Lock`.
+//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude us and are excluded. Tooz's locks do
+//! not: they are kazoo's, but on a path that is never ours. With `nodes=curator` exclusive locks exclude Curator's
+//! `InterProcessMutex` and Go's `zk.Lock`. kazoo's need `parents=persistent`.
 //!
 //! # Guarantees
 //!
@@ -43,7 +46,10 @@
 //! * `password_file`: a file with the password, instead of one in the URL.
 //! * `acl`: whom the nodes let in: `creator` (the default where there is a user) that user alone, `open` everybody.
 //! * `nodes`: whose locks the nodes look like: `kazoo` (the default) or `curator`.
+//! * `parents`: what becomes of a queue's node when the queue is empty: as a `container` (the default) the server removes it
+//!   after some time, as a `persistent` one it stays. A lock object of kazoo's fails once its node was removed.
 
+mod admission;
 mod client;
 mod config;
 mod entries;
@@ -52,10 +58,12 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod greeting;
+mod making;
 mod nodes;
 mod reads;
 mod session;
 mod sessions;
+mod siblings;
 mod tree;
 mod values;
 mod watch;
@@ -71,6 +79,7 @@ use self::config::{Config, Style};
 use self::entry::OwnEntries;
 use self::reads::{Reads, Seen};
 use self::sessions::OpenSessions;
+use self::siblings::Siblings;
 use self::tree::Tree;
 use self::watches::Watches;
 use crate::backend::Store;
@@ -83,8 +92,11 @@ use crate::error::Result;
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
-/// The longest that a connection may be silent, or take: two fit into the time that connecting may take.
-const SILENCE: Duration = Duration::from_secs(2);
+/// The longest that a connection may be silent, or take: two fit into the time that connecting may take, after the greeting.
+const SILENCE: Duration = Duration::from_millis(1_500);
+/// The client crate's pause before the second of its tries to connect again, at the most (`IterableEndpoints::timeout` in
+/// 0.11.2). The first one, which comes at once, may have been before the session was over.
+const RECONNECT: Duration = Duration::from_millis(200);
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -96,6 +108,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::hidden("password_file"),
         UrlOption::shown("acl"),
         UrlOption::shown("nodes"),
+        UrlOption::shown("parents"),
     ],
     namespace: Config::namespace,
     loss_detection: LossDetection::Watch,
@@ -113,6 +126,7 @@ pub(crate) struct Zookeeper {
     /// answer yet. More of them than a memo keeps are not under way.
     unanswered: Memo<u64, i32>,
     reads: Reads,
+    siblings: Siblings,
     tree: Tree,
     style: Style,
     /// The shortest lease that the servers grant.
@@ -136,7 +150,8 @@ impl Zookeeper {
             seen: Memo::default(),
             unanswered: Memo::default(),
             reads: Reads::default(),
-            tree: Tree::new(&config.chroot, &settings.namespace, config.is_private),
+            siblings: Siblings::default(),
+            tree: Tree::new(&config.chroot, &settings.namespace, config.is_private, config.parents),
             style: config.style,
             shortest,
             patience,
@@ -167,6 +182,7 @@ impl Store for Zookeeper {
             fifo: true,
             fencing_survives_data_loss: false,
             early_expiry: None,
+            partition_overlap: None,
             max_plain_name: 200,
             min_ttl: Some(self.shortest),
         }
@@ -175,5 +191,9 @@ impl Store for Zookeeper {
     fn proof_delay(&self) -> Duration {
         // A leader asks its followers twice in a tick which sessions live. The shortest lease has two ticks.
         self.shortest / 4
+    }
+
+    fn reconnect_delay(&self) -> Duration {
+        RECONNECT
     }
 }

@@ -57,8 +57,7 @@ impl Reads {
         names: &[String],
     ) -> Result<Vec<Written>, Vec<String>> {
         self.0.update(queue.clone(), |known| {
-            let new = || Known { age, entries: HashMap::new() };
-            let known = known.get_or_insert_with(new);
+            let known = known.get_or_insert_with(|| Known::new(age));
             if !known.grow(age, updated) {
                 // Somebody else has looked since, and what is known is of then.
                 return pick(&mut fresh.clone(), names);
@@ -67,6 +66,22 @@ impl Reads {
             known.entries.extend(fresh);
             pick(&mut known.entries, names)
         })
+    }
+
+    /// Remembers some entries of a queue, read at this age, until a look at all of them. `updated` as for a look.
+    pub(super) fn learn(
+        &self,
+        queue: &QueueKey,
+        age: Age,
+        updated: &[u8],
+        fresh: HashMap<String, Written>,
+    ) {
+        self.0.update(queue.clone(), |known| {
+            let known = known.get_or_insert_with(|| Known::new(age));
+            if known.grow(age, updated) {
+                known.entries.extend(fresh);
+            }
+        });
     }
 }
 
@@ -93,6 +108,10 @@ fn pick(
 }
 
 impl Known {
+    fn new(age: Age) -> Self {
+        Self { age, entries: HashMap::new() }
+    }
+
     /// Forgets what may have changed until that age; false: it is older.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
@@ -178,6 +197,11 @@ mod tests {
         assert_eq!(look(at(1, 4), "a", &["a"]), unknown("b"), "two were");
         assert_eq!(look(at(1, 7), "a", &["a", "b"]), Ok(2), "all was read");
         assert_eq!(look(at(2, 3), "", &[]), unknown("a b"), "another node");
+        entries.learn(&queue, at(2, 3), b"", fresh(&["a"]));
+        entries.learn(&queue, at(2, 2), b"a", fresh(&["b"]));
+        assert_eq!(look(at(2, 3), "", &[]), unknown("b"), "one was learnt, and one before");
+        entries.learn(&queue, at(2, 4), b"b", fresh(&["b"]));
+        assert_eq!(look(at(2, 4), "b", &[]), Ok(2), "both were learnt");
         assert_eq!(look(at(1, 8), "", &[]), unknown("a b"), "read of the node before");
         let other = Age { owner: 8, ..at(1, 0) };
         assert_eq!(look(other, "", &[]), unknown("a b"), "another session");

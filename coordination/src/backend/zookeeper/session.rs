@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Zookeeper;
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
 #[async_trait]
@@ -14,8 +14,8 @@ impl Sessions for Zookeeper {
         self.sessions.open(session, &self.tree).await.map(Some)
     }
 
-    async fn renew(&self, session: SessionId, _held: &[EntryRef]) -> Result<Vec<EntryId>> {
-        self.sessions.renew(session).await.map(|()| Vec::new())
+    async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
+        self.sessions.renew(session).await
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
+use super::admission::{Admission, revoked};
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
 use super::tree::Tree;
@@ -81,7 +82,8 @@ impl OpenSessions {
         let task = opening.entry(session.id).or_insert_with(|| {
             let (connector, ttl) = (Arc::clone(&self.connector), session.ttl);
             let member = tree.member(&session.member);
-            tokio::spawn(async move { connector.connect(ttl, member).await })
+            let admission = Admission::new(tree.session(session.id));
+            tokio::spawn(async move { connector.connect(ttl, member, admission).await })
         });
         let connected = task.await;
         opening.remove(&session.id);
@@ -93,7 +95,7 @@ impl OpenSessions {
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let connection = self.of("renew", session)?;
         let member = &connection.member;
-        let written = connection.raw_call("renew", |client| async move {
+        let written = connection.urgent_call("renew", |client| async move {
             if sings(Canary::DeadlineFromReads) {
                 return client.get_data(member).await.map(|(_, stat)| stat);
             }
@@ -102,7 +104,7 @@ impl OpenSessions {
         match written.await? {
             Ok(stat) if stat.ephemeral_owner == connection.owner => Ok(()),
             // Somebody removed it, and another session may have the member id by now.
-            Ok(_) | Err(ZooKeeperError::NoNode) => Err(Error::lost("renew", LossReason::Revoked)),
+            Ok(_) | Err(ZooKeeperError::NoNode) => Err(revoked("renew")),
             Err(error) => Err(from_zookeeper("renew", &error)),
         }
     }
@@ -155,20 +157,24 @@ pub(super) fn no_loss(error: Error) -> Error {
     lost.with_effect(Effect::Unknown).with_source(error)
 }
 
-/// Makes the member's node, which ends with the session.
+/// Makes the nodes of the member and of its session, which end with the session.
 async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree) -> Result<()> {
-    let path = &connection.member;
+    let (path, admission) = (&connection.member, &connection.admission.path);
     let options = CreateMode::Ephemeral.with_acls(tree.acls());
     let data = session.id.to_string();
     let create = || {
         let (options, data) = (&options, &data);
         connection.raw_call("open", move |client| async move {
-            client.create(path, data.as_bytes(), options).await
+            let mut writer = client.new_multi_writer();
+            writer.add_create(path, data.as_bytes(), options)?;
+            writer.add_create(admission, b"", options)?;
+            Ok(writer.commit().await?)
         })
     };
     let mut made = create().await?;
     if made == Err(ZooKeeperError::NoNode) {
         tree.make_parents(connection, "open", path).await?;
+        tree.make_parents(connection, "open", admission).await?;
         made = create().await?;
     }
     match made {

@@ -1,12 +1,14 @@
 //! Where everything stands: paths, and the nodes above.
 //!
-//! `<chroot>/<namespace>` has `member/<member id>`, for each kind of queue `<kind>/<name>/<contender>`, and
-//! `values/<kind>/<name>`. The nodes of queues are containers, which the server removes when they are empty; those of
-//! members and contenders are ephemeral, and what is left persists.
+//! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue
+//! `<kind>/<name>/<contender>`, and `values/<kind>/<name>`. The nodes of queues are containers, which the server removes
+//! when they are empty, unless they are to persist; those of members, sessions and contenders are ephemeral, and what is left persists.
 
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeeperError};
 
 use super::client::Connection;
+use super::config::Parents;
+use crate::backend::SessionId;
 use crate::backend::server::memo::Memo;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
@@ -18,22 +20,31 @@ const REMEMBERED: usize = 4096;
 pub(super) struct Tree {
     root: String,
     is_private: bool,
+    parents: Parents,
     /// Nodes that are there: of queues, and above them.
     known: Memo<String, ()>,
 }
 
 impl Tree {
-    pub(super) fn new(chroot: &str, namespace: &str, is_private: bool) -> Self {
+    pub(super) fn new(chroot: &str, namespace: &str, is_private: bool, parents: Parents) -> Self {
         let known = Memo::of_at_most(REMEMBERED);
-        Self { root: format!("{chroot}/{namespace}"), is_private, known }
+        Self { root: format!("{chroot}/{namespace}"), is_private, parents, known }
     }
 
     pub(super) fn member(&self, member: &str) -> String {
         format!("{}/member/{}", self.root, key::encode(member))
     }
 
+    pub(super) fn session(&self, session: SessionId) -> String {
+        format!("{}/session/{session}", self.root)
+    }
+
     pub(super) fn queue(&self, queue: &QueueKey) -> String {
         format!("{}/{}/{}", self.root, queue.kind(), queue.encoded())
+    }
+
+    pub(super) fn entry(&self, queue: &QueueKey, name: &str) -> String {
+        format!("{}/{name}", self.queue(queue))
     }
 
     /// The node above the queues of a kind.
@@ -65,7 +76,11 @@ impl Tree {
         }
         let is_above = is_known(&self.queues(queue.kind()));
         let mut missing = if is_above { Vec::new() } else { self.above(&path) };
-        missing.push((path, CreateMode::Container.with_acls(self.acls())));
+        let mode = match self.parents {
+            Parents::Container => CreateMode::Container,
+            Parents::Persistent => CreateMode::Persistent,
+        };
+        missing.push((path, mode.with_acls(self.acls())));
         missing
     }
 

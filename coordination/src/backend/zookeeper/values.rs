@@ -16,7 +16,7 @@ use super::reads::Seen;
 use super::sessions::no_loss;
 use crate::backend::server::names;
 use crate::backend::server::stored::{StoredValue, check_name};
-use crate::backend::{Value, Values, Write};
+use crate::backend::{Cursor, Left, Page, Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a write looks again when something else has come in between.
@@ -37,9 +37,9 @@ impl Values for Zookeeper {
         Ok(answer)
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let connection = self.sessions.newest("list")?;
-        self.names_of_values(&connection, kind).await.map_err(no_loss)
+        self.names_of_values(&connection, kind, from).await.map_err(no_loss)
     }
 }
 
@@ -153,21 +153,24 @@ impl Zookeeper {
             .await
     }
 
-    /// The names of the queues of this kind that have a value, in order.
+    /// A page of the names of the queues of this kind that have a value.
     async fn names_of_values(
         &self,
         connection: &Connection,
         kind: &'static str,
-    ) -> Result<Vec<String>> {
+        from: Option<&Cursor>,
+    ) -> Result<Page> {
         let values = self.tree.values(kind);
-        let queues = connection.children("list", &values).await?;
+        let left = Left::from(from, connection.children("list", &values)).await?;
+        let (queues, next) = left.page();
         let values = &values;
         let read = |batch: Vec<String>| async move {
             let paths: Vec<_> = batch.iter().map(|queue| format!("{values}/{queue}")).collect();
             let (_, found) = connection.read("list", false, None, &paths).await?;
             Ok(found.into_iter().flatten().map(|found| found.data).collect())
         };
-        names::of_values(queues, read).await
+        let names = names::of_values(queues.iter().cloned(), read).await?;
+        Ok(Page { names, next })
     }
 }
 

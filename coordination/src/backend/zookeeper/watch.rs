@@ -26,7 +26,7 @@ impl Watching for Zookeeper {
     ) -> Result<()> {
         let queue = self.tree.queue(&entry.queue);
         if let Some(own) = self.own.own(&entry.id) {
-            let Some(made) = own.known else { return Ok(()) };
+            let Some(made) = own.known.made else { return Ok(()) };
             let connection = self.sessions.of("watch", own.session)?;
             let path = format!("{queue}/{}", made.name);
             return self.watch_node(&connection, &path, waiter, recheck).await;

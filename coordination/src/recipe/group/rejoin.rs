@@ -60,6 +60,8 @@ pub struct RejoiningMembership {
     group: Group,
     member: Arc<str>,
     state: Arc<Mutex<State>>,
+    /// Held by a join that is in flight.
+    joining: Arc<Mutex<()>>,
     // When this is dropped, the task ends.
     presence: watch::Receiver<Presence>,
     /// Whether `changed` has answered the end.
@@ -82,19 +84,20 @@ impl Membership {
         let membership = Arc::new(self);
         let state = State { capabilities, current: Some(Arc::clone(&membership)) };
         let state = Arc::new(Mutex::new(state));
+        let joining = Arc::<Mutex<()>>::default();
         let session = Arc::clone(&group.queue.session);
-        let keeping = Arc::clone(&state);
+        let (keeping, rejoining) = (Arc::clone(&state), Arc::clone(&joining));
         session.spawn(async move {
             let gone = told.clone();
             tokio::select! {
                 biased;
                 () = gone.closed() => {}
-                () = keep(membership, &keeping, &told) => {}
+                () = keep(membership, &keeping, &rejoining, &told) => {}
             }
             // If `leave` was called meanwhile, it has taken the membership out already.
             drop(keeping.lock().await.current.take());
         });
-        RejoiningMembership { group, member, state, presence, is_over: false }
+        RejoiningMembership { group, member, state, joining, presence, is_over: false }
     }
 }
 
@@ -169,7 +172,8 @@ impl RejoiningMembership {
         }
     }
 
-    /// Leaves the group for good and waits for the store to confirm.
+    /// Leaves the group for good and waits for the store to confirm. A join that is in flight comes to its end first, which
+    /// takes as long as [`Group::join`] may take, and what it left is removed: nobody sees the member afterwards.
     ///
     /// # Errors
     ///
@@ -179,11 +183,17 @@ impl RejoiningMembership {
     ///
     /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
+        let joining = Arc::clone(&self.joining);
+        let _no_join = joining.lock().await;
         let current = self.state.lock().await.current.take();
-        // This ends the task, and with it a join that may be in flight.
+        let (group, member) = (self.group.clone(), Arc::clone(&self.member));
+        // This ends the task, before it joins again.
         drop(self);
-        let Some(membership) = current else { return Ok(()) };
-        match membership.grant.release().await {
+        let outcome = match current {
+            Some(membership) => membership.grant.release().await,
+            None => group.until_removed(&member).await,
+        };
+        match outcome {
             Err(error) if error.loss_reason().is_some() => Ok(()),
             outcome => outcome,
         }
@@ -204,13 +214,14 @@ impl fmt::Debug for RejoiningMembership {
 async fn keep(
     mut membership: Arc<Membership>,
     state: &Mutex<State>,
+    joining: &Mutex<()>,
     told: &watch::Sender<Presence>,
 ) {
     loop {
         let reason = membership.lost().await;
         state.lock().await.current = None;
         told.send_replace(Presence::Away(reason));
-        match rejoin(&membership, state).await {
+        match rejoin(&membership, state, joining).await {
             Ok(next) => membership = next,
             Err(kind) => {
                 told.send_replace(Presence::Ended(kind));
@@ -221,13 +232,18 @@ async fn keep(
     }
 }
 
-async fn rejoin(last: &Membership, state: &Mutex<State>) -> Result<Arc<Membership>, ErrorKind> {
+async fn rejoin(
+    last: &Membership,
+    state: &Mutex<State>,
+    joining: &Mutex<()>,
+) -> Result<Arc<Membership>, ErrorKind> {
     let (group, session) = (&last.group, &last.group.queue.session);
     let mut delays = session.retry_delays(Some(session.ttl()));
     loop {
         // Waits for a session first, so that capabilities that are set meanwhile are those of the next incarnation.
         session.lease("join").await.map_err(|error| error.kind())?;
         let data = Arc::clone(&state.lock().await.capabilities);
+        let in_flight = joining.lock().await;
         match group.enter(Arc::clone(&last.member), Arc::clone(&data)).await {
             Ok(membership) => {
                 let mut state = state.lock().await;
@@ -246,6 +262,7 @@ async fn rejoin(last: &Membership, state: &Mutex<State>) -> Result<Arc<Membershi
                 tracing::debug!(%error, group = ?group.name(), "not back in the group yet")
             }
         }
+        drop(in_flight);
         tokio::time::sleep(delays.next_delay()).await;
     }
 }

@@ -17,7 +17,8 @@ use crate::session::{View, Views};
 /// watch ends it.
 ///
 /// When the group is deleted, all members are reported as left, then [`Deleted`](GroupEvent::Deleted), even
-/// if a group of the same name has been created since.
+/// if a group of the same name has been created since. So it is when the store has lost the group: all its data, or, by a
+/// fail-over, those of the last moments.
 ///
 /// # Examples
 ///

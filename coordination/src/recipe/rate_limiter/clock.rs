@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::data::from_data;
 use crate::recipe::queue::Queue;
 use crate::time::BootInstant;
+use crate::world::Process;
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
@@ -72,7 +73,7 @@ fn history(value: &Value) -> Result<History> {
 
 /// Follows the history on stores without a clock, so that this process sees every new version soon.
 #[derive(Default)]
-pub(super) struct Follower(OnceLock<AbortHandle>);
+pub(super) struct Follower(OnceLock<(AbortHandle, Process)>);
 
 impl Follower {
     /// Follows the history from now on, until this is dropped.
@@ -85,14 +86,16 @@ impl Follower {
                     let _ = clock.read(&view.listing, BootInstant::now());
                 }
             });
-            task.abort_handle()
+            (task.abort_handle(), Process::this())
         });
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        if let Some(task) = self.0.get() {
+        if let Some((task, process)) = self.0.get()
+            && process.is_this()
+        {
             task.abort();
         }
     }

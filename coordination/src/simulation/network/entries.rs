@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use super::{Call, Network};
-use crate::backend::{Entries, EntryRef, Listing, NewEntry, Position};
+use super::{Call, Network, happens};
+use crate::backend::{Cursor, Entries, EntryRef, Listing, NewEntry, Page, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -60,10 +60,18 @@ impl Entries for Network {
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let queue = queue.clone();
+        let is_observer = self.is_remote() && self.is_observer();
+        // No rule says how old the moment is, nor that it is never before that of the last answer. Whoever decides by
+        // what it reads needs the present state, so only observers get an older one.
+        let is_older =
+            is_observer && self.world.draw(|random, weather| happens(random, weather.older_answer));
         self.call(Call::Other, move |world| {
             let queue = queue.clone();
             async move {
-                let listing = world.memory().read(&queue).await?;
+                let listing = match is_observer {
+                    true => world.observe(&queue, is_older).await?,
+                    false => world.memory().read(&queue).await?,
+                };
                 let clock = listing.clock.filter(|_| world.traits().has_clock);
                 Ok(Listing { clock, ..listing })
             }
@@ -71,8 +79,13 @@ impl Entries for Network {
         .await
     }
 
-    async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.call(Call::Other, move |world| async move { world.memory().queues(kind).await }).await
+    async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        let from = from.cloned();
+        self.call(Call::Other, move |world| {
+            let from = from.clone();
+            async move { world.memory().queues(kind, from.as_ref()).await }
+        })
+        .await
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {

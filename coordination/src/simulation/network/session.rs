@@ -1,12 +1,12 @@
 //! Sessions over the network.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::{Call, Network};
-use crate::backend::{EntryId, EntryRef, NewSession, SessionId, Sessions};
+use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::canary::{Canary, sings};
 use crate::error::Result;
 
@@ -22,16 +22,22 @@ impl Sessions for Network {
         .await
     }
 
-    async fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         if let Some(answer) = self.take_stray() {
-            return answer;
+            answer?.iter().for_each(gone);
+            return Ok(());
         }
         let (held, stray) = (held.to_vec(), Arc::clone(&self.stray));
         let answer = self.call(Call::Heartbeat, move |world| {
             let (held, stray) = (held.clone(), Arc::clone(&stray));
             async move {
                 world.renew(session)?;
-                let answer = world.memory().renew(session, &held).await;
+                let gone: Mutex<Vec<EntryId>> = Mutex::default();
+                let note = |id: &EntryId| {
+                    gone.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+                };
+                let answer = world.memory().renew(session, &held, &note).await;
+                let answer = answer.map(|()| gone.into_inner().unwrap_or_default());
                 if sings(Canary::AnswerOfAnotherCall) {
                     *stray.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
                         Some(answer.clone());
@@ -41,7 +47,8 @@ impl Sessions for Network {
         });
         let answer = answer.await;
         self.take_stray();
-        answer
+        answer?.iter().for_each(gone);
+        Ok(())
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

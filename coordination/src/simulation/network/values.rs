@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Call, Network};
-use crate::backend::{Values, Write};
+use crate::backend::{Cursor, Page, Values, Write};
 use crate::error::Result;
 
 #[async_trait]
@@ -17,7 +17,12 @@ impl Values for Network {
         .await
     }
 
-    async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
-        self.call(Call::Other, move |world| async move { world.memory().names(kind).await }).await
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        let from = from.cloned();
+        self.call(Call::Other, move |world| {
+            let from = from.clone();
+            async move { world.memory().names(kind, from.as_ref()).await }
+        })
+        .await
     }
 }

@@ -33,6 +33,7 @@ impl Watching for Network {
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        self.observes();
         let queue = queue.clone();
         let wait = move |memory: Arc<Memory>| async move {
             memory.changed(&queue, revision, FOREVER).await

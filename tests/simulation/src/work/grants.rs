@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coordination::simulation::{moment, nanos};
-use coordination::{Admission, Patience, Result};
+use coordination::{Admission, Coordinator, Error, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
 
@@ -17,8 +17,8 @@ use crate::stage::{Process, Stage};
 
 /// What somebody wants.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
-    object: u32,
+pub(super) struct Wish {
+    pub(super) object: u32,
     name: &'static str,
     kind: Kind,
     timeout: Option<Duration>,
@@ -49,9 +49,8 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let wish = wish(stage);
     let attempt = stage.number();
     let record = |event| stage.record(process.number, wish.object, attempt, event);
-    let timeout = wish.timeout.map_or(NEVER, |timeout| timeout.as_nanos() as u64);
-    record(Event::Call { shared: wish.kind == Kind::Shared, timeout });
-    let acquired = acquire(process, wish);
+    record(wish.call());
+    let acquired = acquire(process, &process.coordinator, wish);
     let called = nanos();
     match dropped(drops(stage), acquired).await {
         None => record(Event::Cancelled),
@@ -65,13 +64,27 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
         }
         Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
         Some(Err(error)) => {
-            stage.failed("acquire", &error);
+            wish.failed(stage, &error);
             record(Event::Refused { why: error.kind().into() });
         }
     }
 }
 
-fn wish(stage: &Stage) -> Wish {
+impl Wish {
+    pub(super) fn call(&self) -> Event {
+        let timeout = self.timeout.map_or(NEVER, |timeout| timeout.as_nanos() as u64);
+        Event::Call { shared: self.kind == Kind::Shared, timeout }
+    }
+
+    pub(super) fn failed(&self, stage: &Stage, error: &Error) {
+        match self.timeout {
+            None => stage.failed_without_limit("acquire", error),
+            Some(_) => stage.failed("acquire", error),
+        }
+    }
+}
+
+pub(super) fn wish(stage: &Stage) -> Wish {
     stage.draw(|random| {
         let (object, name, kind) = match random.random_range(0..20) {
             0..7 => (1, "a", Kind::Exclusive),
@@ -112,8 +125,11 @@ pub(super) async fn dropped<F: Future>(drops: Drops, future: F) -> Option<F::Out
     }
 }
 
-async fn acquire(process: &Process, wish: Wish) -> Result<Option<Held>> {
-    let coordinator = &process.coordinator;
+pub(super) async fn acquire(
+    process: &Process,
+    coordinator: &Coordinator,
+    wish: Wish,
+) -> Result<Option<Held>> {
     let is_try = wish.timeout == Some(Duration::ZERO);
     let held = match wish.kind {
         Kind::Exclusive if is_try => {

@@ -6,11 +6,13 @@ mod downgrade;
 mod election;
 mod grants;
 mod group;
+mod guest;
 pub(crate) mod held;
 mod latch;
 mod once;
 mod partition;
 mod rates;
+pub(crate) mod resize;
 pub(crate) mod several;
 mod values;
 mod watch;
@@ -35,6 +37,7 @@ pub(crate) struct Ledgers {
     once: Mutex<once::Ledger>,
     partition: Mutex<partition::Ledger>,
     rates: Mutex<rates::Ledger>,
+    resize: Mutex<resize::Ledger>,
     watch: Mutex<watch::Ledger>,
 }
 
@@ -61,6 +64,8 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
             0..2 => values::operate(&stage, &process).await,
             2..5 => act(&stage, &process).await,
             5..7 => several::attempt(&stage, &process).await,
+            7 => guest::visit(&stage, &process).await,
+            8 => resize::act(&stage, &process).await,
             _ => grants::attempt(&stage, &process).await,
         }
         // A store within the process never lets time pass by itself.

@@ -104,7 +104,10 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
         None => record(Event::Cancelled),
         Some(Ok(bundle)) => hold(stage, process, &parts, Arc::new(bundle)).await,
         Some(Err(error)) => {
-            stage.failed("several", &error);
+            match timeout {
+                None => stage.failed_without_limit("several", &error),
+                Some(_) => stage.failed("several", &error),
+            }
             // One that was not free is why all are refused.
             let why = match error.kind().into() {
                 Why::NotFree => Why::Other,

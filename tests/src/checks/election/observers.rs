@@ -258,11 +258,17 @@ pub async fn e2_terms_rise_over_a_restart(stage: &Stage) -> Result<()> {
         let waiting = campaign_in_background(&other);
         until_candidates(&election(&other), &["one", "other"]).await;
         stage.restart();
-        while told(&mut terms).await?.map(|term| term.term) < Some(leadership.term()) {}
+        let mut seen = None;
+        while seen < Some(leadership.term()) {
+            seen = told(&mut terms).await?.map(|term| term.term);
+        }
         // The session outlives the restart, or ends and is told; in both cases there is a next leader.
         drop(leadership.resign().await);
         let next = waiting.await.expect("no panic")?;
-        while told(&mut terms).await?.map(|term| term.term) != Some(next.term()) {}
+        // Where it ended, the next one may have been told of already.
+        while seen != Some(next.term()) {
+            seen = told(&mut terms).await?.map(|term| term.term);
+        }
         last = Some(next.term());
         next.resign().await?;
         while let Some(term) = told(&mut terms).await? {

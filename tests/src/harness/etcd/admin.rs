@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
@@ -54,6 +55,43 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Saves a snapshot to that file.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub fn save(&self, snapshot: &Path) {
+        self.administer(&["snapshot", "save", &snapshot.display().to_string()]);
+    }
+
+    /// Restores the only node from a snapshot, as an operator does: stopped, with a new data directory, started again.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub fn restore(&self, snapshot: &Path) {
+        let members = self.administer_json(&["member", "list"]);
+        let member = &members["members"][0];
+        let text = |value: &Value| value.as_str().expect("a member has both").to_owned();
+        let (name, peer) = (text(&member["name"]), text(&member["peerURLs"][0]));
+        let node = self.node(0);
+        node.kill();
+        let data = self.scratch.join(&name);
+        std::fs::remove_dir_all(&data).expect("its data are there");
+        let status = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore", &snapshot.display().to_string()])
+            .arg(format!("--name={name}"))
+            .arg(format!("--initial-cluster={name}={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .arg(format!("--data-dir={}", data.display()))
+            .stderr(Stdio::null())
+            .status();
+        assert!(status.expect("etcdctl is installed: checked at start").success());
+        node.restart();
+        self.wait_ready();
+    }
+
     /// The leases that exist.
     pub fn lease_ids(&self) -> Vec<i64> {
         self.administer(&["lease", "list"])
@@ -85,14 +123,21 @@ impl Etcd {
     /// When `etcdctl` cannot be started.
     pub fn put_large(&self, key: &str, value: &[u8]) -> Output {
         let mut command = self.plain_etcdctl();
-        command.args(["--command-timeout=2s", "put", key]).stdin(Stdio::piped());
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("etcdctl is installed: checked at start");
-        let mut input = child.stdin.take().expect("it is piped");
-        // Fails when it has ended early, which its output tells.
-        let _ = input.write_all(value);
-        drop(input);
-        child.wait_with_output().expect("the child is ours to wait for")
+        run_with(command.args(["--command-timeout=2s", "put", key]), value)
+    }
+
+    /// Gives [`USER`] another password.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub fn change_password(&self, password: &str) {
+        let mut command = self.plain_etcdctl();
+        command.arg(format!("--user={ROOT}:{ROOT_PASSWORD}"));
+        command.args(["user", "passwd", USER, "--interactive=false"]);
+        let output = run_with(&mut command, password.as_bytes());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the password stays: {message}");
     }
 
     /// Deletes a key; false when there was none.
@@ -171,6 +216,15 @@ impl Etcd {
             .arg(format!("--endpoints={}", endpoints.join(",")));
         command
     }
+}
+
+/// Runs it with this for its standard input.
+fn run_with(command: &mut Command, input: &[u8]) -> Output {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("etcdctl is installed: checked at start");
+    // Fails when it has ended early, which its output tells.
+    let _ = child.stdin.take().expect("it is piped").write_all(input);
+    child.wait_with_output().expect("the child is ours to wait for")
 }
 
 fn run(command: &mut Command) -> Output {

@@ -9,6 +9,7 @@ mod admin;
 mod node;
 mod options;
 mod server;
+mod settings;
 
 pub use node::Node;
 pub use options::{EtcdOptions, Tls};
@@ -21,7 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Proxy, Scratch, Server, ports::free_address, wait_until};
+use super::restless::Restless;
+use super::{Node as Process, Proxy, Scratch, ports::free_address, wait_until};
 use node::Addresses;
 
 /// The administrator, when users are on.
@@ -42,6 +44,10 @@ const READY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Etcd {
     // Before `scratch`: the processes end first.
+    /// What changes a right each second, if somebody does.
+    restless: Option<Restless>,
+    /// The `grpc-proxy` that clients talk to, if there is one.
+    front: Option<Process>,
     nodes: Vec<Node>,
     /// What leads to each node's peer port; empty unless asked for.
     peer_links: Vec<Proxy>,
@@ -93,7 +99,9 @@ impl Etcd {
             .map(|index| Node::start(index, &addresses, &options, &scratch))
             .collect();
         let members = Vec::new();
-        let mut etcd = Self { nodes, peer_links, members, options, users_on: false, scratch };
+        let (restless, front, users_on) = (None, None, false);
+        let mut etcd =
+            Self { restless, front, nodes, peer_links, members, options, users_on, scratch };
         etcd.wait_ready();
         if etcd.options.peers_by_proxy {
             etcd.members = etcd.member_ids();
@@ -101,6 +109,8 @@ impl Etcd {
         if etcd.options.user_prefix.is_some() {
             etcd.enable_users();
         }
+        etcd.restless = etcd.options.is_restless.then(|| settings::change_rights(&etcd));
+        etcd.front = etcd.options.by_grpc_proxy.then(|| settings::start_front(&etcd));
         etcd
     }
 
@@ -150,7 +160,8 @@ impl Etcd {
 
     /// The nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
     pub fn authority(&self) -> String {
-        Server::authority(self)
+        let nodes: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
+        nodes.join(",")
     }
 
     /// The least-privileged user as a URL writes it before the authority: `name:password@`, escaped.

@@ -1,6 +1,7 @@
 //! One etcd process, and what it says of itself.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
 use std::ops::Deref;
 
@@ -35,6 +36,12 @@ impl Node {
         let Addresses { client, metrics, .. } = cluster[index];
         let log = scratch.join(format!("{name}.log"));
         let mut flags = flags(&name, cluster[index], cluster, options);
+        if let Some(key) = options.token_key {
+            let file = scratch.join("token-key");
+            fs::write(&file, key).expect("the scratch directory is writable");
+            let how = "sign-method=HS256,ttl=5s";
+            flags.push(format!("--auth-token=jwt,priv-key={},{how}", file.display()));
+        }
         flags.push(format!("--data-dir={}", scratch.join(&name).display()));
         let launch = move || Launch::new("etcd", &log).clear_env().args(&flags);
         Self { process: Process::start(name, client, launch), metrics }

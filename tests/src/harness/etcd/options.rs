@@ -59,6 +59,9 @@ pub struct EtcdOptions {
     pub(super) also_at: Option<String>,
     pub(super) flags: Vec<String>,
     pub(super) peers_by_proxy: bool,
+    pub(super) token_key: Option<&'static str>,
+    pub(super) is_restless: bool,
+    pub(super) by_grpc_proxy: bool,
 }
 
 impl Default for EtcdOptions {
@@ -70,6 +73,9 @@ impl Default for EtcdOptions {
             also_at: None,
             flags: Vec::new(),
             peers_by_proxy: false,
+            token_key: None,
+            is_restless: false,
+            by_grpc_proxy: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination::ErrorKind;
 
-use super::super::{Node, Server, Setup, Unit};
+use super::super::{Node as Process, Proxy, Server, Setup, Unit};
 use super::Etcd;
 
 impl Server for Etcd {
@@ -17,14 +17,42 @@ impl Server for Etcd {
         if let Some(address) = &setup.also_at {
             options = options.also_at(address);
         }
-        options.start()
+        options.in_setting(setup.setting).start()
+    }
+
+    fn authority(&self) -> String {
+        match &self.front {
+            Some(front) => front.address().to_string(),
+            None => Self::authority(self),
+        }
+    }
+
+    fn url(&self, authority: &str, namespace: &str) -> String {
+        let user = if self.users_on { Self::user_information() } else { String::new() };
+        match namespace {
+            "" => format!("etcd://{user}{authority}"),
+            _ => format!("etcd://{user}{authority}/{namespace}"),
+        }
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::start(self.front.as_ref().map_or(self.node(index).address(), Process::address))
+    }
+
+    /// A `grpc-proxy` looks every half second which leases it has been asked to renew.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(if self.front.is_some() { 6 } else { 2 })
+    }
+
+    fn heartbeat(&self) -> Duration {
+        Duration::from_millis(if self.front.is_some() { 1_000 } else { 250 })
     }
 
     fn scheme(&self) -> &'static str {
         "etcd"
     }
 
-    fn nodes(&self) -> Vec<&Node> {
+    fn nodes(&self) -> Vec<&Process> {
         self.nodes().iter().map(|node| &**node).collect()
     }
 

@@ -3,8 +3,9 @@
 use std::{
     collections::BTreeSet,
     io,
-    net::{Shutdown, TcpStream as StdStream},
+    net::{Shutdown, SocketAddr, TcpStream as StdStream},
     os::fd::AsFd,
+    sync::{Mutex, OnceLock},
     time::Duration,
 };
 
@@ -19,10 +20,10 @@ use tokio::{
 };
 
 use super::{
-    Direction, Kept, Mode, Shared,
+    Direction, Kept, Mode, Senders, Shared,
     frames::{Edge, Parser},
     lane::{Lane, Then},
-    member,
+    lock, member,
 };
 
 /// How a connection ends unless both sides close it.
@@ -50,11 +51,12 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// Carries the accepted connection `number` to its end.
 pub(super) async fn run(
     mut client: TcpStream,
+    target: SocketAddr,
     number: u64,
     shared: &Shared,
     mut ending: watch::Receiver<Option<Ending>>,
 ) {
-    if shared.between_members {
+    if shared.senders == Senders::ByHeader {
         let sender = tokio::select! {
             sender = member::sender(&client) => sender,
             _ = told(&mut ending, number) => return reset(&client),
@@ -64,7 +66,7 @@ pub(super) async fn run(
         }
     }
     let server = tokio::select! {
-        server = timeout(CONNECT, TcpStream::connect(shared.target)) => server,
+        server = timeout(CONNECT, TcpStream::connect(target)) => server,
         _ = told(&mut ending, number) => return reset(&client),
     };
     let Ok(Ok(mut server)) = server else {
@@ -123,11 +125,40 @@ async fn exchange(
 ) -> Result<(), End> {
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
+    let common = Common { greeting: OnceLock::new(), memory: Mutex::new(Memory::new()) };
     tokio::try_join!(
-        pump(from_client, to_server, Direction::ToServer, number, shared),
-        pump(from_server, to_client, Direction::ToClient, number, shared),
+        pump(from_client, to_server, Direction::ToServer, number, shared, &common),
+        pump(from_server, to_client, Direction::ToClient, number, shared, &common),
     )?;
     Ok(())
+}
+
+/// What both directions of a connection know.
+struct Common {
+    /// What the server said first.
+    greeting: OnceLock<Vec<u8>>,
+    memory: Mutex<Memory>,
+}
+
+/// What a balancer knows of a connection.
+struct Memory {
+    /// When something was said last.
+    said: Instant,
+    is_forgotten: bool,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self { said: Instant::now(), is_forgotten: false }
+    }
+
+    /// Something is said at this time: whether the connection is forgotten by then.
+    fn forgets(&mut self, came: Instant, idle: Option<Duration>) -> bool {
+        let is_late = |idle| came.saturating_duration_since(self.said) > idle;
+        self.is_forgotten |= idle.is_some_and(is_late);
+        self.said = self.said.max(came);
+        self.is_forgotten
+    }
 }
 
 /// One direction. Reading and writing are apart so that a delay does not lower the throughput.
@@ -137,6 +168,7 @@ async fn pump(
     direction: Direction,
     number: u64,
     shared: &Shared,
+    common: &Common,
 ) -> Result<(), End> {
     let lane = shared.lane(direction);
     let (sender, events) = mpsc::channel(AHEAD);
@@ -146,7 +178,7 @@ async fn pump(
     };
     // What the server says is never kept back.
     let number = (direction == Direction::ToServer).then_some(number);
-    tokio::try_join!(reader, Writer::new(to, lane, shared.kept.subscribe(), number).run(events))?;
+    tokio::try_join!(reader, Writer::new(to, lane, shared, number, common).run(events))?;
     Ok(())
 }
 
@@ -199,16 +231,22 @@ struct Writer<'a> {
     kept: watch::Receiver<Kept>,
     /// The connection's, where what comes may have to be kept.
     number: Option<u64>,
+    shared: &'a Shared,
+    common: &'a Common,
+    /// Another connection of the same session.
+    resumed: Option<TcpStream>,
 }
 
 impl<'a> Writer<'a> {
     fn new(
         to: WriteHalf<'a>,
         lane: &'a Lane,
-        kept: watch::Receiver<Kept>,
+        shared: &'a Shared,
         number: Option<u64>,
+        common: &'a Common,
     ) -> Self {
-        Self { to, lane, mode: lane.mode.subscribe(), kept, number }
+        let (mode, kept) = (lane.mode.subscribe(), shared.kept.subscribe());
+        Self { to, lane, mode, kept, number, shared, common, resumed: None }
     }
 
     async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<(), End> {
@@ -216,6 +254,12 @@ impl<'a> Writer<'a> {
         let mut deaf = false;
         while let Some(event) = events.recv().await {
             self.let_go().await;
+            if self.is_forgotten(event.came) {
+                if self.number.is_some() {
+                    return Err(End::Reset);
+                }
+                deaf = true;
+            }
             deaf = deaf || !self.admit(event.came).await;
             if deaf {
                 continue;
@@ -234,6 +278,10 @@ impl<'a> Writer<'a> {
                 What::Broken => return Err(End::Reset),
             }
         }
+        if let Some(mut resumed) = self.resumed {
+            // Until the server has read all, and the client has come back once more.
+            let _ = timeout(CONNECT, tokio::io::copy(&mut resumed, &mut tokio::io::sink())).await;
+        }
         Ok(())
     }
 
@@ -241,8 +289,13 @@ impl<'a> Writer<'a> {
     async fn let_go(&mut self) {
         if let Some(number) = self.number {
             // The sender lives as long as the connection's `Shared`.
-            let _ = self.kept.wait_for(|kept| kept.held < number).await;
+            let _ = self.kept.wait_for(|kept| !kept.holds(number)).await;
         }
+    }
+
+    /// Whether a balancer would not know the connection any more, on which something comes at this time.
+    fn is_forgotten(&self, came: Instant) -> bool {
+        lock(&self.common.memory).forgets(came, *lock(&self.shared.forgets))
     }
 
     fn is_parted(&self) -> bool {
@@ -290,7 +343,26 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// A new connection of the same session, whose first one a server closes when its client comes back; `None`: servers
+    /// of this protocol do not.
+    async fn resumed(&mut self) -> io::Result<Option<&mut TcpStream>> {
+        let greeting = self.common.greeting.get().filter(|_| self.resumed.is_none());
+        if let Some(request) = greeting.and_then(|greeting| self.shared.protocol.resume(greeting)) {
+            let mut stream = TcpStream::connect(self.to.peer_addr()?).await?;
+            stream.write_all(&request).await?;
+            self.resumed = Some(stream);
+        }
+        Ok(self.resumed.as_mut())
+    }
+
     async fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.number.is_none() {
+            self.common.greeting.get_or_init(|| data.to_vec());
+        } else if self.is_parted()
+            && let Some(to) = self.resumed().await?
+        {
+            return to.write_all(data).await;
+        }
         let mode = *self.mode.borrow();
         if mode != Mode::Dribble {
             return self.to.write_all(data).await;

@@ -1,6 +1,12 @@
 //! What a stream of bytes is made of, in whatever protocol.
 
-use super::{Direction, Unit, http1::Http1, http2::Http2, resp::Resp, zookeeper::Zookeeper};
+use super::{
+    Direction, Unit,
+    http1::Http1,
+    http2::Http2,
+    resp::Resp,
+    zookeeper::{self, Zookeeper},
+};
 
 /// What client and server speak: each has a file beside this one, which finds its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +28,15 @@ impl Protocol {
             Self::Http2 => Box::new(Http2::new(direction)),
             Self::Resp => Box::new(Resp::new(direction)),
             Self::Zookeeper => Box::new(Zookeeper::new(direction)),
+        }
+    }
+
+    /// What to send on a new connection to go on with the session that a server has greeted so, where servers take a
+    /// session's requests from its newest connection only.
+    pub(super) fn resume(self, greeting: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Zookeeper => zookeeper::resume(greeting),
+            Self::Http1 | Self::Http2 | Self::Resp => None,
         }
     }
 }

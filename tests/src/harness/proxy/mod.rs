@@ -19,16 +19,18 @@ mod zookeeper;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener as StdListener},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc as std_mpsc,
     },
+    task::Poll,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use rustix::net::{Shutdown, shutdown};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -109,7 +111,37 @@ impl Proxy {
     ///
     /// When there is no free port.
     pub fn speaking(protocol: Protocol, target: SocketAddr) -> Self {
-        Self::new(protocol, target, false)
+        let address = free_address();
+        Self::new(protocol, &[(address, target)], Senders::Any)
+    }
+
+    /// Likewise for several servers: to each of them leads its own port, at one other loopback address. Whoever is sent on to
+    /// another port of the same host stays with the proxy.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free address.
+    pub fn to_all(protocol: Protocol, targets: &[SocketAddr]) -> Self {
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        let own = std::process::id()
+            .wrapping_mul(64)
+            .wrapping_add(TAKEN.fetch_add(1, Ordering::SeqCst) as u32);
+        let [_, high, middle, low] = own.to_be_bytes();
+        // Not of the kind that is everybody's: 127.0.0.1.
+        let host = Ipv4Addr::new(127, 128 | high, middle, low);
+        let lines: Vec<_> =
+            targets.iter().map(|target| ((host, target.port()).into(), *target)).collect();
+        Self::new(protocol, &lines, Senders::Any)
+    }
+
+    /// Likewise, for connections between servers that each have a loopback address of their own, so that one can be
+    /// [barred](Self::bar) by it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub fn by_address(protocol: Protocol, target: SocketAddr) -> Self {
+        Self::new(protocol, &[(free_address(), target)], Senders::ByAddress)
     }
 
     /// Likewise, for connections that members of an etcd cluster make to each other: it learns who sends, so
@@ -119,19 +151,24 @@ impl Proxy {
     ///
     /// When there is no free port.
     pub fn between_members(target: SocketAddr) -> Self {
-        Self::new(Protocol::Http2, target, true)
+        Self::new(Protocol::Http2, &[(free_address(), target)], Senders::ByHeader)
     }
 
-    fn new(protocol: Protocol, target: SocketAddr, between_members: bool) -> Self {
-        let address = free_address();
-        let listener = StdListener::bind(address).expect("the port is reserved for us");
-        let shared = Arc::new(Shared::new(protocol, target, between_members));
+    fn new(protocol: Protocol, lines: &[(SocketAddr, SocketAddr)], senders: Senders) -> Self {
+        let address = lines[0].0;
+        let listen = |(address, target): &(SocketAddr, SocketAddr)| Line {
+            listener: StdListener::bind(address).expect("the port is reserved for us"),
+            address: *address,
+            target: *target,
+        };
+        let lines = lines.iter().map(listen).collect();
+        let shared = Arc::new(Shared::new(protocol, senders));
         let (orders, received) = mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("proxy".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || run(listener, address, &shared, received)
+                move || run(lines, &shared, received)
             })
             .expect("a thread can be started");
         Self { address, shared, orders, thread: Some(thread) }
@@ -193,14 +230,19 @@ impl Proxy {
 
     /// Keeps back what clients send from now on, on whatever connection, until it is [let go](Self::let_go). Answers pass.
     pub fn hold(&self) {
-        self.shared.kept.send_modify(|kept| kept.held = u64::MAX);
+        self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (0, u64::MAX));
+    }
+
+    /// The same for one connection alone, the first of which is number 1: it has fallen silent, and the others have not.
+    pub fn hold_one(&self, number: u64) {
+        self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (number, number));
     }
 
     /// Closes the clients' side of all connections. The server does not notice: of what was [held](Self::hold) nothing
     /// is lost, and what is sent on new connections passes.
     pub fn part(&self) {
         let last = self.connections();
-        self.shared.kept.send_replace(Kept { held: last, parted: last });
+        self.shared.kept.send_replace(Kept { from: 0, held: last, parted: last });
     }
 
     /// Delivers what was [held](Self::hold), also where the client [is gone](Self::part).
@@ -227,6 +269,13 @@ impl Proxy {
         self.end_all(End::Close);
     }
 
+    /// From now on, forgets each connection on which nothing is said for this long, as balancers do: what the client sends on
+    /// it later is answered with a reset, and what the server sends is lost.
+    pub fn forget_after(&self, idle: Duration) {
+        count_fault();
+        *lock(&self.shared.forgets) = Some(idle);
+    }
+
     /// Refuses new connections: nothing listens any more. Those that are open stay.
     pub fn refuse(&self) {
         count_fault();
@@ -238,7 +287,7 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
-    /// Resets the connections of the member with this id, and refuses its new ones until
+    /// Resets the connections of the member with this id, or address, and refuses its new ones until
     /// [`Proxy::admit_all`]: other members still reach the target.
     pub fn bar(&self, member: &str) {
         count_fault();
@@ -330,11 +379,28 @@ enum Order {
     Stop,
 }
 
+/// How it is known who has made a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Senders {
+    /// Not at all.
+    Any,
+    /// By its first request: [`member`].
+    ByHeader,
+    /// By its address.
+    ByAddress,
+}
+
+/// Where it listens, and where that leads.
+struct Line {
+    listener: StdListener,
+    address: SocketAddr,
+    target: SocketAddr,
+}
+
 /// What the proxy's connections share with its handle.
 #[derive(Debug)]
 struct Shared {
     protocol: Protocol,
-    target: SocketAddr,
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
@@ -342,32 +408,43 @@ struct Shared {
     open: Mutex<BTreeMap<u64, Option<String>>>,
     /// What is kept back from the server.
     kept: watch::Sender<Kept>,
-    between_members: bool,
+    senders: Senders,
     /// Members that are not let through.
     barred: Mutex<BTreeSet<String>>,
+    /// For how long nothing may be said on a connection before it is forgotten.
+    forgets: Mutex<Option<Duration>>,
     end: watch::Sender<Option<Ending>>,
 }
 
-/// Connections from whose clients the server gets nothing more for now, and those that have no client any more: all
-/// up to these numbers.
+/// Connections from whose clients the server gets nothing more for now, and those that have no client any more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
+    /// Those from this number on are held,
+    from: u64,
+    /// up to this one.
     held: u64,
+    /// All up to this number.
     parted: u64,
 }
 
+impl Kept {
+    fn holds(self, number: u64) -> bool {
+        (self.from..=self.held).contains(&number)
+    }
+}
+
 impl Shared {
-    fn new(protocol: Protocol, target: SocketAddr, between_members: bool) -> Self {
+    fn new(protocol: Protocol, senders: Senders) -> Self {
         Self {
             protocol,
-            target,
-            between_members,
+            senders,
             to_server: Lane::default(),
             to_client: Lane::default(),
             accepted: AtomicU64::new(0),
             open: Mutex::default(),
             kept: watch::Sender::default(),
             barred: Mutex::default(),
+            forgets: Mutex::default(),
             end: watch::Sender::new(None),
         }
     }
@@ -396,54 +473,57 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The proxy's thread.
-fn run(
-    listener: StdListener,
-    address: SocketAddr,
-    shared: &Arc<Shared>,
-    orders: mpsc::UnboundedReceiver<Order>,
-) {
+fn run(lines: Vec<Line>, shared: &Arc<Shared>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime can be built")
-        .block_on(async {
-            listener.set_nonblocking(true).expect("a listener can be non-blocking");
-            let listener = TcpListener::from_std(listener).expect("we are in a runtime");
-            serve(listener, address, shared, orders).await;
-        });
+        .block_on(serve(lines, shared, orders));
 }
 
 /// Accepts connections and follows orders until told to stop.
-async fn serve(
-    listener: TcpListener,
-    address: SocketAddr,
-    shared: &Arc<Shared>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-) {
-    let mut listener = Some(listener);
+async fn serve(lines: Vec<Line>, shared: &Arc<Shared>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let addresses: Vec<_> = lines.iter().map(|line| (line.address, line.target)).collect();
+    let open = |line: Line| {
+        line.listener.set_nonblocking(true).expect("a listener can be non-blocking");
+        (TcpListener::from_std(line.listener).expect("we are in a runtime"), line.target)
+    };
+    let mut listeners: Vec<_> = lines.into_iter().map(open).collect();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = accept(listener.as_ref()) => {
+            (accepted, target) = accept(&listeners) => {
+                let sender = accepted.peer_addr().ok().map(|address| address.ip().to_string());
+                let sender = sender.filter(|_| shared.senders == Senders::ByAddress);
+                if sender.as_ref().is_some_and(|sender| lock(&shared.barred).contains(sender)) {
+                    let _ = accepted.set_zero_linger();
+                    continue;
+                }
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                 // Subscribed before it is listed, so that whoever sees it listed can end it.
                 let ending = shared.end.subscribe();
-                shared.open().insert(number, None);
+                shared.open().insert(number, sender);
                 let shared = Arc::clone(shared);
                 connections.spawn(async move {
-                    connection::run(accepted, number, &shared, ending).await;
+                    connection::run(accepted, target, number, &shared, ending).await;
                     shared.open().remove(&number);
                 });
             }
             order = orders.recv() => match order {
                 Some(Order::Refuse(done)) => {
-                    listener = None;
+                    for (listener, _) in listeners.drain(..) {
+                        // Closing would not do: a process that another thread starts at this moment has a copy of the
+                        // socket until its program begins, and the kernel would go on accepting.
+                        shutdown(&listener, Shutdown::Read).expect("it listens");
+                    }
                     let _ = done.send(());
                 }
                 Some(Order::Accept(done)) => {
-                    if listener.is_none() {
-                        let bound = TcpListener::bind(address).await;
-                        listener = Some(bound.expect("the port is reserved for us"));
+                    if listeners.is_empty() {
+                        for (address, target) in &addresses {
+                            let bound = TcpListener::bind(address).await;
+                            listeners.push((bound.expect("the port is reserved for us"), *target));
+                        }
                     }
                     let _ = done.send(());
                 }
@@ -457,14 +537,18 @@ async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn accept(listener: Option<&TcpListener>) -> TcpStream {
-    let Some(listener) = listener else {
-        return std::future::pending().await;
-    };
-    loop {
-        // Fails when the client has gone already.
-        if let Ok((stream, _)) = listener.accept().await {
-            return stream;
+/// A connection, and where it leads.
+async fn accept(listeners: &[(TcpListener, SocketAddr)]) -> (TcpStream, SocketAddr) {
+    std::future::poll_fn(|context| {
+        for (listener, target) in listeners {
+            // Fails when the client has gone already; then there may be another.
+            while let Poll::Ready(accepted) = listener.poll_accept(context) {
+                if let Ok((stream, _)) = accepted {
+                    return Poll::Ready((stream, *target));
+                }
+            }
         }
-    }
+        Poll::Pending
+    })
+    .await
 }

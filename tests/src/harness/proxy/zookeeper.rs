@@ -92,6 +92,16 @@ impl Parser for Zookeeper {
     }
 }
 
+/// The request that goes on with the session of an answer to such a request.
+pub(super) fn resume(answer: &[u8]) -> Option<Vec<u8>> {
+    // Length, protocol; lease; session, and its password with its length.
+    let (lease, session) = (answer.get(8..12)?, answer.get(12..40)?);
+    let last_seen = [0; 8];
+    let request = [&[0; 4], &last_seen[..], lease, session, &[0]].concat();
+    let length = u32::try_from(request.len()).ok()?;
+    Some([&length.to_be_bytes(), &request[..]].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,19 +3,28 @@
 //! The binary is Debian's (`redis-server`, 7.0); without it the test fails, it does not pass unrun. Unless
 //! somebody says otherwise its log is synced for each write, so that it keeps what it answered.
 
+mod cluster;
 mod resp;
+mod sentinels;
 mod server;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use resp::{Reply, ask};
+pub use sentinels::{MASTER, Sentinels};
 
-use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address, wait_until};
+use super::restless::Restless;
+use super::{
+    Certificates, Identity, Launch, Node, Protocol, Proxy, Scratch,
+    ports::{free_address, free_port},
+    wait_until,
+};
+use cluster::Cluster;
 
 /// How long servers may take to be ready.
 const READY: Duration = Duration::from_secs(10);
@@ -30,6 +39,13 @@ pub struct RedisOptions {
     socket: bool,
     flags: Vec<String>,
     environment: Vec<(String, PathBuf)>,
+    /// How many milliseconds Sentinels wait for a master that is silent, if there are some.
+    sentinels: Option<u64>,
+    /// They reach each other by proxies.
+    are_apart: bool,
+    /// How many masters the cluster has, if it is one.
+    masters: Option<usize>,
+    is_restless: bool,
 }
 
 impl Default for RedisOptions {
@@ -42,6 +58,10 @@ impl Default for RedisOptions {
             socket: false,
             flags: Vec::new(),
             environment: Vec::new(),
+            sentinels: None,
+            are_apart: false,
+            masters: None,
+            is_restless: false,
         }
     }
 }
@@ -51,6 +71,46 @@ impl RedisOptions {
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
+    }
+
+    /// With three Sentinels, which give up a master that is silent for so long: [`Redis::sentinels`].
+    pub fn sentinels(mut self, patience: Duration) -> Self {
+        self.sentinels = Some(patience.as_millis() as u64);
+        self
+    }
+
+    /// Nodes and Sentinels reach each other by proxies only, so that they can be [parted](Redis::part).
+    pub fn apart(mut self) -> Self {
+        self.are_apart = true;
+        self
+    }
+
+    /// A cluster: so many of the nodes are masters, the others their replicas. A node names no host where it sends
+    /// clients on to another, but a port only.
+    pub fn cluster(mut self, masters: usize) -> Self {
+        self.masters = Some(masters);
+        self
+    }
+
+    /// One of the settings in which all checks are to pass; nothing for an empty word.
+    ///
+    /// * `sentinels`: three Sentinels, and a master that does nothing without its replica. There is no fail-over.
+    /// * `cluster`: three masters, and each second the slots of all who are there move to the next one. The URL names one.
+    ///
+    /// # Panics
+    ///
+    /// On any other word.
+    pub fn in_setting(self, setting: &str) -> Self {
+        match setting {
+            "" => self,
+            "sentinels" => self
+                .nodes(2)
+                .sentinels(Duration::from_secs(3_600))
+                .flag("min-replicas-to-write", "1")
+                .flag("min-replicas-max-lag", "1"),
+            "cluster" => Self { is_restless: true, ..self.nodes(3).cluster(3) },
+            _ => panic!("Redis has no setting {setting:?}"),
+        }
     }
 
     /// Keeps nothing when its process ends.
@@ -110,23 +170,74 @@ impl RedisOptions {
     ///
     /// When redis-server is not installed or does not become ready.
     pub fn start(self) -> Redis {
-        require_binary();
         let scratch = Scratch::new("redis");
         let addresses: Vec<_> = (0..self.nodes).map(|_| free_address()).collect();
-        let nodes = addresses
-            .iter()
-            .enumerate()
-            .map(|(index, address)| self.node(index, *address, addresses[0], &scratch));
-        let redis = Redis { nodes: nodes.collect(), options: self, scratch };
+        let link = |address: &SocketAddr| Proxy::by_address(Protocol::Resp, *address);
+        let links: Vec<_> = addresses.iter().filter(|_| self.are_apart).map(link).collect();
+        let advertised: Vec<_> = match self.are_apart {
+            true => links.iter().map(Proxy::address).collect(),
+            false => addresses.clone(),
+        };
+        // Ten thousand above its own, the default, may be somebody else's.
+        let buses: Vec<_> =
+            self.masters.iter().flat_map(|_| &addresses).map(|_| free_port()).collect();
+        let nodes: Vec<_> = (0..self.nodes)
+            .map(|index| {
+                let flags = self.peer_flags(index, &advertised, &buses);
+                Arc::new(self.node(index, addresses[index], flags, &scratch))
+            })
+            .collect();
+        let mut redis = Redis {
+            restless: None,
+            sentinels: None,
+            cluster: None,
+            nodes,
+            links,
+            options: self,
+            scratch,
+        };
         super::Server::wait_ready(&redis);
+        if let Some(masters) = redis.options.masters {
+            let cluster = Arc::new(Cluster::form(&redis.nodes, &buses, masters));
+            if redis.options.is_restless {
+                redis.nodes[0].stand_for(redis.nodes[1..].to_vec());
+                redis.restless = Some(cluster::move_slots(Arc::clone(&cluster)));
+            }
+            redis.cluster = Some(cluster);
+        }
+        redis.sentinels = redis.options.sentinels.map(|patience| {
+            Sentinels::start(&redis.scratch, advertised[0], redis.options.are_apart, patience)
+        });
+        redis.wait_confirmed();
         redis
+    }
+
+    /// What a node has to know of the others.
+    fn peer_flags(&self, index: usize, advertised: &[SocketAddr], buses: &[u16]) -> Vec<String> {
+        let mut flags = Vec::new();
+        let mut add = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
+        if let Some(bus) = buses.get(index) {
+            add("cluster-enabled", "yes".to_owned());
+            add("cluster-port", bus.to_string());
+            add("cluster-node-timeout", "3000".to_owned());
+            add("cluster-require-full-coverage", "no".to_owned());
+            add("cluster-preferred-endpoint-type", "unknown-endpoint".to_owned());
+        } else if index > 0 {
+            add("replicaof", format!("{} {}", advertised[0].ip(), advertised[0].port()));
+        }
+        if self.are_apart {
+            add("bind-source-addr", sentinels::source(index));
+            add("replica-announce-ip", advertised[index].ip().to_string());
+            add("replica-announce-port", advertised[index].port().to_string());
+        }
+        flags
     }
 
     fn node(
         &self,
         index: usize,
         address: SocketAddr,
-        master: SocketAddr,
+        peers: Vec<String>,
         scratch: &Scratch,
     ) -> Node {
         let name = format!("n{index}");
@@ -150,9 +261,7 @@ impl RedisOptions {
         ];
         let mut flags: Vec<_> =
             pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
-        if index > 0 {
-            flags.extend(["--replicaof".to_owned(), format!("{} {}", master.ip(), master.port())]);
-        }
+        flags.extend(peers);
         if self.socket {
             flags.extend([
                 "--unixsocket".to_owned(),
@@ -165,7 +274,7 @@ impl RedisOptions {
         flags.extend(self.flags.iter().cloned());
         let (log, environment) = (scratch.join(format!("{name}.log")), self.environment.clone());
         let launch = move || {
-            let launch = Launch::new("redis-server", &log).clear_env().args(&flags);
+            let launch = Launch::new(binary(), &log).clear_env().args(&flags);
             environment.iter().fold(launch, |launch, (name, path)| launch.env(name, path))
         };
         Node::start(name, address, launch)
@@ -176,7 +285,13 @@ impl RedisOptions {
 #[derive(Debug)]
 pub struct Redis {
     // Before `scratch`: the processes end first.
-    nodes: Vec<Node>,
+    /// What moves slots, if somebody does.
+    restless: Option<Restless>,
+    sentinels: Option<Sentinels>,
+    cluster: Option<Arc<Cluster>>,
+    nodes: Vec<Arc<Node>>,
+    /// What leads to each node for the others; empty unless asked for.
+    links: Vec<Proxy>,
     options: RedisOptions,
     scratch: Scratch,
 }
@@ -195,6 +310,16 @@ impl Redis {
     /// Where its nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
+    }
+
+    /// Kills the first node, and starts it again without its data.
+    pub fn restart_empty(&self) {
+        let (node, directory) = (&self.nodes[0], self.scratch.join("n0"));
+        node.kill();
+        std::fs::remove_dir_all(&directory).expect("the directory is ours");
+        std::fs::create_dir_all(&directory).expect("the scratch directory is writable");
+        node.restart();
+        super::Server::wait_ready(self);
     }
 
     /// Where it serves by TLS.
@@ -220,17 +345,85 @@ impl Redis {
         ask(self.nodes[node].address(), None, command)
     }
 
-    /// What the first node answers.
+    /// What the first node answers; in a cluster, that which has the key.
     ///
     /// # Panics
     ///
     /// When it refuses, or does not answer.
     pub fn ask(&self, command: &[&str]) -> Reply {
-        match self.try_ask(0, command) {
+        let answer = match &self.cluster {
+            Some(cluster) => cluster.ask_owner(command),
+            None => self.try_ask(0, command),
+        };
+        match answer {
             Ok(Reply::Error(error)) => panic!("{command:?}: {error}"),
             Ok(reply) => reply,
             Err(error) => panic!("{command:?}: {error}"),
         }
+    }
+
+    /// Its Sentinels.
+    ///
+    /// # Panics
+    ///
+    /// When it has none.
+    pub fn sentinels(&self) -> &Sentinels {
+        self.sentinels.as_ref().expect("it has no Sentinels")
+    }
+
+    /// Cuts these nodes and Sentinels off from all others, both ways, until [`rejoin`](super::Server::rejoin); clients still
+    /// reach all.
+    ///
+    /// Connections are reset and refused.
+    ///
+    /// # Panics
+    ///
+    /// Unless they are [apart](RedisOptions::apart).
+    pub fn part(&self, nodes: &[usize], sentinels: &[usize]) {
+        assert!(self.options.are_apart, "the nodes are connected directly");
+        self.sentinels().part(&self.links, (nodes, sentinels));
+    }
+
+    /// Which node of the cluster has the slot of this key.
+    ///
+    /// # Panics
+    ///
+    /// When none has, and without a cluster.
+    pub fn owner(&self, key: &str) -> usize {
+        self.the_cluster().owner(key).expect("a node has the slot")
+    }
+
+    /// Moves the slot of this key to another node of the cluster; for so long it is half here and half there.
+    ///
+    /// # Panics
+    ///
+    /// When a node does not answer, and without a cluster.
+    pub fn move_slot(&self, key: &str, to: usize, half_way: Duration) {
+        self.the_cluster().move_slot(key, to, half_way).expect("the nodes answer");
+    }
+
+    fn the_cluster(&self) -> &Cluster {
+        self.cluster.as_ref().expect("it is no cluster")
+    }
+
+    /// Waits until the master has the replicas without which it does nothing.
+    fn wait_confirmed(&self) {
+        if !self.options.flags.iter().any(|flag| flag == "--min-replicas-to-write") {
+            return;
+        }
+        let has_them = || {
+            // So that there is something to confirm.
+            let _ = self
+                .try_ask(0, &["SET", "ready", "1"])
+                .and_then(|_| self.try_ask(0, &["DEL", "ready"]));
+            let info = self.try_ask(0, &["INFO", "replication"]).ok().and_then(|info| info.text());
+            // Once it has confirmed anything.
+            let has_one = |info: String| {
+                info.contains("state=online") && !info.contains("state=online,offset=0,")
+            };
+            info.is_none_or(|info| !info.contains("min_slaves_good_slaves:0") && has_one(info))
+        };
+        assert!(wait_until(READY, has_them), "no replica: {}", self.nodes[0].log());
     }
 
     /// Waits until a replica has all that its master has.
@@ -247,17 +440,22 @@ impl Redis {
     }
 }
 
-/// Fails the test when the binary is missing, and prints the version once.
-fn require_binary() {
-    static CHECKED: Once = Once::new();
-    CHECKED.call_once(|| {
-        let Ok(version) = Command::new("redis-server").arg("--version").output() else {
-            panic!(
-                "`redis-server` is not installed: run `tests/run`, which installs it, or \
-                 `apt-get install redis-server`"
-            );
-        };
-        let version = String::from_utf8_lossy(&version.stdout).into_owned();
-        eprintln!("{}", version.trim());
-    });
+/// Where the binary is, as it has to know to execute itself anew; prints the version once.
+///
+/// # Panics
+///
+/// When it is missing.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut places = std::env::split_paths(&path).map(|place| place.join("redis-server"));
+        let binary = places.find(|binary| binary.is_file()).expect(
+            "`redis-server` is not installed: run `tests/run`, which installs it, or `apt-get install \
+             redis-server`",
+        );
+        let version = Command::new(&binary).arg("--version").output().expect("it starts");
+        eprintln!("{}", String::from_utf8_lossy(&version.stdout).trim());
+        binary
+    })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use coordination::ErrorKind;
 
 use super::super::{Node, Protocol, Proxy, Server, Setup, wait_until};
-use super::{READY, Redis, Reply};
+use super::{READY, Redis, Reply, Sentinels};
 
 /// What clients of the library ask; whatever a script does is counted beside it.
 const REQUESTS: [&str; 5] = ["evalsha", "subscribe", "unsubscribe", "hello", "config|get"];
@@ -50,7 +50,7 @@ return found";
 impl Server for Redis {
     fn set_up(setup: &Setup) -> Self {
         assert!(!setup.peers_by_proxy, "a Redis server has no peers");
-        let options = Self::options().nodes(setup.nodes);
+        let options = Self::options().nodes(setup.nodes).in_setting(setup.setting);
         match &setup.also_at {
             Some(address) => options.also_at(address).start(),
             None => options.start(),
@@ -62,7 +62,19 @@ impl Server for Redis {
     }
 
     fn nodes(&self) -> Vec<&Node> {
-        self.nodes.iter().collect()
+        // The first one may stand for all.
+        let count = if self.options.is_restless { 1 } else { self.nodes.len() };
+        self.nodes.iter().take(count).map(|node| &**node).collect()
+    }
+
+    fn authority(&self) -> String {
+        match &self.sentinels {
+            Some(sentinels) => sentinels.authority(),
+            None => {
+                let addresses = self.nodes().into_iter().map(|node| node.address().to_string());
+                addresses.collect::<Vec<_>>().join(",")
+            }
+        }
     }
 
     fn wait_ready(&self) {
@@ -75,6 +87,10 @@ impl Server for Redis {
             };
             assert!(wait_until(READY, is_ready), "not ready: {}", node.log());
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.wait_ready();
+        }
+        self.wait_confirmed();
     }
 
     fn request_counts(&self) -> BTreeMap<String, u64> {
@@ -90,25 +106,57 @@ impl Server for Redis {
         counts
     }
 
+    /// The server and each namespace are new, which nobody but the test can know: there is no quarantine. Where there are
+    /// Sentinels, they are asked for what is at `authority`.
     fn url(&self, authority: &str, namespace: &str) -> String {
-        match namespace {
-            "" => format!("redis://{authority}"),
-            _ => format!("redis://{authority}/?namespace={namespace}"),
+        let mut options = vec!["quarantine=off".to_owned()];
+        let mut at = authority.to_owned();
+        if let Some(sentinels) = &self.sentinels {
+            let name;
+            (at, name) = sentinels.lead_to(authority);
+            options.push(format!("sentinel={name}"));
         }
+        if !namespace.is_empty() {
+            options.push(format!("namespace={namespace}"));
+        }
+        format!("redis://{at}/?{}", options.join("&"))
     }
 
     fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
-        let authority = self.authority();
-        vec![
-            (format!("redis://user:secret@{authority}"), ErrorKind::Auth),
-            (format!("redis://user@{authority}"), ErrorKind::Config),
-            (format!("redis://{authority}/99"), ErrorKind::Config),
-            (format!("redis://{authority}/namespace"), ErrorKind::Config),
-        ]
+        let url = self.url(&self.authority(), "");
+        let with_user = |user: &str| url.replace("redis://", &format!("redis://{user}@"));
+        let mut refused = vec![
+            (with_user("user:secret"), ErrorKind::Auth),
+            (with_user("user"), ErrorKind::Config),
+            (format!("{url}&db=namespace"), ErrorKind::Config),
+        ];
+        // A cluster has one only.
+        if self.cluster.is_none() {
+            refused.push((format!("{url}&db=99"), ErrorKind::Config));
+        }
+        refused
     }
 
+    /// In a cluster, to all of its nodes.
     fn proxy_to(&self, index: usize) -> Proxy {
-        Proxy::speaking(Protocol::Resp, self.nodes[index].address())
+        let address = self.nodes[index].address();
+        if self.cluster.is_some() {
+            let addresses: Vec<_> = self.nodes.iter().map(|node| node.address()).collect();
+            return Proxy::to_all(Protocol::Resp, &addresses);
+        }
+        match &self.sentinels {
+            Some(sentinels) => {
+                let proxy = Proxy::by_address(Protocol::Resp, address);
+                sentinels.name(&proxy);
+                proxy
+            }
+            None => Proxy::speaking(Protocol::Resp, address),
+        }
+    }
+
+    fn rejoin(&self) {
+        self.links.iter().for_each(Proxy::admit_all);
+        self.sentinels.iter().for_each(Sentinels::rejoin);
     }
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {

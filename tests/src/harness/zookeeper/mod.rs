@@ -117,17 +117,14 @@ impl Zookeeper {
         wire::four_letters(member.plain, word).ok()
     }
 
-    /// A node's path with all that is below it, as the administrator sees them: paths, in order.
-    pub fn tree(&self, path: &str) -> Vec<String> {
+    /// The children of a node's children: their paths, in order. Few requests, however many they are.
+    pub fn grandchildren(&self, path: &str) -> Vec<String> {
         let mut wire = self.wire();
         let mut found = Vec::new();
-        let mut left = vec![path.to_owned()];
-        while let Some(path) = left.pop() {
-            let Some(children) = wire.children(&path) else { continue };
-            left.extend(
-                children.iter().map(|child| format!("{}/{child}", path.trim_end_matches('/'))),
-            );
-            found.push(path);
+        for child in wire.children(path).unwrap_or_default() {
+            let child = format!("{path}/{child}");
+            let names = wire.children(&child).unwrap_or_default();
+            found.extend(names.iter().map(|name| format!("{child}/{name}")));
         }
         found.sort();
         found
@@ -150,6 +147,14 @@ impl Zookeeper {
     /// When it cannot be made.
     pub fn create(&self, path: &str, data: &[u8]) {
         assert_eq!(self.wire().create(path, data), code::OK, "{path}");
+    }
+
+    /// [`create`](Self::create) of many, without data.
+    pub fn create_all(&self, paths: impl IntoIterator<Item = String>) {
+        let mut wire = self.wire();
+        for path in paths {
+            assert_eq!(wire.create(&path, b""), code::OK, "{path}");
+        }
     }
 
     /// Removes a node; false when there was none.

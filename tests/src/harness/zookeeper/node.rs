@@ -86,9 +86,10 @@ pub(super) fn launch(
     let configuration = scratch.join(format!("n{index}.cfg"));
     fs::write(&configuration, lines.join("\n") + "\n").expect("the directory is writable");
     let log = scratch.join(format!("n{index}.log"));
+    let properties: Vec<_> = options.properties.iter().map(|one| format!("-D{one}")).collect();
     let jars = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
     move || {
-        Launch::new("java", &log).clear_env().args([
+        Launch::new("java", &log).clear_env().args(&properties).args([
             // Little memory, and little work before it serves.
             "-Xmx128m",
             "-XX:+UseSerialGC",

@@ -18,12 +18,20 @@ pub struct ZookeeperOptions {
     pub(super) tls: Option<Tls>,
     pub(super) also_at: Option<String>,
     pub(super) lines: Vec<String>,
+    pub(super) properties: Vec<String>,
     pub(super) peers_by_proxy: bool,
 }
 
 impl Default for ZookeeperOptions {
     fn default() -> Self {
-        Self { nodes: 1, tls: None, also_at: None, lines: Vec::new(), peers_by_proxy: false }
+        Self {
+            nodes: 1,
+            tls: None,
+            also_at: None,
+            lines: Vec::new(),
+            properties: Vec::new(),
+            peers_by_proxy: false,
+        }
     }
 }
 
@@ -58,6 +66,12 @@ impl ZookeeperOptions {
     /// Adds a line to the configuration, `name=value`.
     pub fn line(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
+        self
+    }
+
+    /// Sets a property of its Java machine, `name=value`, for what is in no configuration.
+    pub fn property(mut self, property: impl Into<String>) -> Self {
+        self.properties.push(property.into());
         self
     }
 

@@ -69,11 +69,7 @@ impl Server for Zookeeper {
     }
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
-        let above = format!("/{namespace}/{kind}");
-        let tree = self.tree(&above);
-        // Two levels below: the queue's, and its own.
-        let depth = above.matches('/').count() + 2;
-        tree.into_iter().filter(|path| path.matches('/').count() == depth).collect()
+        self.grandchildren(&format!("/{namespace}/{kind}"))
     }
 
     fn token_of(&self, entry: &str) -> u64 {

@@ -1,4 +1,4 @@
-//! Together with kazoo, and so with Tooz, on the same ZooKeeper: its locks and ours stand in one queue.
+//! Together with kazoo on the same ZooKeeper: its locks and ours stand in one queue.
 //!
 //! kazoo is installed from PyPI into a virtual environment under `target`, once.
 #![cfg(feature = "zookeeper")]
@@ -18,7 +18,7 @@ const PATH: &str = "/coordination/lock/vol-7";
 const SOON: Duration = Duration::from_secs(10);
 const VERSION: &str = "kazoo==2.10.0";
 
-/// Takes a lock of this kind, says so, holds it until it is told to release, and says that too.
+/// Takes a lock of this kind, says so, holds it until it is told to release, and says that too; and again when it is told.
 const PROGRAM: &str = "
 import logging, sys
 from kazoo.client import KazooClient
@@ -27,12 +27,13 @@ hosts, kind, path = sys.argv[1:]
 client = KazooClient(hosts=hosts, timeout=4)
 client.start()
 lock = getattr(client, kind)(path, 'kazoo')
-lock.acquire()
-print('held', flush=True)
-sys.stdin.readline()
-lock.release()
-print('released', flush=True)
-client.stop()
+while True:
+    lock.acquire()
+    print('held', flush=True)
+    sys.stdin.readline()
+    lock.release()
+    print('released', flush=True)
+    sys.stdin.readline()
 ";
 
 /// A Python that has kazoo.
@@ -92,9 +93,13 @@ impl Kazoo {
     }
 
     fn release(&mut self) {
+        self.tell();
+        self.says("released");
+    }
+
+    fn tell(&mut self) {
         let input = self.child.stdin.as_mut().expect("it is piped");
         input.write_all(b"\n").expect("it listens");
-        self.says("released");
     }
 }
 
@@ -106,8 +111,12 @@ impl Drop for Kazoo {
 }
 
 async fn client(zookeeper: &Zookeeper) -> Coordinator {
-    let url = format!("zookeeper://{}", zookeeper.authority());
-    let builder = Coordinator::builder().member_id("ours").ttl(Duration::from_secs(4));
+    connected(zookeeper, "ours", "").await
+}
+
+async fn connected(zookeeper: &Zookeeper, member: &str, options: &str) -> Coordinator {
+    let url = format!("zookeeper://{}{options}", zookeeper.authority());
+    let builder = Coordinator::builder().member_id(member).ttl(Duration::from_secs(4));
     builder.connect(&url).await.expect("the server is there")
 }
 
@@ -175,6 +184,40 @@ fn shares_take_turns_with_writers() {
         let share = waiting.await.expect("no panic").expect("the writer has gone");
         // One that we have downgraded keeps its name, so a reader of kazoo's goes on waiting: safe, and documented.
         share.release().await.expect("the store confirms");
+    });
+}
+
+/// The server removes the node of an empty queue unless it is to persist. A lock object of kazoo's makes it but once.
+#[test]
+fn its_lock_objects_last() {
+    judged_on_threads(async || {
+        let options = Zookeeper::options().property("znode.container.checkIntervalMs=100");
+        let zookeeper = block_in_place(|| options.start());
+        let client = connected(&zookeeper, "ours", "?parents=persistent").await;
+        let passing = connected(&zookeeper, "passing", "").await;
+        let cycle = async |client: &Coordinator, name: &str| {
+            let lock = client.lock(name).expect("a good name");
+            let guard = lock.acquire(Some(SOON)).await.expect("free");
+            guard.release().await.expect("the store confirms");
+        };
+        // It has to find the node that we have made: one that it makes itself stays in any case.
+        let guard =
+            client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
+        let mut kazoo = Kazoo::start(&zookeeper, "Lock");
+        eventually_async(SOON, async || members(&client).await == ["ours", ""]).await;
+        guard.release().await.expect("the store confirms");
+        kazoo.says("held");
+        kazoo.release();
+        // Twice: by then the server has been through all that were empty when the second one began.
+        for _ in 0..2 {
+            cycle(&passing, "passing").await;
+            let is_removed = || zookeeper.look("/coordination/lock/passing").is_none();
+            eventually_async(3 * SOON, async || block_in_place(is_removed)).await;
+        }
+        kazoo.tell();
+        kazoo.says("held");
+        kazoo.release();
+        cycle(&client, NAME).await;
     });
 }
 

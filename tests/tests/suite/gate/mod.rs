@@ -1,9 +1,12 @@
 //! What `tests/run` runs: every clause on every store, and one fault at a time on file and on one server of etcd.
 
+mod descriptors;
 mod examples;
 #[cfg(feature = "etcd")]
 mod faults_etcd;
 mod faults_file;
+#[cfg(feature = "redis")]
+mod full_redis;
 mod harness;
 #[cfg(feature = "etcd")]
 mod interop_etcd;
@@ -11,7 +14,10 @@ mod interop_etcd;
 mod interop_zookeeper;
 mod macros;
 mod names;
+#[cfg(feature = "redis")]
+mod quarantine_redis;
 mod requests;
+mod settings;
 mod store_suite;
 
 coordination_tests::conformance!(gate);

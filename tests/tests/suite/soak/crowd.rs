@@ -2,7 +2,6 @@
 //!
 //! Apart from the other rows, and one test at a time: each of them keeps the whole machine busy.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination_tests::checks::Backend;
@@ -13,12 +12,6 @@ use crate::WORKER;
 /// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The machine.
-fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn f44_one_process(backend: Backend) {
     crowd(backend, 1, 1_000);
 }
@@ -28,7 +21,6 @@ fn f44_twenty_processes(backend: Backend) {
 }
 
 fn crowd(backend: Backend, processes: usize, tasks: usize) {
-    let _alone = alone();
     let mut site = Site::start(backend, 1, WORKER).with_heartbeat(LEASE / 6);
     if site.has_server() {
         site = site.with_ttl(LEASE);
@@ -42,4 +34,4 @@ fn crowd(backend: Backend, processes: usize, tasks: usize) {
     assert_eq!(site.entries(), [""; 0]);
 }
 
-coordination_tests::each_store!(processes f44_one_process f44_twenty_processes);
+coordination_tests::each_store!(alone processes f44_one_process f44_twenty_processes);

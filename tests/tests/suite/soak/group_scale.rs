@@ -1,13 +1,12 @@
 //! A thousand members and a thousand watches: what a join costs, how fast it is told, and what they weigh.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use coordination::Coordinator;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::Site;
-use coordination_tests::harness::{Worker, log::now_ns};
+use coordination_tests::harness::{Worker, judged_alone, log::now_ns, on_threads};
 use serde_json::json;
 use tokio::task::block_in_place;
 
@@ -17,12 +16,6 @@ const GROUP: &str = "crowd";
 /// For how long is counted what is asked while nothing happens: as often as this whoever watches asks again, and those
 /// who began together do it together.
 const IDLE: Duration = Duration::from_secs(5);
-
-/// The machine: one test at a time, each of them keeps it busy.
-fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What a process has in memory, in bytes.
 fn resident(worker: &Worker) -> i64 {
@@ -42,9 +35,12 @@ fn connected(url: &str, member: &str) -> Worker {
 /// One process, the store included: what a member and a watch add to it.
 #[test]
 fn a_watch_weighs_little() {
+    judged_alone(weigh_a_watch);
+}
+
+fn weigh_a_watch() {
     const MEMBERS: i64 = 2_000;
     const WATCHES: i64 = 10_000;
-    let _alone = alone();
     let worker = connected("memory://scale", "one");
     worker.call(json!({ "command": "create_group", "group": GROUP }));
     worker.call(json!({ "command": "join_many", "group": GROUP, "prefix": "early", "n": 10 }));
@@ -87,9 +83,8 @@ fn since(before: &BTreeMap<String, u64>, now: BTreeMap<String, u64>) -> BTreeMap
 }
 
 fn a_join_is_told_to_a_thousand_watches(backend: Backend) {
-    let _alone = alone();
     let site = Site::start(backend, 1, WORKER);
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(join_among_a_thousand(&site));
+    on_threads(join_among_a_thousand(&site));
 }
 
 async fn join_among_a_thousand(site: &Site) {
@@ -176,4 +171,4 @@ fn weigh(url: &str, store: &str) {
     assert!(member < 128 * 1_024);
 }
 
-coordination_tests::each_store!(servers a_join_is_told_to_a_thousand_watches);
+coordination_tests::each_store!(alone servers a_join_is_told_to_a_thousand_watches);

@@ -1,6 +1,5 @@
 //! Thirty-two processes come and go at one limiter for half a minute, on every store that processes share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::Coordinator;
@@ -16,12 +15,6 @@ const SLOTS: usize = 4;
 const STANDBY: usize = 2;
 const LENGTH: Duration = Duration::from_secs(30);
 
-/// The machine: one storm at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A stay in a slot, from after its grant to before its release.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
@@ -32,7 +25,6 @@ struct Stay {
 }
 
 fn storm(backend: Backend) {
-    let _alone = alone();
     let site = Site::start(backend, 1, WORKER);
     let url = &*site.url;
     let workers: Vec<_> = (0..PROCESSES)
@@ -114,4 +106,4 @@ fn judge(mut stays: Vec<Stay>) {
     assert!(most >= 2 && most <= SLOTS as isize, "{most} at a time");
 }
 
-coordination_tests::each_store!(processes storm);
+coordination_tests::each_store!(alone processes storm);

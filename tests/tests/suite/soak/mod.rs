@@ -2,6 +2,7 @@
 //! stores of which `gate` has none; and the checks that the gate leaves out.
 
 mod chaos;
+mod connecting;
 mod crowd;
 #[cfg(feature = "consul")]
 mod faults_consul;
@@ -13,7 +14,10 @@ mod faults_redis;
 mod faults_zookeeper;
 mod group_scale;
 mod limiter_storm;
+mod many_names;
 mod pauses;
 mod rates;
+mod settings;
+mod shortage;
 
 coordination_tests::conformance!(soak);

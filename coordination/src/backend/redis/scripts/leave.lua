@@ -1,6 +1,7 @@
--- server, session (empty: another's entry), generation, queue, id, number (empty: not known)
+-- record, age, session (empty: another's entry), generation, queue, id, number (empty: not known)
+use_memory()
 if not tick() then return { 'stranger' } end
-local session, generation, queue, id, seq = unpack(ARGV, 2, 6)
+local session, generation, queue, id, seq = unpack(ARGV, 3, 7)
 if session ~= '' then
   local key = base .. 'session:' .. session
   local newest = tonumber(redis.call('HGET', key, 'generation'))

@@ -3,12 +3,15 @@
 -- Its number is known, so a call that entered it was answered: another one that is still under way came before
 -- that on the same connection, or is on an older one, which that call has made stale. Nothing is to be kept here.
 do
-  local base, queue, id, seq = string.sub(KEYS[1], 1, -6), ARGV[4], ARGV[5], ARGV[6]
+  local base, queue, id, seq = string.sub(KEYS[1], 1, -6), ARGV[5], ARGV[6], ARGV[7]
   local set = base .. 'exclusive:' .. queue
   local first = redis.call('ZRANGE', set, 0, 1, 'WITHSCORES')
   if first[1] == id and first[2] == seq and redis.call('EXISTS', base .. 'shared:' .. queue) == 0 then
-    local clock, waiter, channel = redis.call('HMGET', KEYS[1], 'heard', 'up:'), first[4], nil
-    if waiter and clock[2] == ARGV[1] then
+    local clock, waiter, channel = redis.call('HMGET', KEYS[1], 'heard', 'began', 'server', 'term'), first[4], nil
+    local info = redis.call('INFO', 'replication')
+    if waiter and clock[3] == ARGV[1] and clock[4] and tonumber(waiter) >= (tonumber(clock[2]) or math.huge)
+      and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[4], 1, true)
+    then
       channel = redis.call('HGET', base .. 'session:' .. string.sub(first[3], 1, 16), 'channel')
     end
     if channel or not waiter then

@@ -1,10 +1,11 @@
--- server, session, queue, id, mode, number, quarantine
+-- record, age, session, queue, id, mode, number, quarantine
+use_memory()
 if not tick() then return { 'stranger' } end
-local session, queue, id, mode, seq, length = unpack(ARGV, 2, 7)
+local session, queue, id, mode, seq, length = unpack(ARGV, 3, 8)
 local found = redis.call('HMGET', base .. 'session:' .. session, 'expires', field_of(queue, id))
 if not found[1] or tonumber(found[1]) <= now or not found[2] then return { 'gone' } end
 local its = place_of(queue, id)
 if its ~= tonumber(seq) then return { 'gone' } end
 local left = quarantine(length)
-if left then return { 'quarantine', left } end
+if left then return left end
 return standing(queue, mode, its)

@@ -3,36 +3,81 @@
 -- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: the server's, which
 -- is never set back, and goes on at once where the server's was. Times are microseconds.
 --
---   clock            hash: offset, last, epoch; of which server it is, when that started, whether it forgets
---                    when it restarts; the longest lease; heard: until when somebody may listen to what
---                    happens in queues; up:<length>: the server that has been up for as long as clients want
---                    that say so, up: for the longest lease
+--   clock            hash: offset, last, epoch; server: the record's name, another one for each start of the
+--                    server's process, each time it becomes the master, and after each loss of the data; term: since
+--                    when it is the master, began: since when it has that name; before: the records
+--                    that it goes on from, the newest first, as far as nothing is missing of them, each with its last time; home: see `settle`; synced:
+--                    whether all that is answered is on the disk; reach: for how long nothing was forgotten, at
+--                    least, by the clients' clocks, which nobody sets; needed: how long that has to be before
+--                    anything is granted; why: what may have been forgotten before
+--                    that; longest: no lease of now is longer, nor of lately; using, since: the longest one said
+--                    since then, see `use`; host:<id>: how far
+--                    reach was behind the clock of a host; heard: until when somebody may listen to what happens in
+--                    queues; up:<length>: the record that reaches back for as long as clients want that say so,
+--                    up: for as long as needed
 --   sessions         sorted set: session by its end
 --   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
 --   member:<member>  which session has the member id
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
 --   values:<kind>    hash: a queue's value by its name, after its version
---   closed:<id>      a session that was closed before it was opened
---   created:<id>     a write that created a value: the same call may come again when that is gone
+--   done             sorted set, by reach: closed:<id>, a session that was closed before it was opened;
+--                    created:<id>, a write that created a value: the same call may come again when that is gone
 
 local base = string.sub(KEYS[1], 1, -6)
-local now, last, started, longest, epoch, forgets, heard
-local finish
+local now, last, began, longest, needed, epoch, reach, heard
+-- How much of what the dead have left one call may remove, so that the server stands still for nobody.
+local budget = 300
+-- Sessions that are over, and how many of them are removed.
+local over, is_over, removed = {}, {}, 0
+
+-- Redis refuses what may take memory when there is none left, unless the script has written before, and removing nothing
+-- counts as that. For calls that only keep, or give back, what is there.
+local function use_memory()
+  redis.call('DEL', base .. 'nothing')
+end
 
 -- A number as text: Lua's own conversion keeps 14 digits.
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Reads the clock; false: this server has not been greeted since it started, or lost its data.
+-- Whether the server has been the master ever since it was greeted. Data that it copied while it was none may name a record
+-- of its own, and have forgotten what it granted last. A replica that may be written to (`replica-read-only no`) has the same
+-- id as its master, and before it is in step with that the id of its own time as one.
+local function is_master_since(term)
+  local info = redis.call('INFO', 'replication')
+  return string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. term, 1, true)
+end
+
+-- Says which run of the server these data are those of: in its own log only. To replicas something else is said, so what was
+-- copied tells for ever that it was, also after a restart with other settings, and when the server's own words are too old
+-- (`repl-backlog-ttl`). Said again with heartbeats, as a replica that comes copies all of the data, and this with them.
+local function settle(run)
+  redis.set_repl(redis.REPL_REPLICA)
+  redis.call('HSET', KEYS[1], 'home', '-')
+  redis.set_repl(redis.REPL_AOF)
+  redis.call('HSET', KEYS[1], 'home', run)
+  redis.set_repl(redis.REPL_ALL)
+end
+
+-- Reads the clock; false: this server has not been greeted since it started, became the master, or lost its data. Every call
+-- says how far the record reaches back by its client's clock.
 local function tick()
-  local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'started', 'longest', 'epoch',
-    'forgets', 'heard')
-  if clock[1] ~= ARGV[1] then return false end
+  local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'began', 'longest', 'epoch', 'reach',
+    'heard', 'needed', 'term')
+  if clock[1] ~= ARGV[1] or not clock[10] or not is_master_since(clock[10]) then return false end
+  -- One of which somebody has changed a number is none: the greeting begins another.
+  for _, at in ipairs({ 2, 3, 4, 5, 7, 9 }) do
+    if not string.match(clock[at] or '', '^%-?%d+$') then return false end
+  end
   local time = redis.call('TIME')
   local offset = tonumber(clock[2])
-  last, started, longest = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5])
-  epoch, forgets, heard = clock[6], clock[7] == '1', tonumber(clock[8])
+  last, began, longest = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5])
+  -- These data are older than the client was told: somebody has brought them back while the server ran.
+  local age, newest = string.match(ARGV[2], '^(%d+) (%d+)$')
+  if last < tonumber(newest) then return false end
+  epoch, reach, heard = clock[6], math.max(tonumber(clock[7]), tonumber(age)), tonumber(clock[8])
+  needed = tonumber(clock[9])
   now = time[1] * 1000000 + time[2] + offset
   if now < last then
     redis.call('HSET', KEYS[1], 'offset', digits(offset + last - now))
@@ -45,8 +90,34 @@ end
 local function keep()
   if now > last then
     last = now
-    redis.call('HSET', KEYS[1], 'last', digits(now))
+    redis.call('HSET', KEYS[1], 'last', digits(now), 'reach', digits(reach))
   end
+end
+
+-- Where all clients have died nobody is left who would remove a key: it goes by itself, a day after the longest lease.
+-- Whoever is alive says so more often, of each key that has something of his.
+local function hold(key)
+  redis.call('PEXPIRE', key, digits(86400000 + longest / 1000))
+end
+
+local function hold_queue(queue)
+  hold(base .. 'exclusive:' .. queue)
+  hold(base .. 'shared:' .. queue)
+end
+
+-- Whether this was noted.
+local function was_done(what)
+  return redis.call('ZSCORE', base .. 'done', what)
+end
+
+-- Notes that this was done, for a minute at least: by then no call is under way that knows nothing of it.
+local function note_done(what)
+  local done = base .. 'done'
+  if redis.call('ZCARD', done) > 1000 then
+    redis.call('ZREMRANGEBYSCORE', done, '-inf', digits(reach - 60000000))
+  end
+  redis.call('ZADD', done, digits(reach), what)
+  hold(done)
 end
 
 -- The next number: larger than all before in the namespace, and than those of data that was lost.
@@ -80,15 +151,21 @@ local function before(queue, mode, seq)
   return id, its
 end
 
+-- This session is over: it is removed by `clear`.
+local function doom(id)
+  if is_over[id] then return end
+  is_over[id] = true
+  over[#over + 1] = id
+end
+
 -- Tells a waiter that what blocked him does so no more, and whether his turn has come by that.
 local function tell(queue, gone, waiter, seq, mode)
   local found = redis.call('HMGET', session_of(waiter), 'channel', 'expires')
   if not found[1] then return end
-  if tonumber(found[2]) <= now then return finish(string.sub(waiter, 1, 16)) end
-  -- In quarantine he is to ask: the server knows the longest lease only.
-  local is_up = not forgets or now >= started + longest
-  if is_up then redis.call('HSET', KEYS[1], 'up:', ARGV[1]) end
-  local is_turn = is_up and not before(queue, mode, tonumber(seq))
+  if tonumber(found[2]) <= now then return doom(string.sub(waiter, 1, 16)) end
+  -- Who entered since the record began was out of quarantine by then; another one is to ask.
+  local is_out = tonumber(seq) >= began or reach >= needed
+  local is_turn = is_out and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
   local words = { queue, digits(gone), mode, seq, turn }
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
@@ -125,6 +202,7 @@ end
 
 -- Removes an entry: the one with this number, if one is given.
 local function remove(queue, id, only)
+  budget = budget - 1
   local set, is_exclusive = base .. 'exclusive:' .. queue, true
   local seq = redis.call('ZSCORE', set, id)
   if not seq then
@@ -140,30 +218,74 @@ local function remove(queue, id, only)
   pass(queue, seq, is_exclusive, true)
 end
 
--- Ends a session and all that it owns.
-function finish(id)
-  local key = base .. 'session:' .. id
-  local all = redis.call('HGETALL', key)
-  redis.call('DEL', key)
-  redis.call('ZREM', base .. 'sessions', id)
-  for at = 1, #all, 2 do
-    local queue, entry = string.match(all[at], '^entry:(.*)/([^/]*)$')
-    if queue then
-      remove(queue, entry)
-    elseif all[at] == 'member' then
-      local member = base .. 'member:' .. all[at + 1]
-      if redis.call('GET', member) == id then redis.call('DEL', member) end
+-- Removes sessions that are over and what they own, as much as one call may; the rest, which nobody counts any more, is
+-- for later calls. It is a loop: who is told of a removal may be dead as well, and so may be thousands.
+local function clear()
+  while budget > 0 and removed < #over do
+    local id = over[removed + 1]
+    local key = base .. 'session:' .. id
+    for _, field in ipairs(redis.call('HKEYS', key)) do
+      local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
+      if queue then
+        if budget <= 0 then return end
+        remove(queue, entry)
+      end
     end
+    local name = redis.call('HGET', key, 'member')
+    local member = name and base .. 'member:' .. name
+    if member and redis.call('GET', member) == id then redis.call('DEL', member) end
+    redis.call('DEL', key)
+    redis.call('ZREM', base .. 'sessions', id)
+    budget, removed = budget - 1, removed + 1
+  end
+end
+
+-- Ends a session; false: not all that it owns is removed yet.
+local function finish(id)
+  local key = base .. 'session:' .. id
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('HSET', key, 'expires', '0')
+    redis.call('ZADD', base .. 'sessions', '0', id)
+  end
+  doom(id)
+  clear()
+  return redis.call('EXISTS', key) == 0
+end
+
+-- A session with this lease was opened or renewed. By that it is known how long leases are: if the data are lost once more,
+-- nothing is granted for as long.
+--
+-- Invariant: no session that is alive has a longer lease than `longest`. A longer one raises it at once. It is lowered at the
+-- end of a period of that length at least, to the longest lease that was said within the period: every session that is
+-- alive then was opened or renewed within its own lease, which is no longer than the period. That misses sessions which
+-- the server has forgotten; so it is lowered only when the record reaches back as far as needed, and these are over. The
+-- period is measured by the clock by which sessions end. So a client that comes back within its lease each time is counted
+-- in between.
+local function use(lease)
+  local period = redis.call('HMGET', KEYS[1], 'using', 'since')
+  if lease > longest then
+    longest = lease
+    redis.call('HSET', KEYS[1], 'longest', digits(longest))
+    -- What was forgotten may have been like it, as long as that may be alive; of what is known nothing is forgotten by this.
+    if reach < needed then
+      needed = longest
+      redis.call('HSET', KEYS[1], 'needed', digits(needed))
+    end
+  end
+  local using = math.max(lease, tonumber(period[1]))
+  if now - period[2] >= longest and reach >= needed then
+    longest = using
+    redis.call('HSET', KEYS[1], 'longest', digits(longest), 'using', digits(lease), 'since', digits(now))
+  elseif using > tonumber(period[1]) then
+    redis.call('HSET', KEYS[1], 'using', digits(using))
   end
 end
 
 -- Ends what has expired.
 local function sweep()
-  repeat
-    local over = redis.call(
-      'ZRANGEBYSCORE', base .. 'sessions', '-inf', digits(now), 'LIMIT', 0, 100)
-    for _, id in ipairs(over) do finish(id) end
-  until #over < 100
+  local found = redis.call('ZRANGEBYSCORE', base .. 'sessions', '-inf', digits(now), 'LIMIT', 0, math.max(budget, 0))
+  for _, id in ipairs(found) do doom(id) end
+  clear()
 end
 
 -- Why a call of this session is refused, or nil and what it has in this field.
@@ -184,20 +306,27 @@ local function admit(id, generation, field)
   return nil, found[3]
 end
 
--- What is left of an entry's lease, and its text. One whose session is over, or does not know it, is removed.
+-- What is left of an entry's lease, and its text. One whose session is over, or does not know it, is removed, if this call
+-- may do that yet.
 local function live(queue, id)
   local found = redis.call('HMGET', session_of(id), 'expires', field_of(queue, id))
   local expires = tonumber(found[1])
   if expires and expires > now and found[2] then return expires - now, found[2] end
-  if expires and expires <= now then finish(string.sub(id, 1, 16)) end
+  if budget <= 0 then return end
   remove(queue, id)
+  if expires and expires <= now then
+    doom(string.sub(id, 1, 16))
+    clear()
+  end
 end
 
--- The live entry that keeps one of this mode waiting: id, number, what is left of its lease, text.
+-- The live entry that keeps one of this mode waiting: id, number, what is left of its lease, text. If that takes more than
+-- one call may do, the next entry, with nothing left: it is looked at again at once.
 local function blocker(queue, mode, seq)
   while true do
     local id, its = before(queue, mode, seq)
     if not id then return end
+    if budget <= 0 then return id, its, 0, '' end
     local left, text = live(queue, id)
     if left then return id, its, left, text end
   end
@@ -211,12 +340,24 @@ local function place_of(queue, id)
   if seq then return tonumber(seq), 'shared' end
 end
 
--- How long nothing is granted yet, for a client that wants the server to be up for so long (negative: or for
--- the longest lease): another may hold what the server has forgotten.
+-- How long nothing is granted yet, for a client that wants the record to reach back for so long (empty: for as long as
+-- needed), and why: another may hold what the server has forgotten.
 local function quarantine(length)
-  length = tonumber(length)
-  if length < 0 then length = math.max(-length, longest) end
-  if now < started + length then return started + length - now end
+  length = tonumber(length) or needed
+  if reach < length then
+    return { 'quarantine', length - reach, redis.call('HGET', KEYS[1], 'why') }
+  end
+end
+
+-- Whether somebody is in the queue, or this call cannot tell.
+local function is_used(queue)
+  for _, mode in ipairs({ 'exclusive', 'shared' }) do
+    repeat
+      local first = redis.call('ZRANGE', base .. mode .. ':' .. queue, 0, 0)[1]
+      if first and (budget <= 0 or live(queue, first)) then return true end
+    until not first
+  end
+  return false
 end
 
 local function standing(queue, mode, seq)

@@ -1,9 +1,11 @@
--- server, queue, kind, name
+-- record, age, queue, kind, name
+use_memory()
 if not tick() then return { 'stranger' } end
-local queue, kind, name = unpack(ARGV, 2, 4)
+local queue, kind, name = unpack(ARGV, 3, 5)
 sweep()
 keep()
 hear()
+hold_queue(queue)
 local answer = { 'ok', now, tonumber(epoch), -1, redis.call('HGET', base .. 'values:' .. kind, name) }
 for _, mode in ipairs({ 'exclusive', 'shared' }) do
   local all = redis.call('ZRANGE', base .. mode .. ':' .. queue, 0, -1, 'WITHSCORES')

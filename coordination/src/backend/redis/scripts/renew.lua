@@ -1,19 +1,27 @@
--- server, session, generation, then queue and id of each entry that is held
+-- record, age, session, generation, then queue and id of each entry that is held
+use_memory()
 if not tick() then return { 'stranger' } end
-local id = ARGV[2]
-local refused, lease = admit(id, ARGV[3], 'lease')
+local id = ARGV[3]
+local refused, lease = admit(id, ARGV[4], 'lease')
 if refused then return { refused } end
-local expires = digits(now + lease)
-redis.call('HSET', base .. 'session:' .. id, 'expires', expires)
+use(tonumber(lease))
+settle(string.match(ARGV[1], '^[^:]*'))
+local expires, session = digits(now + lease), base .. 'session:' .. id
+redis.call('HSET', session, 'expires', expires)
 redis.call('ZADD', base .. 'sessions', expires, id)
+hold(session)
+hold(base .. 'member:' .. redis.call('HGET', session, 'member'))
+hold(base .. 'sessions')
 keep()
 if heard and heard < now then redis.call('HDEL', KEYS[1], 'heard') end
 sweep()
-local gone = { 'ok' }
-for at = 4, #ARGV, 2 do
+local gone = { 'ok', last }
+for at = 5, #ARGV, 2 do
   local queue, entry = ARGV[at], ARGV[at + 1]
-  if not place_of(queue, entry)
-    or redis.call('HEXISTS', session_of(entry), field_of(queue, entry)) == 0 then
+  local seq, mode = place_of(queue, entry)
+  if seq and redis.call('HEXISTS', session_of(entry), field_of(queue, entry)) == 1 then
+    hold(base .. mode .. ':' .. queue)
+  else
     remove(queue, entry)
     gone[#gone + 1] = entry
   end

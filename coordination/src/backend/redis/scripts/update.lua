@@ -1,11 +1,12 @@
--- server, session, generation, queue, id, mode, text, number, quarantine
+-- record, age, session, generation, queue, id, mode, text, number, quarantine
+use_memory()
 if not tick() then return { 'stranger' } end
-local session, generation, queue, id, mode, text, seq, length = unpack(ARGV, 2, 9)
+local session, generation, queue, id, mode, text, seq, length = unpack(ARGV, 3, 10)
 local field = field_of(queue, id)
 local refused, there = admit(session, generation, field)
 if refused then return { refused } end
 local left = quarantine(length)
-if left then return { 'quarantine', left } end
+if left then return left end
 local its, was = place_of(queue, id)
 if not there or its ~= tonumber(seq) then return { 'gone' } end
 if was == 'shared' and mode == 'exclusive' then return { 'exclusive' } end
@@ -16,6 +17,7 @@ if was == mode then
 end
 redis.call('ZREM', base .. 'exclusive:' .. queue, id)
 redis.call('ZADD', base .. 'shared:' .. queue, digits(its), id)
+hold(base .. 'shared:' .. queue)
 publish(queue, 'shared ' .. digits(its))
 pass(queue, its, true, false)
 return { 'ok' }

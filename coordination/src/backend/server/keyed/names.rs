@@ -7,31 +7,32 @@ use super::keys::queue_of;
 use super::txn::Transact;
 use crate::backend::server::names::{self, Extent};
 use crate::backend::server::stored::queue_name;
+use crate::backend::{Cursor, Page};
 use crate::error::Result;
 use crate::key;
 
 impl<T: Transact> Keyed<T> {
     /// See [`Values::names`](crate::backend::Values::names).
-    pub(crate) async fn names(&self, kind: &'static str) -> Result<Vec<String>> {
+    pub(crate) async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let prefix = &format!("{}/{kind}/", self.namespace);
         let is_value = |name: &str| name == T::VALUE;
         let queue = |key: &String| queue_of(key, prefix, is_value).map(str::to_owned);
-        let queues = self.store.list(prefix).await?;
-        let queues = queues.iter().filter_map(queue);
+        let (listed, next) = self.store.list(prefix, from).await?;
+        let queues = listed.iter().filter_map(queue);
         let read = |batch: Vec<String>| async move {
             let keys = batch.iter().map(|queue| format!("{prefix}{queue}/{}", T::VALUE));
             let found = self.store.read_each(keys.collect()).await?;
             let values = found.into_iter().filter(|(key, _)| queue(key).is_some());
             Ok(values.map(|(_, text)| text).collect())
         };
-        names::of_values(queues, read).await
+        Ok(Page { names: names::of_values(queues, read).await?, next })
     }
 
     /// See [`Entries::queues`](crate::backend::Entries::queues).
-    pub(crate) async fn queues(&self, kind: &'static str) -> Result<Vec<String>> {
+    pub(crate) async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let prefix = &format!("{}/{kind}/", self.namespace);
         let of_entry = |key: &String| Some(queue_of(key, prefix, T::IS_ENTRY)?.to_owned());
-        let listed = self.store.list(prefix).await?;
+        let (listed, next) = self.store.list(prefix, from).await?;
         // One of each queue's keys.
         let one: BTreeMap<_, _> =
             listed.iter().filter_map(|key| Some((of_entry(key)?, key))).collect();
@@ -50,7 +51,6 @@ impl<T: Transact> Keyed<T> {
         let (read_for, plain): (Vec<_>, Vec<_>) = one.keys().partition(is_read);
         let mut names = names::of_entries(read_for.into_iter().cloned(), read).await?;
         names.extend(plain.into_iter().filter_map(|queue| queue_name(queue, b"")));
-        names.sort_unstable();
-        Ok(names)
+        Ok(Page { names, next })
     }
 }

@@ -1,11 +1,11 @@
 //! The algorithms over a store in memory, whose calls may come late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{EntryId, Mode, NewEntry, Write};
+use crate::backend::{Cursor, EntryId, Mode, NewEntry, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -81,9 +81,13 @@ impl Transact for Memory {
         Ok(Queue::Empty(Txn::default()))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        _: Option<&Cursor>,
+    ) -> Result<(Vec<String>, Option<Cursor>)> {
         let state = self.0.lock().expect("nobody panics");
-        Ok(state.keys.keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+        Ok((state.keys.keys().filter(|key| key.starts_with(prefix)).cloned().collect(), None))
     }
 
     async fn read_each(&self, prefixes: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
@@ -289,13 +293,14 @@ async fn queues_are_listed_by_their_entries_and_by_their_values() -> Result<()> 
     let put = |queue| hold(keyed.keys(queue).key("0"));
     let mut changes = vec![put(&queue()), put(&hashed)];
     keyed.store.commit("enter", Txn { changes: changes.clone(), ..Txn::default() }).await?;
-    assert_eq!(keyed.names("lock").await?, [queue().name(), hashed.name()]);
+    let both = BTreeSet::from([queue().name().to_owned(), hashed.name().to_owned()]);
+    assert_eq!(BTreeSet::from_iter(keyed.names("lock", None).await?.names), both);
     // Of the other one nobody has told the name.
-    assert_eq!(keyed.queues("lock").await?, [queue().name()]);
+    assert_eq!(keyed.queues("lock", None).await?.names, [queue().name()]);
     let place = EntryRef { queue: hashed.clone(), id: EntryId::random(session) };
     let text = StoredEntry::new(&NewEntry { place, ..entry(session) }, 1).to_bytes()?;
     changes = vec![Change::Put(keyed.keys(&hashed).key("1"), text)];
     keyed.store.commit("enter", Txn { changes, ..Txn::default() }).await?;
-    assert_eq!(keyed.queues("lock").await?, [queue().name(), hashed.name()]);
+    assert_eq!(BTreeSet::from_iter(keyed.queues("lock", None).await?.names), both);
     Ok(())
 }

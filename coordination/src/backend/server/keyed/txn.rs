@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::keys::Keys;
-use crate::backend::SessionId;
+use crate::backend::{Cursor, SessionId};
 use crate::error::Result;
 
 /// How a store makes transactions.
@@ -35,8 +35,12 @@ pub(crate) trait Transact: Send + Sync + 'static {
         admission: &Admission,
     ) -> impl Future<Output = Result<Queue>> + Send;
 
-    /// All keys that begin with this.
-    fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// A page of the keys that begin with this, and where the next one begins.
+    fn list(
+        &self,
+        prefix: &str,
+        from: Option<&Cursor>,
+    ) -> impl Future<Output = Result<(Vec<String>, Option<Cursor>)>> + Send;
 
     /// All keys that begin with one of these, and what stands there: of entries only those that count.
     fn read_each(

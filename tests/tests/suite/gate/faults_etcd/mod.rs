@@ -2,8 +2,10 @@
 //!
 //! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs longer ones.
 
+mod authentication;
 mod connecting;
 mod space;
+mod tokens;
 
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
@@ -20,6 +22,11 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources = [include_str!("connecting.rs"), include_str!("space.rs")];
+    let sources = [
+        include_str!("authentication.rs"),
+        include_str!("connecting.rs"),
+        include_str!("space.rs"),
+        include_str!("tokens.rs"),
+    ];
     matrix::assert_complete(Backend::Etcd, &sources, NOT_APPLICABLE);
 }

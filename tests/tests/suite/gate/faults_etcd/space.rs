@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use coordination::{Effect, ErrorKind};
+use coordination::{Coordinator, Effect, ErrorKind};
 use coordination_tests::{
     faults::{Process, Site},
-    harness::{Etcd, judged},
+    harness::{Etcd, judged, judged_on_threads},
 };
 use serde_json::Value;
+use tokio::task::block_in_place;
 
 use crate::WORKER;
 
@@ -44,6 +45,21 @@ fn f36_out_of_space() {
         free(&etcd);
         assert!(other.acquire(LOCK).token > first.token);
         late.try_connect(&site, "late").expect("there is space");
+    });
+}
+
+/// A server that takes less than we may store says so, and nothing is lost by it.
+#[test]
+fn a_value_over_the_servers_limit() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(|| Etcd::options().flag("--max-request-bytes=20000").start());
+        let client = Coordinator::connect(&format!("etcd://{}", etcd.authority())).await;
+        let client = client.expect("the server is there");
+        let value = client.value::<String>("large").expect("a good name");
+        let error = value.set(&"x".repeat(30_000)).await.expect_err("it is over the limit");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Value, Effect::None), "{error}");
+        assert!(error.to_string().contains("request is too large"), "{error}");
+        value.set(&"x".repeat(10_000)).await.expect("it is below");
     });
 }
 

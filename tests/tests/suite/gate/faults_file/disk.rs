@@ -12,8 +12,9 @@ use std::{
 use coordination::{Effect, ErrorKind};
 use coordination_tests::{
     faults::{HEARTBEAT, Process, Site, crash::since},
-    harness::{Mounted, judged, log::now_ns},
+    harness::{Mounted, judged, judged_on_threads, log::now_ns},
 };
+use tokio::task::block_in_place;
 
 use super::site;
 use crate::WORKER;
@@ -21,8 +22,8 @@ use crate::WORKER;
 #[test]
 fn f36_disk_full() {
     judged(|| {
-        // A page for each session and each lock, and one to spare.
-        let disk = Mounted::new("size=24k");
+        // A page for each session, each member and each lock, one for the floor, and one to spare.
+        let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (holder, other) = (site.process("holder"), site.process("other"));
         let first = holder.acquire("held");
@@ -64,7 +65,7 @@ fn f36_disk_full() {
 #[test]
 fn f36_disk_full_while_in_use() {
     judged(|| {
-        let disk = Mounted::new("size=16k");
+        let disk = Mounted::new("size=28k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (client, other) = (site.process("client"), site.process("other"));
         let mut last = client.acquire("busy").token;
@@ -96,7 +97,7 @@ fn f36_disk_full_while_in_use() {
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
     judged(|| {
-        let disk = Mounted::new("size=32k");
+        let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let clients = ["first", "second", "third"].map(|member| site.process(member));
         let [first, second, third] = &clients;
@@ -123,7 +124,7 @@ fn f36_waiters_served_on_a_full_disk() {
 /// The other recipes: an error, and what was there stays; nothing is counted that was not written.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_recipes_on_a_full_disk() {
-    let disk = Mounted::new("size=64k");
+    let disk = Mounted::new("size=68k");
     let site = Site::file(&disk.path().join("locks"), WORKER);
     let client = site.client("client").await;
     let value = client.value::<String>("text").expect("a good name");
@@ -148,6 +149,30 @@ async fn f36_recipes_on_a_full_disk() {
     value.set(&long).await.expect("there is room again");
     let permit = client.semaphore("permits", 2).expect("a good name").acquire_many(2, None).await;
     permit.expect("none was lost").release().await.expect("the store confirms");
+}
+
+/// Whoever comes to free some of it needs none for that.
+#[test]
+fn f36_pruning_frees_a_full_disk() {
+    judged_on_threads(async || {
+        let disk = Mounted::new("size=1m");
+        let site = Site::file(&disk.path().join("locks"), WORKER);
+        block_in_place(|| {
+            // What a process has open stays on the disk: so it is one that ends.
+            let client = site.process("client");
+            for number in 0..20 {
+                client.acquire(&format!("vol-{number}"));
+                client.release(&format!("vol-{number}"));
+            }
+        });
+        let operator = site.client("operator").await;
+        disk.fill();
+        let lock = operator.lock("new").expect("a good name");
+        let refused = lock.try_acquire().await.expect_err("there is no room");
+        assert_eq!(refused.kind(), ErrorKind::Storage, "{refused}");
+        assert_eq!(operator.prune(Duration::ZERO).await.expect("it needs no room"), 20);
+        assert!(lock.try_acquire().await.expect("there is room again").is_some());
+    });
 }
 
 #[test]

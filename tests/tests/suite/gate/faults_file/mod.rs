@@ -2,6 +2,7 @@
 
 mod damage;
 mod disk;
+mod namespaces;
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ fn one_node_starts_fast_and_keeps_its_data() {
     let start = Instant::now();
     let etcd = Etcd::one();
     let took = start.elapsed();
-    assert!(took < 5 * SECOND, "{took:?}");
+    assert!(took < 20 * SECOND, "{took:?}");
     eprintln!("one node: {took:?}");
     etcd.administer(&["put", "a/1", "x"]);
     etcd.node(0).kill();
@@ -84,13 +84,13 @@ fn three_nodes_survive_the_loss_of_one() {
     assert_eq!(etcd.authority().split(',').count(), 3);
     let leader = etcd.wait_leader();
     etcd.node(leader).kill();
-    assert!(wait_until(5 * SECOND, || { etcd.leader_index().is_some_and(|new| new != leader) }));
+    assert!(wait_until(30 * SECOND, || { etcd.leader_index().is_some_and(|new| new != leader) }));
     etcd.administer(&["put", "a", "x"]);
     etcd.node(leader).restart();
     etcd.wait_ready();
     let second = etcd.wait_leader();
     etcd.node(second).pause();
-    assert!(wait_until(5 * SECOND, || { etcd.leader_index().is_some_and(|new| new != second) }));
+    assert!(wait_until(30 * SECOND, || { etcd.leader_index().is_some_and(|new| new != second) }));
     assert_eq!(etcd.keys("a"), ["a"]);
     etcd.node(second).resume();
     etcd.wait_ready();
@@ -101,7 +101,7 @@ fn a_minority_is_not_healthy() {
     let etcd = Etcd::three();
     etcd.node(0).kill();
     etcd.node(1).kill();
-    assert!(wait_until(5 * SECOND, || !etcd.node(2).is_healthy()));
+    assert!(wait_until(30 * SECOND, || !etcd.node(2).is_healthy()));
     assert!(etcd.node(2).is_running());
 }
 
@@ -259,8 +259,8 @@ fn a_node_is_isolated_from_the_others_and_joins_again() {
         let index = if leads { leader } else { (leader + 1) % 3 };
         etcd.isolate(index);
         let others = || etcd.nodes().iter().enumerate().filter(|(other, _)| *other != index);
-        assert!(wait_until(10 * SECOND, || !etcd.node(index).is_healthy()), "it is not alone");
-        assert!(wait_until(10 * SECOND, || others().all(|(_, node)| node.is_healthy())));
+        assert!(wait_until(30 * SECOND, || !etcd.node(index).is_healthy()), "it is not alone");
+        assert!(wait_until(30 * SECOND, || others().all(|(_, node)| node.is_healthy())));
         etcd.rejoin();
         etcd.wait_ready();
     }

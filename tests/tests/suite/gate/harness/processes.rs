@@ -27,7 +27,7 @@ fn a_child_is_paused_and_resumed() {
         assert_eq!(process_state(child.id()), Some('T'));
         assert!(child.is_running());
         child.resume();
-        assert!(wait_until(SECOND, || process_state(child.id()) == Some('S')));
+        assert!(wait_until(30 * SECOND, || process_state(child.id()) == Some('S')));
     }
 }
 
@@ -46,12 +46,12 @@ fn a_child_is_terminated_or_killed() {
     let scratch = Scratch::new("child");
     let obedient = sleeper(&scratch);
     let start = Instant::now();
-    assert!(!obedient.terminate(5 * SECOND).success());
-    assert!(start.elapsed() < 2 * SECOND);
+    assert!(!obedient.terminate(60 * SECOND).success());
+    assert!(start.elapsed() < 20 * SECOND);
     let stubborn = Launch::new("sh", scratch.join("log"))
         .args(["-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"])
         .start();
-    assert!(wait_until(SECOND, || stubborn.log().contains("ready")));
+    assert!(wait_until(30 * SECOND, || stubborn.log().contains("ready")));
     stubborn.terminate(MOMENT);
     assert!(!stubborn.is_running());
     stubborn.pause();
@@ -88,14 +88,14 @@ fn a_child_dies_with_its_parent() {
         .start();
     let read_id = || std::fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();
     let mut id: Option<u32> = None;
-    assert!(wait_until(10 * SECOND, || {
+    assert!(wait_until(30 * SECOND, || {
         id = read_id();
         id.is_some()
     }));
     let id = id.expect("just checked");
     assert_eq!(process_state(id), Some('S'));
     parent.kill();
-    assert!(wait_until(2 * SECOND, || { matches!(process_state(id), None | Some('Z')) }));
+    assert!(wait_until(30 * SECOND, || { matches!(process_state(id), None | Some('Z')) }));
 }
 
 fn worker() -> Worker {
@@ -119,14 +119,14 @@ fn a_paused_worker_answers_later() {
     let id = worker.send(json!({ "command": "ping" }));
     assert_eq!(worker.receive(id, MOMENT), None);
     worker.resume();
-    assert!(worker.receive(id, 5 * SECOND).is_some_and(|answer| answer.is_ok()));
+    assert!(worker.receive(id, 30 * SECOND).is_some_and(|answer| answer.is_ok()));
 }
 
 #[test]
 fn a_worker_that_ended_is_noticed_at_once() {
     let worker = worker();
     let id = worker.send(json!({ "command": "exit", "code": 3 }));
-    assert_eq!(worker.receive(id, 10 * SECOND), None);
-    let status = worker.child().wait(SECOND);
+    assert_eq!(worker.receive(id, 30 * SECOND), None);
+    let status = worker.child().wait(30 * SECOND);
     assert_eq!(status.and_then(|status| status.code()), Some(3));
 }

@@ -79,3 +79,8 @@ fn idle_waiters_cost_a_few_queries() {
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
     });
 }
+
+#[test]
+fn c2_calls_in_doubt_are_cleared_away_together() {
+    judged_on_threads(async || counted().await.give_up_in_silences(1).await);
+}

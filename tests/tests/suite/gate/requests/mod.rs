@@ -13,11 +13,14 @@ mod zookeeper;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use coordination::{Builder, Coordinator, Lock};
-use coordination_tests::harness::{Direction, Proxy, Server};
+use coordination_tests::harness::{Direction, Mode, Proxy, Server};
 use tokio::task::block_in_place;
 
 const SOON: Duration = Duration::from_secs(5);
 const WAITERS: usize = 20;
+/// By then what follows a grant, after 20 ms, is done; it is shorter than each re-check.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+const SETTLED: Duration = Duration::from_millis(1_500);
 
 /// A server, a proxy that counts, and a client behind it.
 struct Counted {
@@ -93,7 +96,7 @@ impl Counted {
         while lock.holders().await.expect("the store answers").len() <= WAITERS {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
         let idle = self.cost(tokio::time::sleep(length)).await;
         println!("{WAITERS} idle waiters for {length:?}: {idle}");
         let handing = async {
@@ -105,6 +108,39 @@ impl Counted {
         let handing = self.cost(handing).await;
         println!("{WAITERS} hand-overs: {handing}");
         [idle, handing]
+    }
+
+    /// Many give up while the server's answers are held back: for longer than a call may take, and for so short that calls
+    /// wait to be sent, and are given up. What ends the doubt about one call does so for all, and what was not sent leaves
+    /// none and is sent no more: it takes so many requests for each, at the most, until nothing of theirs is left.
+    async fn give_up_in_silences(&self, requests: u64) {
+        for silence in [2_500, 500] {
+            self.give_up_in_silence(300, Duration::from_millis(silence), requests).await;
+        }
+    }
+
+    async fn give_up_in_silence(&self, count: u64, silence: Duration, requests: u64) {
+        let give_up = |number| {
+            let lock = self.lock(&format!("given-up-{number}"));
+            tokio::spawn(async move { drop(lock.acquire(Some(silence / 5)).await) })
+        };
+        let left = || block_in_place(|| self.server.entries("coordination", "lock").len());
+        let cost = self.cost(async {
+            let all: Vec<_> = (0..count).map(give_up).collect();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            self.proxy.set(Direction::ToClient, Mode::Stall);
+            tokio::time::sleep(silence).await;
+            self.proxy.set(Direction::ToClient, Mode::Pass);
+            for one in all {
+                one.await.expect("none panics");
+            }
+            while left() > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let cost = tokio::time::timeout(4 * SOON, cost).await.expect("cleared away");
+        println!("{count} given up in a silence: {cost}");
+        assert!(cost.requests <= count * requests, "{cost}");
     }
 
     /// Counts what `work` costs.

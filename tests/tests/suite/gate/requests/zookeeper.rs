@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{Zookeeper, judged_on_threads};
+use tokio::task::block_in_place;
 
-use super::{Counted, SOON, WAITERS, every};
+use super::{Counted, SETTLED, SOON, WAITERS, every};
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -58,10 +59,41 @@ fn a_try_in_vain_is_three_requests() {
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
         // The watch on its own node is there.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");
         assert!(is_about(cost.requests, 3, Duration::ZERO), "{cost}");
+        guard.release().await.expect("the store confirms");
+    });
+}
+
+/// Those of one process that come at once share listings of those who wait.
+#[test]
+fn a_rush_lists_seldom() {
+    const MANY: u64 = 300;
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("rush");
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        let rush = async {
+            let enter = |_| {
+                let lock = lock.clone();
+                tokio::spawn(async move { lock.acquire(None).await })
+            };
+            let waiting: Vec<_> = (0..MANY).map(enter).collect();
+            let all = 1 + MANY as usize;
+            let count = || server.server.entries("coordination", "lock").len();
+            while block_in_place(count) < all {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            waiting
+        };
+        let mut waiting = Vec::new();
+        let cost = server.cost(async { waiting = rush.await }).await;
+        println!("{MANY} enter at once: {cost}");
+        // One that makes the node and one that watches the node before it, each; a listing each would be one more.
+        assert!(cost.requests < MANY * 5 / 2, "{cost}");
+        waiting.iter().for_each(|waiter| waiter.abort());
         guard.release().await.expect("the store confirms");
     });
 }
@@ -76,4 +108,9 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
         // Leave, and look where one stands.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     });
+}
+
+#[test]
+fn c2_calls_in_doubt_are_cleared_away_together() {
+    judged_on_threads(async || counted().await.give_up_in_silences(10).await);
 }

@@ -1,12 +1,14 @@
 //! F-48 with what Consul has of its own: tokens, short leases and certificates; and F-49.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use coordination::LockGuard;
+use coordination::blocking::{Coordinator, release};
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::faults::{LONG, Site};
@@ -82,6 +84,143 @@ fn f48_a_host_that_is_no_agent_is_left() {
                 }
             }
             assert!(asked.load(Ordering::SeqCst) > 0, "it was never tried");
+        }
+    });
+}
+
+/// What leads to an agent until it is said to be another service, on the connections that are open too.
+struct Relay {
+    authority: String,
+    connections: Arc<AtomicUsize>,
+    is_other: Arc<AtomicBool>,
+}
+
+fn relay(agent: String, answer: (u16, &'static str)) -> Relay {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let authority = listener.local_addr().expect("an address").to_string();
+    let (connections, is_other) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let relay = Relay { authority, connections, is_other };
+    let (connections, is_other) = (Arc::clone(&relay.connections), Arc::clone(&relay.is_other));
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            connections.fetch_add(1, Ordering::SeqCst);
+            let Ok(server) = TcpStream::connect(&agent) else { return };
+            let is_other = Arc::clone(&is_other);
+            thread::spawn(move || pass(&stream, &server, answer, &is_other));
+        }
+    });
+    relay
+}
+
+/// Passes on what client and agent say, or answers the client itself.
+fn pass(
+    client: &TcpStream,
+    server: &TcpStream,
+    (status, body): (u16, &str),
+    is_other: &AtomicBool,
+) {
+    thread::scope(|scope| {
+        scope.spawn(|| drop(std::io::copy(&mut { server }, &mut { client })));
+        let mut request = [0; 16_384];
+        while let Ok(length @ 1..) = { client }.read(&mut request) {
+            if is_other.load(Ordering::SeqCst) {
+                // Once: a request may come in several parts, and what follows it is another's answer.
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status} It\r\nContent-Length: {length}");
+                let answer = format!("{head}\r\nConnection: close\r\n\r\n{body}");
+                drop({ client }.write_all(answer.as_bytes()));
+                break;
+            }
+            if { server }.write_all(&request[..length]).is_err() {
+                break;
+            }
+        }
+        drop(server.shutdown(Shutdown::Both));
+    });
+}
+
+/// A lock that this client holds, and one that the other holds while it waits for that.
+fn hold_and_wait(
+    holder: &Coordinator,
+    other: &Coordinator,
+    lease: Duration,
+) -> (LockGuard, LockGuard, Waits) {
+    let take = |client: &Coordinator, name| {
+        let lock = client.lock(name).expect("a good name");
+        lock.acquire(Some(lease)).expect("it is free")
+    };
+    let (guard, wanted) = (take(holder, "held"), take(other, "wanted"));
+    let waiter = waits(holder, "wanted", lease);
+    thread::sleep(lease / 20);
+    (guard, wanted, waiter)
+}
+
+type Waits = thread::JoinHandle<coordination::Result<()>>;
+
+/// Waits for a lock and gives it back.
+fn waits(client: &Coordinator, name: &str, lease: Duration) -> Waits {
+    let lock = client.lock(name).expect("a good name");
+    thread::spawn(move || release(lock.acquire(Some(3 * lease))?))
+}
+
+#[test]
+fn f48_a_host_that_becomes_another_service_is_left() {
+    judged(|| {
+        let consul = Consul::one();
+        let other = format!("consul://{}/becomes", consul.authority());
+        let other = Coordinator::connect(&other).expect("it is there");
+        for answer in [(200, "hello"), (404, "hello"), (404, ""), (403, "hello")] {
+            let relay = relay(consul.authority(), answer);
+            let url = format!("consul://{},{}/becomes", relay.authority, consul.authority());
+            let holder = loop {
+                // The hosts are tried in random order.
+                let holder = Coordinator::connect(&url).expect("one of them is there");
+                if relay.connections.load(Ordering::SeqCst) > 0 {
+                    break holder;
+                }
+                holder.stop().expect("the agent confirms");
+            };
+            let lease = Duration::from_secs(10);
+            let (guard, wanted, waiter) = hold_and_wait(&holder, &other, lease);
+            relay.is_other.store(true, Ordering::SeqCst);
+            thread::sleep(lease + lease / 2);
+            assert!(guard.is_held(), "{answer:?}: {:?}", guard.remaining());
+            release(wanted).expect("the agent confirms");
+            let waited = waiter.join().expect("no panic");
+            assert!(waited.is_ok(), "{answer:?}: {waited:?}");
+            let next = waits(&holder, "next", lease).join().expect("no panic");
+            next.expect("the other host is an agent");
+            release(guard).expect("the agent confirms");
+            holder.stop().expect("the agent confirms");
+        }
+    });
+}
+
+#[test]
+fn f48_another_service_answers_for_a_while() {
+    judged(|| {
+        let consul = Consul::one();
+        let other = format!("consul://{}/while", consul.authority());
+        let other = Coordinator::connect(&other).expect("it is there");
+        for answer in [(403, "hello"), (404, "hello"), (200, "hello")] {
+            let relay = relay(consul.authority(), answer);
+            let holder = format!("consul://{}/while", relay.authority);
+            let holder = Coordinator::connect(&holder).expect("it leads to an agent");
+            let lease = Duration::from_secs(10);
+            let (guard, wanted, waiter) = hold_and_wait(&holder, &other, lease);
+            relay.is_other.store(true, Ordering::SeqCst);
+            // What waits at the agent is answered, and what comes next is not.
+            let early = waits(&holder, "early", lease);
+            thread::sleep(lease / 3);
+            relay.is_other.store(false, Ordering::SeqCst);
+            release(wanted).expect("the agent confirms");
+            for waiter in [waiter, early] {
+                let waited = waiter.join().expect("no panic");
+                assert!(waited.is_ok(), "{answer:?}: {waited:?}");
+            }
+            assert!(guard.is_held(), "{answer:?}: {:?}", guard.remaining());
+            release(guard).expect("the agent confirms");
+            holder.stop().expect("the agent confirms");
         }
     });
 }

@@ -10,9 +10,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::{SCHEDULING, Site};
-use coordination_tests::harness::{Redis, Scratch, judged};
+use coordination_tests::harness::redis::{RedisOptions, Reply};
+use coordination_tests::harness::{Redis, Scratch, Server, judged};
 
-use super::{LONG, site};
+use tokio::runtime::Runtime;
+
+use super::{CLOCK, LONG, quarantined, site};
 
 const SHIM: &str = r#"
 #define _GNU_SOURCE
@@ -104,9 +107,12 @@ impl Clock {
 
     /// A server whose clock it is.
     fn site(&self) -> (Arc<Redis>, Site) {
-        let options = Redis::options();
+        self.site_with(Redis::options())
+    }
+
+    fn site_with(&self, options: RedisOptions) -> (Arc<Redis>, Site) {
         let options = options.environment("LD_PRELOAD", &self.library);
-        let (redis, site) = site(options.environment("CLOCK_OFFSET", &self.offset), "");
+        let (redis, site) = site(options.environment("CLOCK_OFFSET", &self.offset));
         let seconds = || redis.ask(&["TIME"]).text().and_then(|text| text.parse::<i64>().ok());
         let before = seconds().expect("a number");
         self.set(100_000);
@@ -186,12 +192,76 @@ fn f28_server_clock_steps() {
     });
 }
 
+/// F-62: it starts with a clock that is an hour behind, and that is set right: it is not up for longer by that.
+#[test]
+fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
+    judged(|| {
+        let clock = Clock::new();
+        let (redis, site) = clock.site_with(Redis::options().forgetful());
+        let site = quarantined(&site, "4s");
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        holder.acquire("x");
+        holder.release("x");
+        clock.set(-3_600_000);
+        redis.node(0).restart();
+        redis.wait_ready();
+        let restarted = Instant::now();
+        clock.set(0);
+        other.acquire_within("x", LONG).expect("the quarantine ends");
+        let took = restarted.elapsed();
+        println!("F-62 redis: granted {took:?} after the restart");
+        assert!(took >= Duration::from_millis(3_500), "{took:?}");
+    });
+}
+
+/// Set forward, it does not forget which writes have made a value: one that comes again is to be known.
+#[test]
+fn f28_a_clock_set_forward_forgets_no_write() {
+    judged(|| {
+        let clock = Clock::new();
+        let (redis, site) = clock.site();
+        Runtime::new().expect("a runtime").block_on(async {
+            let client = site.client("writer").await;
+            let value = client.value("v").expect("a good name");
+            value.set(&1).await.expect("nobody else is there");
+        });
+        clock.set(70_000);
+        let kept = redis.ask(&["ZRANGE", "{coordination}:done", "0", "-1"]).texts();
+        assert_eq!(kept.len(), 1, "{kept:?}");
+    });
+}
+
+/// F-65: when all clients have died, nothing of them stays but the clock, without which tokens could go back.
+#[test]
+fn f65_the_keys_of_dead_clients_go() {
+    judged(|| {
+        let clock = Clock::new();
+        let (redis, site) = clock.site();
+        let clients: Vec<_> = (0..5).map(|n| site.process(&format!("client-{n}"))).collect();
+        for (n, client) in clients.iter().enumerate() {
+            for lock in 0..10 {
+                client.acquire(&format!("own-{n}-{lock}"));
+            }
+            client.wait_for("own-0-0");
+        }
+        clients[1].sees_contenders("own-0-0", 6);
+        clients.iter().for_each(|client| client.kill());
+        let keys = || redis.ask(&["KEYS", "*"]).texts();
+        println!("F-65 redis: five processes left {} keys", keys().len());
+        for key in keys().iter().filter(|key| !key.ends_with(":clock")) {
+            assert!(matches!(redis.ask(&["PTTL", key]), Reply::Number(left) if left > 0), "{key}");
+        }
+        clock.set(3 * 24 * 3_600_000);
+        assert_eq!(keys(), [CLOCK]);
+    });
+}
+
 /// The client's wall clock is of no interest.
 #[test]
 fn f29_client_clock_set() {
     judged(|| {
         let clock = Clock::new();
-        let (_redis, site) = site(Redis::options(), "");
+        let (_redis, site) = site(Redis::options());
         let script = clock.library.with_file_name("worker.sh");
         let text = format!(
             "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec {} \"$@\"\n",

@@ -12,7 +12,7 @@ use super::{LONG, site, with_url};
 use crate::WORKER;
 
 /// What a user needs: as the documentation says.
-const RIGHTS: [&str; 15] = [
+const RIGHTS: [&str; 16] = [
     "~{coordination}:*",
     "&{coordination}:*",
     "+info",
@@ -27,6 +27,7 @@ const RIGHTS: [&str; 15] = [
     "+@string",
     "+del",
     "+exists",
+    "+pexpire",
     "+config|get",
 ];
 
@@ -42,7 +43,7 @@ fn f48_users() {
         redis.ask(&rights);
         client.refused(&format!("redis://ours:canary-34@{at}"), &["Auth"]);
         client.refused(&format!("redis://nobody:canary-34@{at}"), &["Auth"]);
-        client.connects(&format!("redis://ours:right-canary-1@{at}"));
+        client.connects(&format!("redis://ours:right-canary-1@{at}?quarantine=off"));
         // The user's rights end at the namespace.
         client.refused(
             &format!("redis://ours:right-canary-1@{at}?namespace=elsewhere"),
@@ -51,7 +52,7 @@ fn f48_users() {
         redis.ask(&["ACL", "SETUSER", "default", "on", "resetpass", ">right-canary-2"]);
         client.refused(&format!("redis://{at}"), &["Auth"]);
         client.refused(&format!("redis://:canary-34@{at}"), &["Auth"]);
-        client.connects(&format!("redis://:right-canary-2@{at}"));
+        client.connects(&format!("redis://:right-canary-2@{at}?quarantine=off"));
         client.is_discreet();
     });
 }
@@ -60,7 +61,7 @@ fn f48_users() {
 #[test]
 fn f49_user_removed() {
     judged(|| {
-        let (redis, there) = site(Redis::options(), "");
+        let (redis, there) = site(Redis::options());
         redis.ask(&[
             "ACL",
             "SETUSER",
@@ -124,9 +125,9 @@ fn f48_socket_and_database() {
         let redis = Redis::options().socket().start();
         let mut client = Traced::new(WORKER, &[]);
         client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);
-        client.connects(&format!("redis+unix://{}", redis.socket().display()));
-        client.connects(&format!("unix://{}?db=3", redis.socket().display()));
-        client.connects(&format!("redis://{}/3", redis.authority()));
+        client.connects(&format!("redis+unix://{}?quarantine=off", redis.socket().display()));
+        client.connects(&format!("unix://{}?db=3&quarantine=off", redis.socket().display()));
+        client.connects(&format!("redis://{}/3?quarantine=off", redis.authority()));
         client.refused(&format!("redis://{}/99", redis.authority()), &["Config"]);
         // Another database is another store.
         let keys = redis.ask(&["DBSIZE"]);

@@ -6,13 +6,13 @@ use std::time::Duration;
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{Redis, judged};
 
-use super::{LONG, site, with_url};
+use super::{CLOCK, LONG, site};
 
 /// F-27: the scripts are forgotten, and sent again.
 #[test]
 fn f27_scripts_flushed() {
     judged(|| {
-        let (redis, site) = site(Redis::options(), "");
+        let (redis, site) = site(Redis::options());
         let (one, other) = (site.process("one"), site.process("other"));
         one.acquire("x");
         one.observe("x");
@@ -30,7 +30,7 @@ fn f27_scripts_flushed() {
 #[test]
 fn f27_clients_killed() {
     judged(|| {
-        let (redis, site) = site(Redis::options(), "");
+        let (redis, site) = site(Redis::options());
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let first = holder.acquire("x");
         holder.observe("x");
@@ -51,7 +51,7 @@ fn f27_clients_killed() {
 #[test]
 fn f27_busy() {
     judged(|| {
-        let (redis, site) = site(Redis::options().flag("busy-reply-threshold", "50"), "");
+        let (redis, site) = site(Redis::options().flag("busy-reply-threshold", "50"));
         let holder = site.process("holder");
         holder.acquire("x");
         holder.observe("x");
@@ -73,7 +73,7 @@ fn f27_busy() {
 #[test]
 fn f27_read_only_for_a_while() {
     judged(|| {
-        let (redis, site) = site(Redis::options(), "");
+        let (redis, site) = site(Redis::options());
         let holder = site.process("holder");
         holder.acquire("x");
         holder.observe("x");
@@ -96,10 +96,8 @@ fn f26_evicted() {
     judged(|| {
         let (redis, site) = site(
             Redis::options().flag("maxmemory-policy", "allkeys-lru").flag("maxmemory", "100mb"),
-            "",
         );
-        let strict = format!("{}?require=no_early_expiry", site.url);
-        let strict = with_url(site.clone(), strict);
+        let strict = site.with_option("require=no_early_expiry");
         let refused = coordination_tests::faults::Process::unconnected(&strict);
         let refused = refused.try_connect(&strict, "strict").expect_err("it may evict");
         assert_eq!(refused["kind"], "Unsupported", "{refused}");
@@ -114,20 +112,31 @@ fn f26_evicted() {
     });
 }
 
-/// F-26, F-36: the memory is full: nothing new is granted, and what is held is kept or told to be lost.
+/// Somebody has changed the namespace's record: what is held stays held, and who is there and who comes goes on.
 #[test]
-fn f26_memory_is_full() {
+fn f61_a_record_that_somebody_has_changed() {
     judged(|| {
-        let (redis, site) = site(Redis::options(), "");
-        let holder = site.process("holder");
+        let (redis, site) = site(Redis::options());
+        let (holder, other) = (site.process("holder"), site.process("other"));
         holder.acquire("x");
-        redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-        let refused = holder.acquire_within("y", Duration::from_millis(500));
-        let refused = refused.expect_err("it is full");
-        println!("F-26 redis: {refused}");
-        assert_eq!(refused["kind"], "Quota", "{refused}");
-        redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-        sleep(2 * site.heartbeat);
-        holder.acquire("y");
+        let changes = [
+            ("server", "abc"),
+            ("server", "0123abc:x"),
+            ("last", "garbage"),
+            ("last", ""),
+            ("offset", "1e400"),
+            ("reach", "nan"),
+            ("longest", "-"),
+            ("term", ""),
+        ];
+        for (number, (field, text)) in changes.into_iter().enumerate() {
+            redis.ask(&["HSET", CLOCK, field, text]);
+            other.acquire_within(&format!("a{number}"), LONG).expect("it goes on");
+            redis.ask(&["HDEL", CLOCK, field]);
+            site.process(&format!("fresh{number}"))
+                .acquire_within(&format!("b{number}"), LONG)
+                .expect("it goes on");
+            assert!(holder.is_held("x"), "{field} {text}");
+        }
     });
 }

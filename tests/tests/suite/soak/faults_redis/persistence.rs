@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::SCHEDULING;
-use coordination_tests::harness::{Redis, Server, judged};
+use coordination_tests::harness::{Mode, Redis, Server, judged, wait_until};
 
-use super::{LONG, site};
+use super::{CLOCK, LONG, granted_once_lost, quarantined, site, work};
 
 /// F-24: all data are gone. The holder learns it with its next heartbeat, and tokens go on rising.
 #[test]
 fn f24_all_is_flushed() {
     judged(|| {
-        let (redis, site) = site(Redis::options(), "");
+        let (redis, site) = site(Redis::options());
         let (holder, other) = (site.process("holder"), site.process("other"));
         let old = holder.acquire("x");
         holder.observe("x");
@@ -33,8 +33,9 @@ fn f24_all_is_flushed() {
 fn f07_restarted_with_nothing_left() {
     judged(|| {
         let quarantine = Duration::from_secs(3);
-        let (redis, site) = site(Redis::options().forgetful(), "quarantine=3s");
-        // It was just started: the same quarantine.
+        let (redis, site) = site(Redis::options().forgetful());
+        let site = quarantined(&site, "3s");
+        // It has no record of the namespace: the same quarantine.
         let begun = Instant::now();
         let (holder, other) = (site.process("holder"), site.process("other"));
         let old = holder.acquire("x");
@@ -61,7 +62,7 @@ fn f07_restarted_with_nothing_left() {
 #[test]
 fn f07_without_quarantine() {
     judged(|| {
-        let (redis, site) = site(Redis::options().forgetful(), "quarantine=off");
+        let (redis, site) = site(Redis::options().forgetful());
         let holder = site.process("holder");
         let old = holder.acquire("x");
         redis.node(0).restart();
@@ -75,7 +76,8 @@ fn f07_without_quarantine() {
 #[test]
 fn f07_restarted_with_older_data() {
     judged(|| {
-        let (redis, site) = site(Redis::options().forgetful(), "quarantine=1s");
+        let (redis, site) = site(Redis::options().forgetful());
+        let site = quarantined(&site, "1s");
         let (one, other) = (site.process("one"), site.process("other"));
         let old = one.acquire("x");
         redis.ask(&["SAVE"]);
@@ -90,5 +92,139 @@ fn f07_restarted_with_older_data() {
         let waiting = one.wait_for("x");
         other.release("x");
         assert!(one.granted(waiting, LONG).token > new.token);
+    });
+}
+
+/// F-61: its log is synced for each write, and its directory is gone all the same: the old holder is cut off, and
+/// believes what it knows.
+#[test]
+fn f61_the_data_are_gone_although_the_log_is_synced() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let proxies = site.proxies();
+        let holder = site.by(&proxies).with_ttl(Duration::from_secs(4)).process("holder");
+        let other = quarantined(&site, "4s").process("other");
+        let old = holder.acquire("x");
+        holder.observe("x");
+        proxies[0].set_both(Mode::Blackhole);
+        redis.restart_empty();
+        granted_once_lost(&holder, old.token, &other);
+    });
+}
+
+/// F-61: a process that executes itself anew keeps its processor time, and none of its data: it has not run for as long as
+/// that says.
+#[test]
+fn f61_a_restart_within_the_same_process() {
+    judged(|| {
+        let options = Redis::options().forgetful().flag("enable-debug-command", "yes");
+        let (redis, site) = site(options);
+        let lease = Duration::from_secs(4);
+        work(&redis, 0, lease);
+        let proxies = site.proxies();
+        let holder = site.by(&proxies).with_ttl(lease).process("holder");
+        let other = quarantined(&site, "4s").process("other");
+        let old = holder.acquire("x");
+        holder.observe("x");
+        proxies[0].set_both(Mode::Blackhole);
+        let run = || {
+            let info = redis.try_ask(0, &["INFO", "server"]).ok()?.text()?;
+            info.lines().find(|line| line.starts_with("run_id:")).map(str::to_owned)
+        };
+        let before = run();
+        // It answers nothing.
+        let _ = redis.try_ask(0, &["DEBUG", "RESTART"]);
+        assert!(wait_until(LONG, || run().is_some_and(|run| Some(run) != before)), "no restart");
+        granted_once_lost(&holder, old.token, &other);
+    });
+}
+
+/// F-61: whoever wants a longer quarantine than others waits for it, also when his turn comes before.
+#[test]
+fn f61_a_waiter_that_wants_a_longer_quarantine() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().flag("appendfsync", "everysec"));
+        let site = site.with_ttl(Duration::from_secs(5));
+        let proxies = site.proxies();
+        let holder = quarantined(&site, "1s").process("holder");
+        let waiter = quarantined(&site.by(&proxies), "12s").process("waiter");
+        holder.acquire("x");
+        waiter.acquire_within("y", LONG).expect("its quarantine ends");
+        let waiting = waiter.wait_for("x");
+        holder.sees_contenders("x", 2);
+        // What was written is on the disk.
+        std::thread::sleep(Duration::from_secs(3));
+        let record = || redis.ask(&["HGET", CLOCK, "server"]).text();
+        let before = record();
+        proxies[0].set_both(Mode::Stall);
+        redis.node(0).restart();
+        let restarted = Instant::now();
+        redis.wait_ready();
+        assert!(wait_until(LONG, || record() != before), "the holder does not come back");
+        // As if all leases had been so short: otherwise it takes half a minute.
+        redis.ask(&["HSET", CLOCK, "needed", "5000000"]);
+        proxies[0].set_both(Mode::Pass);
+        holder.acquire_within("z", LONG).expect("its quarantine ends");
+        std::thread::sleep(Duration::from_secs(7).saturating_sub(restarted.elapsed()));
+        holder.release("x");
+        waiter.granted(waiting, LONG);
+        println!("F-61 redis: granted {:?} after the restart", restarted.elapsed());
+        // Its start took a moment of that.
+        assert!(restarted.elapsed() > Duration::from_secs(11), "{:?}", restarted.elapsed());
+    });
+}
+
+/// F-61: nobody knows any more how long the longest lease was. One of thirty seconds is waited for.
+#[test]
+fn f61_a_longer_lease_of_another_is_waited_for() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().forgetful());
+        let proxies = site.proxies();
+        let holder = site.by(&proxies).with_ttl(Duration::from_secs(30)).process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        proxies[0].set_both(Mode::Blackhole);
+        redis.restart_empty();
+        let other = quarantined(&site, "").process("other");
+        let refused = other.acquire_within("x", Duration::from_secs(14));
+        let refused = refused.expect_err("somebody may hold it");
+        println!("F-61 redis: {refused}");
+        holder.keeps("x");
+    });
+}
+
+/// F-61: the time goes on while no client is there, as with a job that cron starts and that does not wait.
+#[test]
+fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
+    judged(|| {
+        let (_redis, site) = site(Redis::options());
+        let site = quarantined(&site, "3s");
+        let first = site.process("first");
+        let within = Duration::from_millis(300);
+        let refused = first.acquire_within("x", within).expect_err("the namespace is new");
+        assert_eq!(refused["effect"], "None", "{refused}");
+        first.kill();
+        std::thread::sleep(Duration::from_secs(4));
+        let begun = Instant::now();
+        site.process("second").acquire("x");
+        println!("F-61 redis: granted after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
+    });
+}
+
+/// F-7: with the log synced for each write nothing is forgotten, and nobody has to wait after a restart.
+#[test]
+fn f07_a_synced_log_needs_no_quarantine() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let short = quarantined(&site, "2s").process("short");
+        let old = short.acquire("x");
+        short.release("x");
+        redis.node(0).restart();
+        redis.wait_ready();
+        let restarted = Instant::now();
+        let new = quarantined(&site, "2s").process("other").acquire("x");
+        println!("F-7 redis: granted {:?} after a restart that kept all", restarted.elapsed());
+        assert!(new.token > old.token && restarted.elapsed() < Duration::from_millis(1_500));
     });
 }

@@ -6,17 +6,27 @@ use std::time::{Duration, Instant};
 use coordination_tests::faults::{Process, Site};
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{
-    Launch, Redis, Scratch, Server, judged, ports::free_address, wait_until,
+    Launch, Mode, Redis, Scratch, Server, judged, ports::free_address, wait_until,
 };
 
-use super::{LONG, site, with_url};
+use super::{CLOCK, LONG, granted_once_lost, quarantined, site, with_url};
 use crate::WORKER;
+
+/// From here on the node is a replica of this one; `None`: a master.
+fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
+    let port = of.map(|of| of.port().to_string());
+    let words = match &port {
+        Some(port) => ["REPLICAOF", "127.0.0.1", port],
+        None => ["REPLICAOF", "NO", "ONE"],
+    };
+    redis.try_ask(node, &words).expect("it answers");
+}
 
 /// A replica is refused at connect, with advice.
 #[test]
 fn f25_a_replica_is_refused() {
     judged(|| {
-        let (redis, site) = site(Redis::options().nodes(2), "");
+        let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let replica = site.at(redis.node(1).address());
         let refused = Process::unconnected(&replica).try_connect(&replica, "x");
@@ -27,12 +37,35 @@ fn f25_a_replica_is_refused() {
     });
 }
 
+/// The two change places by hand, and the one that is the replica now may be written to. Whoever stays connected to it is
+/// granted nothing there, of which the master would know nothing.
+#[test]
+fn f25_a_master_becomes_a_replica_that_takes_writes() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(2).flag("replica-read-only", "no"));
+        redis.wait_replicated(1);
+        let [one, two] = [0, 1].map(|node| site.at(redis.node(node).address()));
+        let old = one.process("old");
+        old.acquire("y");
+        old.release("y");
+        replicate(&redis, 1, None);
+        replicate(&redis, 0, Some(redis.node(1).address()));
+        redis.wait_replicated(0);
+        let new = two.process("new");
+        for name in ["x", "z"] {
+            let refused = old.acquire_within(name, Duration::from_secs(3));
+            new.acquire(name);
+            assert!(refused.is_err(), "held by two: {refused:?}");
+        }
+    });
+}
+
 /// The master dies, and a replica that lags takes its place: the newest grant is forgotten, its holder is told
 /// with its next heartbeat, and the token still rises.
 #[test]
 fn f25_failover_to_a_lagging_replica() {
     judged(|| {
-        let (redis, site) = site(Redis::options().nodes(2), "");
+        let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let addresses = [redis.node(0).address(), redis.node(1).address()];
         let site = site.at(format!("{},{}", addresses[0], addresses[1]));
@@ -52,11 +85,122 @@ fn f25_failover_to_a_lagging_replica() {
     });
 }
 
+/// The master fails over, and back again while its process runs on: its data are the other's then, without the newest grant,
+/// although the record in them names its own run. Its holder is cut off.
+#[test]
+fn f25_failed_over_and_back_within_one_run() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(2));
+        redis.wait_replicated(1);
+        let addresses = [redis.node(0).address(), redis.node(1).address()];
+        let tell = |node, to| replicate(&redis, node, to);
+        let proxy = redis.proxy_to(0);
+        let holder = site.at(proxy.address()).with_ttl(Duration::from_secs(8)).process("holder");
+        // The namespace is out of quarantine.
+        let other = quarantined(&site.at(addresses[0]), "8s").process("other");
+        other.acquire_within("y", LONG).expect("the quarantine ends");
+        other.release("y");
+        // It hears no more from here on.
+        tell(1, Some(free_address()));
+        let old = holder.acquire("x");
+        holder.observe("x");
+        proxy.set_both(Mode::Blackhole);
+        tell(1, None);
+        tell(0, Some(addresses[1]));
+        redis.wait_replicated(0);
+        tell(0, None);
+        granted_once_lost(&holder, old.token, &other);
+    });
+}
+
+/// A replica with a log of its own is restarted with other settings, as a master. It does not know the newest grant, and
+/// nothing that it says of itself tells that it was a replica.
+#[test]
+fn f25_a_replica_is_restarted_as_the_master() {
+    judged(|| {
+        let ((first, one), (second, two)) = (site(Redis::options()), site(Redis::options()));
+        let proxies = one.proxies();
+        let holder = one.by(&proxies).with_ttl(Duration::from_secs(8)).process("holder");
+        replicate(&second, 0, Some(first.node(0).address()));
+        // Heartbeats, which it hears as a replica.
+        let other = quarantined(&one, "8s").process("other");
+        other.acquire_within("y", LONG).expect("the quarantine ends");
+        // It hears no more from here on.
+        replicate(&second, 0, Some(free_address()));
+        let old = holder.acquire("x");
+        holder.observe("x");
+        proxies[0].set_both(Mode::Blackhole);
+        first.node(0).kill();
+        second.node(0).restart();
+        second.wait_ready();
+        granted_once_lost(&holder, old.token, &quarantined(&two, "8s").process("fresh"));
+    });
+}
+
+/// The master dies, another takes over and grants, and dies as well. The old master comes back with its own log, which it
+/// takes for whole: whoever was there knows that it is older than what he has seen.
+#[test]
+fn f25_the_old_master_comes_back_with_its_own_log() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(2));
+        redis.wait_replicated(1);
+        let addresses = [redis.node(0).address(), redis.node(1).address()];
+        let proxy = redis.proxy_to(1);
+        let holder = site.at(format!("{},{}", addresses[0], proxy.address()));
+        let holder = holder.with_ttl(Duration::from_secs(8)).process("holder");
+        let other = quarantined(&site.at(format!("{},{}", addresses[0], addresses[1])), "8s");
+        let other = other.process("other");
+        other.acquire_within("y", LONG).expect("the quarantine ends");
+        other.release("y");
+        redis.node(0).kill();
+        redis.try_ask(1, &["REPLICAOF", "NO", "ONE"]).expect("it answers");
+        other.acquire_within("y", LONG).expect("the quarantine ends");
+        let old = holder.acquire_within("x", LONG).expect("it serves");
+        holder.observe("x");
+        proxy.set_both(Mode::Blackhole);
+        redis.node(1).kill();
+        redis.node(0).restart();
+        assert!(wait_until(LONG, || redis.try_ask(0, &["PING"]).is_ok()), "it does not answer");
+        granted_once_lost(&holder, old.token, &other);
+    });
+}
+
+/// The first replica of a server comes. That gives it another id, and nothing is forgotten by it, whether the log is synced
+/// for each write or not.
+#[test]
+fn f25_a_first_replica_stops_nobody() {
+    judged(|| {
+        for sync in ["always", "everysec"] {
+            let (redis, site) = site(Redis::options());
+            redis.ask(&["CONFIG", "SET", "appendfsync", sync]);
+            let (second, _) = self::site(Redis::options());
+            let workers = ["one", "other"].map(|name| quarantined(&site, "3s").process(name));
+            workers.iter().zip(["x", "y"]).for_each(|(worker, name)| {
+                worker.acquire_within(name, LONG).expect("the quarantine ends");
+            });
+            let ask = |field| redis.ask(&["HGET", CLOCK, field]).text();
+            let reach = || ask("reach").and_then(|reach| reach.parse::<u64>().ok());
+            let (term, before) = (ask("term"), reach());
+            let port = redis.node(0).address().port().to_string();
+            second.ask(&["REPLICAOF", "127.0.0.1", &port]);
+            second.wait_replicated(0);
+            quarantined(&site, "3s").process("newcomer").acquire("z");
+            assert_ne!(term, ask("term"));
+            std::thread::sleep(3 * site.heartbeat);
+            workers.iter().zip(["x", "y"]).for_each(|(worker, name)| {
+                assert!(worker.is_held(name), "{sync}");
+                worker.acquire_within(&format!("{name}-2"), LONG).expect("it is free");
+            });
+            assert!(reach() >= before, "{sync}: it was forgotten what nobody has forgotten");
+        }
+    });
+}
+
 /// Sentinels move the master: clients follow.
 #[test]
 fn f25_sentinels() {
     judged(|| {
-        let (redis, _) = site(Redis::options().nodes(2), "");
+        let (redis, _) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let scratch = Scratch::new("sentinel");
         let sentinel = free_address();
@@ -69,7 +213,7 @@ fn f25_sentinels() {
             })
         };
         assert!(wait_until(LONG, knows), "the Sentinel sees no replica");
-        let url = format!("redis://{sentinel}/?sentinel=mymaster");
+        let url = format!("redis://{sentinel}/?sentinel=mymaster&quarantine=off");
         let by = with_url(Site::on(redis.clone(), WORKER), url);
         let holder = by.process("holder");
         let first = holder.acquire("x");
@@ -122,8 +266,8 @@ fn f27_moved() {
         let buses = [free_address().port().to_string(), free_address().port().to_string()];
         let options =
             |bus: &str| Redis::options().flag("cluster-enabled", "yes").flag("cluster-port", bus);
-        let (first, first_site) = site(options(&buses[0]), "");
-        let (second, second_site) = site(options(&buses[1]), "");
+        let (first, first_site) = site(options(&buses[0]));
+        let (second, second_site) = site(options(&buses[1]));
         first.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         let address = first.node(0).address();
         second.ask(&["CLUSTER", "MEET", "127.0.0.1", &address.port().to_string(), &buses[0]]);

@@ -1,10 +1,13 @@
-//! F-48 with what ZooKeeper has of its own: users and certificates, servers that only read.
+//! F-48 with what ZooKeeper has of its own: users and certificates, servers that only read, and hosts that keep silent.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
+use coordination::Coordinator;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::harness::{Server, Zookeeper, judged};
+use tokio::task::{JoinSet, block_in_place};
 
 use crate::WORKER;
 
@@ -75,4 +78,22 @@ fn f48_a_server_that_only_reads() {
         client.refused(&url, &["Unavailable"]);
         client.is_discreet();
     });
+}
+
+/// Two hosts of three take connections and say nothing: whatever the order in which they are tried, the third is reached
+/// in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_hosts() {
+    let zookeeper = block_in_place(Zookeeper::one);
+    let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there are free ports"));
+    let [one, two] = silent.each_ref().map(|host| host.local_addr().expect("it is bound"));
+    let url = format!("zookeeper://{one},{two},{}", zookeeper.authority());
+    let mut connecting = JoinSet::new();
+    for _ in 0..20 {
+        let url = url.clone();
+        connecting.spawn(async move { Coordinator::connect(&url).await });
+    }
+    for connected in connecting.join_all().await {
+        connected.expect("one answers").stop().await.expect("it goes on answering");
+    }
 }

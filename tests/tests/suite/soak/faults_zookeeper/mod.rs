@@ -4,6 +4,7 @@
 
 mod closing;
 mod connecting;
+mod crowded;
 mod ensemble;
 
 use coordination_tests::checks::Backend;

@@ -1,6 +1,9 @@
 //! The rows of the fault matrix on `etcd://` that the gate leaves out, and those of three servers.
 #![cfg(feature = "etcd")]
 
+mod restarts;
+mod restored;
+
 coordination_tests::fault_rows!(soak server Etcd);
 
 mod of_three {

@@ -1,0 +1,34 @@
+//! What is never printed: a URL's user and password, wherever among the arguments it was put by mistake.
+
+/// The text without them.
+pub(crate) fn masked(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_end = |letter: char| letter.is_whitespace() || letter == '\'';
+        let word = part.split(is_end).next().unwrap_or(part);
+        shown.push_str("://");
+        match word.rfind('@') {
+            Some(at) => {
+                shown.push_str("***");
+                shown.push_str(&part[at..]);
+            }
+            None => shown.push_str(part),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let text = "no argument 'redis://:p:@w@h1,h2/0' and etcd://u:pw@h; https://docs.rs a@b";
+        let shown = "no argument 'redis://***@h1,h2/0' and etcd://***@h; https://docs.rs a@b";
+        assert_eq!(masked(text), shown);
+        assert_eq!(masked("nothing to hide: a@b"), "nothing to hide: a@b");
+        assert_eq!(masked("redis://:é@"), "redis://***@");
+    }
+}

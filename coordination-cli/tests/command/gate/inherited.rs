@@ -1,0 +1,90 @@
+//! What the wrapper gets from whoever starts it, at its worst.
+
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::process::Command;
+
+use coordination_tests::harness::judged;
+
+use crate::{Store, Wrapper, is_alive, output, stderr, written};
+
+#[test]
+fn a_lost_lock_ends_its_command_though_nobody_reads_what_is_said() {
+    judged(|| {
+        let (unread, full) = full_pipe();
+        let store = Store::file();
+        let (script, started) = leader(&store);
+        let mut command = store.coordination(["run", "--lock", "x", "--", &script]);
+        let mut holder = Wrapper::start(command.stderr(full));
+        drop(command);
+        ends_before_the_next_one(&store, &written(&started));
+        assert_eq!(holder.code(), Some(70));
+        drop(unread);
+    });
+}
+
+/// In the background, whoever writes to such a terminal is stopped.
+#[test]
+fn a_lost_lock_ends_its_command_though_the_terminal_stops_who_writes() {
+    judged(|| {
+        let terminal = super::terminal::Terminal::new();
+        let store = Store::file();
+        let (script, started) = leader(&store);
+        let run = format!("{} run --lock x -- {script}", env!("CARGO_BIN_EXE_coordination"));
+        let shell =
+            store.script("shell", &format!("#!/bin/sh\nset -m\nstty tostop\n{run} &\nsleep 60\n"));
+        let _shell = terminal.started(&store, &shell);
+        ends_before_the_next_one(&store, &written(&started));
+    });
+}
+
+/// A script that runs for long, and where it writes its process id.
+fn leader(store: &Store) -> (String, std::path::PathBuf) {
+    let started = store.path("started");
+    let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+    (store.script("leader", &text), started)
+}
+
+/// Breaks the lock of this command, and looks at it when the next one has it.
+fn ends_before_the_next_one(store: &Store, command: &str) {
+    assert!(is_alive(command));
+    let broken = output(&mut store.coordination(["break", "x", "--yes"]));
+    assert_eq!(broken.status.code(), Some(0));
+    assert_eq!(
+        store.run(&format!("--lock x -- test -d /proc/{}", command.trim())).status.code(),
+        Some(1),
+        "both ran"
+    );
+}
+
+/// A pipe with no room left, whose reader does not read.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (unread, mut full) = io::pipe().expect("descriptors are free");
+    rustix::io::ioctl_fionbio(&full, true).expect("a pipe");
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).expect("a pipe");
+    (unread, full)
+}
+
+/// As some programs written in Perl or Python have it.
+#[test]
+fn a_commands_end_is_seen_though_the_ends_of_children_are_ignored() {
+    judged(|| {
+        let store = Store::file();
+        let run = |words: &str| {
+            let mut command = Command::new("env");
+            command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_coordination"), "run"]);
+            command.env("COORDINATION_URL", &store.url).args(words.split(' '));
+            output(&mut command)
+        };
+        let runs = store.path("runs");
+        let text = format!("#!/bin/sh\necho run >> {}\n", runs.display());
+        let job = format!("--lock job --every 8784h -- {}", store.script("job", &text));
+        for _ in 0..2 {
+            let ended = run(&job);
+            assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(0), ""));
+        }
+        assert_eq!(written(&runs), "run\n");
+        let seven = store.script("seven", "#!/bin/sh\nexit 7\n");
+        assert_eq!(run(&format!("--lock x -- {seven}")).status.code(), Some(7));
+    });
+}

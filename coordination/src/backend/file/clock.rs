@@ -1,0 +1,80 @@
+//! The host's clock since boot: the same for all its processes, containers included.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::backend::Clock;
+use crate::time::BootInstant;
+
+/// What has to be known to read it.
+#[derive(Clone, Copy)]
+pub(super) struct HostClock {
+    /// Another one after each boot.
+    epoch: u64,
+    /// By how many nanoseconds this process' clock is ahead of the host's: a time namespace has the host's boot id, and a
+    /// clock of its own.
+    ahead: i128,
+}
+
+impl HostClock {
+    /// `None`: the system does not tell.
+    pub(super) fn find() -> Option<Self> {
+        Some(Self { epoch: boot_id()?, ahead: ahead()? })
+    }
+
+    pub(super) fn now(self) -> Clock {
+        let now = i128::from(BootInstant::now().as_nanos()) - self.ahead;
+        let now = u64::try_from(now).unwrap_or_default();
+        Clock { epoch: self.epoch, now: Duration::from_nanos(now) }
+    }
+}
+
+/// What the system calls this boot, as a number.
+fn boot_id() -> Option<u64> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).ok()
+}
+
+fn ahead() -> Option<i128> {
+    let Ok(own) = fs::read_link("/proc/self/ns/time") else {
+        // Linux has had time namespaces since 5.6.
+        return Some(0);
+    };
+    // The offsets are those of the namespace in which children would be.
+    let is_same = fs::read_link("/proc/self/ns/time_for_children").is_ok_and(|its| its == own);
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").ok().filter(|_| is_same);
+    parse(&offsets?)
+}
+
+/// The line of the clock since boot: its name, seconds, and nanoseconds from 0 on.
+fn parse(offsets: &str) -> Option<i128> {
+    let mut lines = offsets.lines().map(str::split_whitespace);
+    let mut words = lines.find_map(|mut words| (words.next()? == "boottime").then_some(words))?;
+    let mut number = || words.next()?.parse::<i64>().ok().map(i128::from);
+    Some(number()? * 1_000_000_000 + number()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_read_as_the_kernel_shows_them() {
+        let shown = "monotonic           0         0\nboottime       950400         7\n";
+        assert_eq!(parse(shown), Some(950_400_000_000_007));
+        let before = "monotonic  0 0\nboottime  -11 500000000\n";
+        assert_eq!(parse(before), Some(-10_500_000_000));
+        for odd in ["", "boottime", "boottime 1", "boottime x 0", "monotonic 0 0"] {
+            assert_eq!(parse(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn it_goes_on() {
+        let clock = HostClock::find().expect("Linux tells");
+        let (before, after) = (clock.now(), clock.now());
+        assert!(before.epoch == after.epoch && before.now <= after.now);
+        assert!(before.now > Duration::ZERO);
+    }
+}

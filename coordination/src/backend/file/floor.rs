@@ -1,0 +1,158 @@
+//! The number that all new queues go on from: see [`prune`](super::prune).
+//!
+//! It is in a file beside those of the queues. That is made with their directory, so that raising the floor, which removes
+//! other files, needs no room on a full disk. Sessions look after it with their heartbeats: if somebody removes it, one of
+//! them makes it again, no lower than it was.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs;
+
+use super::directory::{Directory, Inode, inode};
+use super::error::storage;
+use super::header::{self, number};
+use super::liveness::lock_named;
+use crate::error::{Error, ErrorKind, Result};
+use crate::world::unix_micros;
+
+/// No queue's file has this name: it says of no kind.
+const FLOOR: &str = "floor";
+/// The file has this many bytes at most.
+const LENGTH: usize = 64;
+/// How often it is read where somebody may be writing it: that takes a moment.
+const TRIES: usize = 20;
+
+/// No new queue has a number below this.
+#[derive(Default)]
+pub(super) struct Floor {
+    /// The highest that was read or written so far: nobody can remove that.
+    known: AtomicU64,
+}
+
+/// The floor, while nobody else may change it.
+pub(super) struct Raising<'a> {
+    floor: &'a Floor,
+    file: OwnedFd,
+    inode: Inode,
+    /// What the file says.
+    written: u64,
+}
+
+impl Floor {
+    /// What new queues go on from.
+    pub(super) fn read(&self, directory: &Directory) -> Result<u64> {
+        self.look(directory)?;
+        Ok(self.known())
+    }
+
+    /// Sees to it that the file is there, and does not look unused to cleaners of temporary files.
+    ///
+    /// A new one begins with the clock: what was numbered before is below that, also when the clock is set back later.
+    pub(super) fn keep(&self, directory: &Directory, durable: bool) -> Result<()> {
+        directory.keep(FLOOR)?;
+        if self.look(directory)?.is_some() {
+            return Ok(());
+        }
+        match self.lock(directory)? {
+            Some(mut raising) => raising.to(1, directory, durable),
+            // Somebody else is about it.
+            None => Ok(()),
+        }
+    }
+
+    /// Others who prune wait until this is dropped. `None`: another one does.
+    pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
+        let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
+        let inode = inode(&file).map_err(|errno| storage("stat", directory.path(), errno))?;
+        let written = self.look_at(directory, &file)?.unwrap_or_default();
+        Ok(Some(Raising { floor: self, file, inode, written }))
+    }
+
+    /// Learns what the file says; `None`: nothing, or there is none.
+    fn look(&self, directory: &Directory) -> Result<Option<u64>> {
+        let Some(file) = directory.file_to_probe(FLOOR)? else { return Ok(None) };
+        let mut tries = (0..TRIES).map(|_| self.look_at(directory, &file));
+        tries.find_map(Result::transpose).transpose()
+    }
+
+    /// `None`: it is being written, or was when the power went.
+    fn look_at(&self, directory: &Directory, file: &OwnedFd) -> Result<Option<u64>> {
+        let mut text = [0; LENGTH];
+        let read = rustix::io::pread(file, &mut text, 0);
+        let length = read.map_err(|errno| storage("read", &directory.path().join(FLOOR), errno))?;
+        let text = str::from_utf8(text.get(..length).unwrap_or_default()).ok();
+        let last = text.and_then(header::unseal).and_then(|text| text.strip_prefix("floor "));
+        let last = last.and_then(number);
+        self.known.fetch_max(last.unwrap_or_default(), Ordering::Relaxed);
+        Ok(last)
+    }
+
+    /// What is known of it.
+    pub(super) fn known(&self) -> u64 {
+        self.known.load(Ordering::Relaxed)
+    }
+}
+
+impl Raising<'_> {
+    /// Raises it to this number at least.
+    ///
+    /// # Errors
+    ///
+    /// * `Unavailable` if the file was removed since it was locked.
+    pub(super) fn to(&mut self, last: u64, directory: &Directory, durable: bool) -> Result<()> {
+        if directory.inode(FLOOR)? != Some(self.inode) {
+            let message = format!("{} was removed", directory.path().join(FLOOR).display());
+            return Err(Error::new(ErrorKind::Unavailable, "write", message));
+        }
+        let last = last.max(self.floor.known());
+        if last <= self.written {
+            return Ok(());
+        }
+        // To what most queues are below, so that this is written once for many.
+        let last = last.max(unix_micros());
+        let mut line = String::new();
+        header::sealed(&mut line, |line| line.push_str(&format!("floor {last:020}")));
+        let failed = |errno| storage("write", &directory.path().join(FLOOR), errno);
+        rustix::io::pwrite(&self.file, line.as_bytes(), 0).map_err(failed)?;
+        if durable {
+            fs::fsync(&self.file).map_err(failed)?;
+            directory.sync()?;
+        }
+        self.written = last;
+        self.floor.known.fetch_max(last, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::super::tests::store;
+    use super::*;
+
+    /// As cleaners of temporary files remove it, and the clock was set back since.
+    #[test]
+    fn a_floor_that_was_removed_comes_again_and_is_no_lower() {
+        let directory = TempDir::new().expect("a directory");
+        let (one, other) = (store(directory.path()), store(directory.path()));
+        let path = directory.path().join("test/queues").join(FLOOR);
+        let later = unix_micros() + 1_000_000_000;
+        let keep = || other.floor.keep(&other.queues, false).expect("the disk works");
+        {
+            let mut raising = one.floor.lock(&one.queues).expect("the disk works").expect("free");
+            raising.to(later, &one.queues, false).expect("the disk works");
+            keep();
+            fs::remove_file(&path).expect("it was made with the directory");
+            let told = raising.to(later, &one.queues, false).expect_err("it is gone");
+            assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
+        }
+        assert_eq!(other.floor.read(&other.queues).expect("the disk works"), later);
+        keep();
+        let new = store(directory.path());
+        assert_eq!(new.floor.read(&new.queues).expect("the disk works"), later);
+    }
+}

@@ -1,0 +1,210 @@
+//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and keeps their files.
+//!
+//! There may be ten thousand, each in a file of its own. So a file is opened only if it has changed since the last look,
+//! and the session's thread is given to others in between. A queue that cannot be read now keeps back nothing else: the
+//! next heartbeat looks at it again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::directory::Moment;
+use super::queue;
+use super::store::Store;
+use crate::backend::{EntryId, EntryRef, Gone};
+use crate::error::Result;
+
+/// How long the session's thread is used at a time: others wait for it.
+const SHARE: Duration = Duration::from_micros(200);
+
+/// The files in which held entries were found, as they were then.
+#[derive(Default)]
+pub(super) struct Looks(Mutex<HashMap<EntryId, Moment>>);
+
+impl Looks {
+    /// Forgets what is not held any more.
+    fn tidy(&self, held: &[EntryRef]) {
+        let mut looks = self.lock();
+        if looks.len() > 2 * held.len() {
+            let held: HashSet<_> = held.iter().map(|entry| &entry.id).collect();
+            looks.retain(|id, _| held.contains(id));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, Moment>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// Tells which of these entries of ours are gone, each as soon as that is found.
+    pub(super) async fn look_after(&self, held: &[EntryRef], gone: &Gone<'_>) {
+        self.looks.tidy(held);
+        let mut share = Share::begin();
+        for entry in held {
+            match self.is_held(entry) {
+                Some(Ok(true)) => {}
+                Some(Ok(false)) => gone(&entry.id),
+                Some(Err(error)) => tracing::debug!(%error, "cannot look after a held entry"),
+                None => tracing::debug!(queue = entry.queue.name(), "busy: looked at later"),
+            }
+            share.give_way().await;
+        }
+    }
+
+    /// Whether an entry of ours stands in its queue's file; `None`: that is locked by somebody for longer than usual.
+    fn is_held(&self, entry: &EntryRef) -> Option<Result<bool>> {
+        let name = queue::file_name(&entry.queue);
+        // Before the file is read: what changes after this is seen by the next heartbeat.
+        let glimpse = match self.queues.keep(&name) {
+            Ok(Some(glimpse)) => glimpse,
+            Ok(None) => return Some(Ok(false)),
+            Err(error) => return Some(Err(error)),
+        };
+        if self.looks.lock().get(&entry.id) == Some(&glimpse.moment) {
+            return Some(Ok(true));
+        }
+        let is_present = self.is_present(entry)?;
+        if glimpse.is_settled && matches!(is_present, Ok(true)) {
+            self.looks.lock().insert(entry.id.clone(), glimpse.moment);
+        }
+        Some(is_present)
+    }
+}
+
+/// A task's share of its thread.
+pub(super) struct Share(Instant);
+
+impl Share {
+    pub(super) fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Lets the thread's other tasks run once the share is used up.
+    pub(super) async fn give_way(&mut self) {
+        if self.0.elapsed() >= SHARE {
+            tokio::task::yield_now().await;
+            self.0 = Instant::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, FileTimes};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use rustix::fs::{FlockOperation, flock};
+    use tempfile::TempDir;
+
+    use super::super::FileStore;
+    use super::super::config::Config;
+    use super::super::tests::{file, key, new_entry};
+    use super::*;
+    use crate::backend::{Entries, NewSession, SessionId, Sessions};
+
+    /// For what has to happen.
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// A session that holds some entries.
+    struct Holder {
+        directory: TempDir,
+        store: FileStore,
+        session: NewSession,
+        held: Vec<EntryRef>,
+    }
+
+    impl Holder {
+        async fn of(names: &[&str]) -> Self {
+            let directory = TempDir::new().expect("a directory");
+            let config = Config {
+                directory: directory.path().into(),
+                durable: false,
+                network_allowed: true,
+            };
+            let store = FileStore {
+                store: Mutex::new(Arc::new(super::super::tests::store(directory.path()))),
+                config,
+                namespace: "test".into(),
+                lines: Mutex::default(),
+            };
+            let id = SessionId::random();
+            let session = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
+            store.open(&session).await.expect("nobody else is there");
+            let mut held = Vec::new();
+            for name in names {
+                let entry = new_entry(id, &key(name));
+                store.enter(&entry).await.expect("the disk works");
+                held.push(entry.place);
+            }
+            Self { directory, store, session, held }
+        }
+
+        fn file(&self, index: usize) -> PathBuf {
+            file(&self.directory, &self.held[index].queue)
+        }
+
+        async fn gone(&self) -> Vec<EntryId> {
+            let gone: Mutex<Vec<EntryId>> = Mutex::default();
+            let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());
+            let renewed = self.store.renew(self.session.id, &self.held, &note);
+            let renewed = tokio::time::timeout(SOON, renewed).await;
+            renewed.expect("it waits for no entry").expect("the session is well");
+            gone.into_inner().expect("no panic")
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_some_entries_hides_no_loss_of_others() {
+        let holder = Holder::of(&["busy", "damaged", "removed", "left"]).await;
+        let busy = File::open(holder.file(0)).expect("it is there");
+        flock(&busy, FlockOperation::LockExclusive).expect("nobody has it");
+        fs::write(holder.file(1), "x".repeat(1024)).expect("it is ours");
+        fs::remove_file(holder.file(2)).expect("it is ours");
+        let other = super::super::tests::store(holder.directory.path());
+        other.leave(&holder.held[3], None).expect("nobody has it").expect("the disk works");
+        assert_eq!(holder.gone().await, [holder.held[2].id.clone(), holder.held[3].id.clone()]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_did_not_change_is_not_read_and_a_change_is_seen() {
+        let holder = Holder::of(&["a", "b"]).await;
+        let looked = || holder.store.store().looks.lock().len();
+        let begun = Instant::now();
+        while looked() < 2 && begun.elapsed() < SOON {
+            assert_eq!(holder.gone().await, []);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(looked(), 2, "they were not changed for long");
+        let other = super::super::tests::store(holder.directory.path());
+        other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
+        assert_eq!(holder.gone().await, [holder.held[1].id.clone()]);
+    }
+
+    /// Cleaners of temporary files remove what was neither read nor written for ten days.
+    #[tokio::test]
+    async fn what_is_used_does_not_look_unused() {
+        let holder = Holder::of(&["a"]).await;
+        let namespace = holder.directory.path().join("test");
+        let session = namespace.join("sessions").join(holder.session.id.to_string());
+        let floor = namespace.join("queues/floor");
+        let used = [session, namespace.join("members/m"), holder.file(0), floor.clone()];
+        let days_ago = SystemTime::now() - Duration::from_secs(11 * 24 * 60 * 60);
+        for path in &used {
+            let times = FileTimes::new().set_accessed(days_ago).set_modified(days_ago);
+            File::open(path).and_then(|file| file.set_times(times)).expect("it is ours");
+        }
+        assert_eq!(holder.gone().await, []);
+        for path in &used {
+            let stat = fs::metadata(path).expect("it is there");
+            let times = [stat.accessed(), stat.modified()].map(|time| time.expect("Linux has it"));
+            let is_young = |time: SystemTime| time > days_ago + Duration::from_secs(24 * 60 * 60);
+            assert!(times.into_iter().all(is_young), "{}: {times:?}", path.display());
+        }
+        fs::remove_file(&floor).expect("it is ours");
+        assert_eq!(holder.gone().await, []);
+        assert!(floor.exists(), "the next heartbeat makes it again");
+    }
+}

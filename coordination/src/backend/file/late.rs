@@ -1,0 +1,287 @@
+//! Calls on a durable store that were given up while their steps had not begun, or were not done: as the suite for stores
+//! checks it where a line lies before the store.
+
+use std::fs::File;
+use std::future::Future;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::FileStore;
+use super::config::Config;
+use super::tests::{file, key, new_entry, open, store_if};
+use crate::Coordinator;
+use crate::backend::{Entries, Listing, NewEntry, SessionId, Sessions, Values, Write};
+use crate::error::{ErrorKind, Result};
+use crate::key::QueueKey;
+
+/// How long a call is waited for that cannot be answered.
+const WHILE: Duration = Duration::from_millis(10);
+/// How often what has to meet by chance is tried.
+const ROUNDS: usize = 100;
+/// For what has to happen.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A durable store, and a runtime that begins no blocking work until it is told to.
+struct Stage {
+    /// Before the runtime, which waits for its threads when it is dropped.
+    free: mpsc::Sender<()>,
+    crowded: Runtime,
+    runtime: Runtime,
+    store: FileStore,
+    session: SessionId,
+    queue: QueueKey,
+    directory: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let config =
+            Config { directory: directory.path().into(), durable: true, network_allowed: true };
+        let store = store_if(directory.path(), true);
+        let session = open(&store);
+        let crowded = runtime(1);
+        let (free, freed) = mpsc::channel::<()>();
+        crowded.spawn_blocking(move || freed.recv());
+        Self {
+            free,
+            crowded,
+            runtime: runtime(2),
+            store: FileStore {
+                config,
+                namespace: "test".into(),
+                store: Mutex::new(Arc::new(store)),
+                lines: Mutex::default(),
+            },
+            session,
+            queue: key("a"),
+            directory,
+        }
+    }
+
+    fn entry(&self) -> NewEntry {
+        new_entry(self.session, &self.queue)
+    }
+
+    fn call<T>(&self, call: impl Future<Output = Result<T>>) -> T {
+        self.runtime.block_on(call).expect("the disk works")
+    }
+
+    /// Makes a call whose step finds no thread to begin on, and gives it up.
+    fn keep_back<T>(&self, call: impl Future<Output = Result<T>>) {
+        let answer = self.crowded.block_on(async { timeout(WHILE, call).await });
+        assert!(answer.is_err(), "it was answered, though it cannot have begun");
+    }
+
+    /// Lets begin what was kept back, and answers what the queue has after that.
+    fn arrive(self) -> Listing {
+        drop(self.free);
+        let last = self.crowded.spawn_blocking(|| ());
+        self.crowded.block_on(last).expect("no panic");
+        self.runtime.block_on(self.store.read(&self.queue)).expect("the disk works")
+    }
+
+    /// Takes the queue's short lock as another process does.
+    fn lock(&self) -> File {
+        let queue = File::open(file(&self.directory, &self.queue)).expect("it is there");
+        flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
+        queue
+    }
+}
+
+fn runtime(threads: usize) -> Runtime {
+    let mut runtime = Builder::new_current_thread();
+    runtime.enable_time().max_blocking_threads(threads).build().expect("a runtime")
+}
+
+#[test]
+fn late_enter_after_leave() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    stage.keep_back(stage.store.enter(&entry));
+    stage.call(stage.store.leave(&entry.place, None));
+    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+}
+
+#[test]
+fn late_enter_after_it_was_entered_and_left() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    stage.keep_back(stage.store.enter(&entry));
+    let position = stage.call(stage.store.enter(&entry));
+    stage.call(stage.store.leave(&entry.place, Some(position.seq)));
+    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+}
+
+#[test]
+fn late_update_after_update() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    let seq = stage.call(stage.store.enter(&entry)).seq;
+    let old = NewEntry { data: "old".into(), ..entry.clone() };
+    let new = NewEntry { data: "new".into(), ..entry };
+    stage.keep_back(stage.store.update(&old, seq));
+    assert!(stage.call(stage.store.update(&new, seq)));
+    assert_eq!(stage.arrive().entry(seq).map(|entry| &*entry.data), Some("new"));
+}
+
+#[test]
+fn late_write_after_a_removal() {
+    let stage = Stage::new();
+    let create = Write::new(&stage.queue, None, Some("1".into()));
+    stage.keep_back(stage.store.write(&create));
+    let version = stage.call(stage.store.write(&create));
+    stage.call(stage.store.write(&Write::new(&stage.queue, version, None)));
+    assert_eq!(stage.arrive().value, None, "the value that was removed has come back");
+}
+
+#[test]
+fn session_end_refuses_an_enter_that_is_late() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    let mut entering = Box::pin(stage.store.enter(&entry));
+    stage.keep_back(entering.as_mut());
+    stage.call(stage.store.close(stage.session));
+    stage.free.send(()).expect("it listens");
+    let answer = stage.crowded.block_on(entering);
+    assert_eq!(answer.expect_err("its session is over").kind(), ErrorKind::Lost);
+    assert_eq!(stage.arrive().entries, []);
+}
+
+#[test]
+fn late_enter_while_the_queue_is_busy() {
+    let stage = Stage::new();
+    stage.call(stage.store.read(&stage.queue));
+    for _ in 0..ROUNDS {
+        let (entry, lock) = (stage.entry(), stage.lock());
+        stage.runtime.block_on(async {
+            let answer = timeout(Duration::ZERO, stage.store.enter(&entry)).await;
+            assert!(answer.is_err(), "it was answered, though the queue is locked");
+        });
+        // Given up at any moment between two tries for the lock, or within one.
+        std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
+        drop(lock);
+        stage.call(stage.store.leave(&entry.place, None));
+    }
+    std::thread::sleep(WHILE);
+    let listing = stage.call(stage.store.read(&stage.queue));
+    assert_eq!(listing.entries, [], "an entry that was left has come back");
+}
+
+#[test]
+fn late_enter_within_its_step() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    let (begin, begun) = mpsc::channel();
+    let new = entry.clone();
+    let entering = stage.store.change("enter", &stage.queue, move |store, queue| {
+        begin.send(()).expect("it is waited for");
+        std::thread::sleep(5 * WHILE);
+        store.enter(queue, &new)
+    });
+    stage.runtime.block_on(async {
+        let mut entering = Box::pin(entering);
+        assert!(timeout(Duration::ZERO, entering.as_mut()).await.is_err(), "it is not done");
+        begun.recv_timeout(SOON).expect("it begins");
+    });
+    stage.call(stage.store.leave(&entry.place, None));
+    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+}
+
+/// Nobody waits for what was given up: it takes no thread any more.
+#[test]
+fn a_call_that_was_given_up_does_not_try_for_ever() {
+    let stage = Stage::new();
+    stage.call(stage.store.read(&stage.queue));
+    let _lock = stage.lock();
+    stage.runtime.block_on(async {
+        for _ in 0..3 {
+            let answer = timeout(WHILE, stage.store.enter(&stage.entry())).await;
+            assert!(answer.is_err(), "it was answered, though the queue is locked");
+        }
+        let next = tokio::task::spawn_blocking(|| ());
+        timeout(SOON, next).await.expect("a thread is free").expect("no panic");
+    });
+}
+
+/// The disk takes seconds at times: neither the session's thread nor that of a guard that is dropped waits for it.
+#[test]
+fn nobody_waits_for_the_disk_of_others() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    stage.call(stage.store.enter(&entry));
+    let store = stage.store.store();
+    let ((begin, begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
+    let listening = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _listening = listening.enter();
+    let (store, queue) = (&store, &stage.queue);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            store.with_queue(queue, |_| {
+                begin.send(()).expect("it is waited for");
+                ended.recv_timeout(SOON).expect("nobody waits for this");
+                Ok(())
+            })
+        });
+        begun.recv().expect("it begins");
+        assert!(store.leave(&entry.place, None).is_none(), "the queue is not to be had");
+        assert!(store.listen(queue).is_ok());
+        end.send(()).expect("the queue is still locked");
+    });
+}
+
+/// While a queue is busy one asks for it: the session's thread has other things to do.
+#[test]
+fn many_that_leave_take_turns() {
+    const WHILE: Duration = Duration::from_secs(1);
+    let stage = Stage::new();
+    stage.call(stage.store.read(&stage.queue));
+    let _lock = stage.lock();
+    let store = Arc::new(stage.store);
+    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it goes on");
+    let before = used();
+    stage.runtime.block_on(async {
+        let mut leaving = tokio::task::JoinSet::new();
+        for _ in 0..1_000 {
+            let (store, place) = (Arc::clone(&store), new_entry(stage.session, &stage.queue).place);
+            leaving.spawn(async move { store.leave(&place, None).await });
+        }
+        let answer = timeout(WHILE, leaving.join_next()).await;
+        assert!(answer.is_err(), "it was answered, though the queue is locked");
+    });
+    let used = used().saturating_sub(before);
+    assert!(used < WHILE / 2, "{used:?} of {WHILE:?}");
+}
+
+/// Acquires that were given up while their queue is busy take no threads, which other queues need.
+#[test]
+fn a_busy_queue_leaves_threads_to_others() {
+    let directory = TempDir::new().expect("a directory");
+    let url = format!("file://{}?durable=true", directory.path().display());
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let outcome = runtime.block_on(async {
+        let coordinator = Coordinator::builder().namespace("test").connect(&url).await?;
+        let (busy, free) = (coordinator.lock("a")?, coordinator.lock("b")?);
+        busy.acquire(None).await?.release().await?;
+        let key = QueueKey::new("lock", "a", usize::MAX)?;
+        let queue = File::open(file(&directory, &key)).expect("it is there");
+        flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
+        // More than there are threads for work that blocks.
+        let mut given_up = tokio::task::JoinSet::new();
+        for _ in 0..600 {
+            let busy = busy.clone();
+            given_up.spawn(async move { timeout(WHILE, busy.acquire(None)).await.is_err() });
+        }
+        assert!(given_up.join_all().await.into_iter().all(|given_up| given_up));
+        free.acquire(Some(Duration::from_secs(1))).await?.release().await?;
+        drop(queue);
+        coordinator.stop().await
+    });
+    outcome.expect("nothing else fails");
+}

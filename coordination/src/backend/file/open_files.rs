@@ -1,0 +1,96 @@
+//! Queues' files that are kept open while nobody uses them, as far as the process has descriptors to spare.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::error::is_for_want_of_descriptors;
+use super::queue::QueueFile;
+use crate::error::Result;
+use crate::key::QueueKey;
+
+/// How many are kept at most.
+const MOST: usize = 64;
+/// And which share of the descriptors that the process may have.
+const SHARE: u64 = 16;
+
+/// By the queue's key.
+pub(super) struct OpenFiles {
+    files: Mutex<Files>,
+    most: usize,
+}
+
+type Files = HashMap<QueueKey, Arc<Mutex<QueueFile>>>;
+
+impl OpenFiles {
+    /// The rest of the program needs descriptors too.
+    pub(super) fn new() -> Self {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST);
+        Self { files: Mutex::default(), most }
+    }
+
+    pub(super) fn has(&self, key: &QueueKey) -> bool {
+        self.lock().contains_key(key)
+    }
+
+    /// The queue's file: the one that is kept, or else what this opens.
+    pub(super) fn get(
+        &self,
+        key: &QueueKey,
+        open: impl Fn() -> Result<QueueFile>,
+    ) -> Result<Arc<Mutex<QueueFile>>> {
+        let mut files = self.lock();
+        if let Some(file) = files.get(key) {
+            return Ok(Arc::clone(file));
+        }
+        if files.len() >= self.most {
+            close_idle(&mut files);
+        }
+        let file = match open() {
+            Err(error) if is_for_want_of_descriptors(&error) && close_idle(&mut files) => open(),
+            file => file,
+        };
+        let file = Arc::new(Mutex::new(file?));
+        files.insert(key.clone(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Keeps this file no longer: it is not the queue's any more.
+    pub(super) fn forget(&self, key: &QueueKey, file: &Arc<Mutex<QueueFile>>) {
+        let mut files = self.lock();
+        if files.get(key).is_some_and(|current| Arc::ptr_eq(current, file)) {
+            files.remove(key);
+        }
+    }
+
+    /// Runs what opens another file; once more with the descriptors that are kept for nobody, if the process has no other left.
+    pub(super) fn with_room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
+        match open() {
+            Err(error) if is_for_want_of_descriptors(&error) && self.close_idle() => open(),
+            outcome => outcome,
+        }
+    }
+
+    /// Closes the files that nobody uses at the moment; false: there was none.
+    pub(super) fn close_idle(&self) -> bool {
+        close_idle(&mut self.lock())
+    }
+
+    /// As in a new process.
+    #[cfg(test)]
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn close_idle(files: &mut Files) -> bool {
+    let before = files.len();
+    files.retain(|_, file| Arc::strong_count(file) > 1);
+    files.len() < before
+}

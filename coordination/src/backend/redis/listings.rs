@@ -1,0 +1,100 @@
+//! The connection that listings are asked for on, as their answers may be larger than what a server keeps for a subscriber.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use super::silence::Silence;
+use crate::backend::server::connections::Failure;
+
+/// What makes a connection.
+type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
+
+/// Made when there is a listing, and anew where the last one is over or has fallen silent.
+///
+/// Nobody else would notice that: heartbeats are answered elsewhere. So nothing that happens here is held against the
+/// connection that they are on, and nothing that is answered here speaks for it.
+pub(super) struct Listings {
+    open: Mutex<Option<Arc<Open>>>,
+    /// Held by who makes one, so that it is one for all who come meanwhile.
+    opening: tokio::sync::Mutex<()>,
+    /// How long nothing may be answered: several times what a call may take, as thousands at once are answered late.
+    patience: Duration,
+}
+
+/// A connection.
+pub(super) struct Listing {
+    pub(super) redis: MultiplexedConnection,
+    /// The server has closed it, be it for being idle.
+    pub(super) is_over: Arc<AtomicBool>,
+}
+
+/// The one in use.
+struct Open {
+    listing: Listing,
+    silence: Silence,
+}
+
+/// A listing on its way. Where it is given up, and nothing was answered for too long, the connection is given up as well.
+pub(super) struct Asked<'a> {
+    listings: &'a Listings,
+    open: Arc<Open>,
+}
+
+impl Listings {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self { open: Mutex::default(), opening: tokio::sync::Mutex::default(), patience }
+    }
+
+    /// For a listing that is about to be asked for, where there is a connection.
+    pub(super) fn asked(&self) -> Option<Asked<'_>> {
+        let open = locked(&self.open).clone();
+        let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
+        open.silence.asked();
+        Some(Asked { listings: self, open })
+    }
+
+    /// The same; `connecting` makes the connection, if nobody else has meanwhile.
+    pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
+        let _turn = self.opening.lock().await;
+        if let Some(asked) = self.asked() {
+            return Ok(asked);
+        }
+        let listing = connecting.await?;
+        let open = Arc::new(Open { listing, silence: Silence::default() });
+        open.silence.asked();
+        *locked(&self.open) = Some(Arc::clone(&open));
+        Ok(Asked { listings: self, open })
+    }
+}
+
+impl Asked<'_> {
+    pub(super) fn redis(&self) -> &MultiplexedConnection {
+        &self.open.listing.redis
+    }
+
+    /// The next listing is asked for on another connection, which may be there already.
+    pub(super) fn give_up(&self) {
+        locked(&self.listings.open).take_if(|open| Arc::ptr_eq(open, &self.open));
+    }
+
+    /// Be it by an error.
+    pub(super) fn is_answered(&self) {
+        self.open.silence.broken();
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.open.silence.is_longer(self.listings.patience) {
+            self.give_up();
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

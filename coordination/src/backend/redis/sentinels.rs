@@ -1,0 +1,196 @@
+//! The Sentinels: which server do most of them say is the master?
+//!
+//! A Sentinel that is cut off with an old master goes on naming it. So only what more than half of those in the URL say
+//! counts: to take over, a new master needs as many.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::timeout;
+
+use super::config::Config;
+use super::error::failure;
+use super::link::anonymous;
+use crate::backend::server::connections::Failure;
+use crate::error::{Effect, Error, ErrorKind};
+use crate::url::Host;
+
+/// What a Sentinel tells when it has heard of another master.
+const SWITCHED: &str = "+switch-master";
+
+/// The Sentinels of one URL.
+pub(super) struct Sentinels {
+    /// What they call the master.
+    name: String,
+    each: Vec<Arc<Sentinel>>,
+    /// How long an answer may take; who asks may give up earlier.
+    patience: Duration,
+    /// What is done when one of them has told of another master.
+    on_switch: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+struct Sentinel {
+    host: Host,
+    connected: Mutex<Connected>,
+}
+
+/// A connection, if there is one, and the how manieth it is.
+#[derive(Clone, Default)]
+struct Connected {
+    connection: Option<MultiplexedConnection>,
+    number: u64,
+}
+
+impl Sentinels {
+    /// `patience`: how long a call may take.
+    pub(super) fn new(hosts: &[Host], name: &str, patience: Duration) -> Self {
+        let sentinel = |host: &Host| Sentinel { host: host.clone(), connected: Mutex::default() };
+        let each = hosts.iter().map(sentinel).map(Arc::new).collect();
+        Self { name: name.to_owned(), each, patience, on_switch: OnceLock::new() }
+    }
+
+    /// Does this each time that one of them tells of another master.
+    pub(super) fn on_switch(&self, act: impl Fn() + Send + Sync + 'static) {
+        // Once, when all begins.
+        let _ = self.on_switch.set(Box::new(act));
+    }
+
+    /// The server that most of them name. Answers as soon as that is known.
+    pub(super) async fn master(self: &Arc<Self>, config: &Config) -> Result<Host, Failure> {
+        let (answer, mut answers) = mpsc::channel(self.each.len());
+        for sentinel in &self.each {
+            let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
+            let (config, answer) = (config.clone(), answer.clone());
+            // Whoever gives up earlier leaves no connection that is silent.
+            tokio::spawn(async move {
+                let _ = answer.send(sentinels.ask(&sentinel, &config).await).await;
+            });
+        }
+        drop(answer);
+        let mut votes: HashMap<Host, usize> = HashMap::new();
+        let mut refusal = None;
+        while let Some(answer) = answers.recv().await {
+            match answer {
+                Ok(host) => {
+                    let count = votes.entry(host.clone()).or_default();
+                    *count += 1;
+                    if *count > self.each.len() / 2 {
+                        return Ok(host);
+                    }
+                }
+                Err(failure) if failure.error.kind() != ErrorKind::Unavailable => {
+                    refusal = Some(failure);
+                }
+                Err(_) => {}
+            }
+        }
+        Err(refusal.filter(|_| votes.is_empty()).unwrap_or_else(|| {
+            let message = "no master is named by more than half of the Sentinels";
+            Failure::harmless(Error::new(ErrorKind::Unavailable, "connect", message))
+        }))
+    }
+
+    /// On the connection that there is, and if that has fallen silent, or was closed, on a new one.
+    async fn ask(self: &Arc<Self>, sentinel: &Sentinel, config: &Config) -> Result<Host, Failure> {
+        let known = sentinel.connected.lock().await.clone();
+        if let Some(connection) = known.connection {
+            match timeout(self.patience / 2, self.query(connection)).await {
+                Ok(Err(failure)) if failure.is_broken => {}
+                Ok(answer) => return answer,
+                Err(_) => {}
+            }
+            sentinel.leave(known.number).await;
+        }
+        // It takes three round trips, and asking one.
+        let limit = 4 * self.patience;
+        let asking = async {
+            let (connection, number) = self.connection(sentinel, config).await?;
+            let answer = self.query(connection).await;
+            if answer.is_err() {
+                sentinel.leave(number).await;
+            }
+            answer
+        };
+        timeout(limit, asking).await.unwrap_or_else(|_| Err(late(limit)))
+    }
+
+    async fn query(&self, mut connection: MultiplexedConnection) -> Result<Host, Failure> {
+        let mut command = Cmd::new();
+        command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
+        let (name, port) =
+            answer.map_err(|error| failure("connect", &error))?.ok_or_else(|| {
+                let message = "the Sentinel does not know a master of this name";
+                Failure::broken(Error::new(ErrorKind::Config, "connect", message))
+            })?;
+        Ok(Host { name, port: Some(port) })
+    }
+
+    /// The connection that there is, or a new one.
+    async fn connection(
+        self: &Arc<Self>,
+        sentinel: &Sentinel,
+        config: &Config,
+    ) -> Result<(MultiplexedConnection, u64), Failure> {
+        let mut connected = sentinel.connected.lock().await;
+        if let Some(connection) = &connected.connection {
+            return Ok((connection.clone(), connected.number));
+        }
+        let opened = self.open(&sentinel.host, config).await?;
+        connected.number += 1;
+        Ok((connected.connection.insert(opened).clone(), connected.number))
+    }
+
+    /// A connection on which it tells of another master. It gets the password only if it asks for one.
+    async fn open(
+        self: &Arc<Self>,
+        host: &Host,
+        config: &Config,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let open = async |credentials| {
+            let pushes = pushes(Arc::downgrade(self));
+            let config_of = AsyncConnectionConfig::new().set_push_sender(pushes);
+            let mut connection = config.open_at(host, credentials, config_of).await?;
+            let subscribed = connection.subscribe(SWITCHED).await;
+            subscribed.map_err(|error| failure("connect", &error))?;
+            Ok(connection)
+        };
+        match open(anonymous()).await {
+            Err(Failure { error, .. }) if error.kind() == ErrorKind::Auth => {
+                open(config.credentials(0)).await
+            }
+            opened => opened,
+        }
+    }
+}
+
+impl Sentinel {
+    /// Nobody goes on with this connection; another one may have taken its place already.
+    async fn leave(&self, number: u64) {
+        let mut connected = self.connected.lock().await;
+        if connected.number == number {
+            connected.connection = None;
+        }
+    }
+}
+
+fn late(after: Duration) -> Failure {
+    Failure::late("connect", after, Effect::None)
+}
+
+fn pushes(
+    sentinels: Weak<Sentinels>,
+) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
+    move |push| {
+        if push.kind == PushKind::Message
+            && let Some(sentinels) = sentinels.upgrade()
+        {
+            sentinels.on_switch.get().into_iter().for_each(|act| act());
+        }
+        Ok(())
+    }
+}

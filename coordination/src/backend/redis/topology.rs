@@ -1,0 +1,227 @@
+//! What a server says of the others: its replicas, and the nodes of its cluster.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::url::Host;
+
+/// After this time a cluster may have other nodes.
+const OLD: Duration = Duration::from_secs(10);
+
+/// What a server says of its replicas, and whether it is a node of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Topology {
+    pub(super) is_cluster: bool,
+    /// How many replicas are to have confirmed what is answered (`min-replicas-to-write`).
+    pub(super) confirming: usize,
+    /// How long a replica may be silent and count nevertheless (`min-replicas-max-lag`).
+    pub(super) max_lag: Duration,
+    /// How many replicas there are.
+    pub(super) replicas: usize,
+}
+
+impl Topology {
+    /// Reads the answer to `INFO`, and what `CONFIG GET min-replicas-*` said where it may be asked.
+    pub(super) fn read(info: &str, config: Option<&HashMap<String, String>>) -> Self {
+        let line = |name: &str| {
+            let value =
+                |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+            info.lines().find_map(value)
+        };
+        let asked = |name: &str| config?.get(name)?.parse::<u64>().ok();
+        // This line is there if the option is.
+        let is_on = line("min_slaves_good_slaves").is_some();
+        let confirming = asked("min-replicas-to-write").unwrap_or(u64::from(is_on));
+        let max_lag = asked("min-replicas-max-lag").unwrap_or(10);
+        Self {
+            is_cluster: line("redis_mode").is_some_and(|mode| mode == "cluster"),
+            // With a lag of 0 the option is off.
+            confirming: if max_lag == 0 {
+                0
+            } else {
+                usize::try_from(confirming).unwrap_or(usize::MAX)
+            },
+            max_lag: Duration::from_secs(max_lag),
+            replicas: line("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0),
+        }
+    }
+
+    /// Why two may hold at once while servers are cut off from each other.
+    pub(super) fn partition_overlap(
+        &self,
+        has_sentinels: bool,
+        lease: Duration,
+    ) -> Option<&'static str> {
+        if self.confirming == 0 {
+            let is_alone = !has_sentinels && !self.is_cluster && self.replicas == 0;
+            return (!is_alone).then_some(
+                "a master that is cut off goes on granting until its clients notice: set `min-replicas-to-write`",
+            );
+        }
+        if self.max_lag >= lease {
+            return Some(
+                "a master that is cut off takes requests for as long as the lease: set `min-replicas-max-lag` below it",
+            );
+        }
+        (self.confirming < self.replicas).then_some(
+            "a master that is cut off with enough of its replicas goes on granting until its clients notice: only \
+             `min-replicas-to-write` as large as their number prevents that",
+        )
+    }
+}
+
+/// The nodes of a cluster.
+#[derive(Default)]
+pub(super) struct Nodes(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// All that any node has told of.
+    learnt: Vec<Host>,
+    /// Whose turn it is among them.
+    next: usize,
+    /// The one that has our keys, or is said to.
+    owner: Option<Host>,
+    /// When a node was asked for the others.
+    asked: Option<Instant>,
+}
+
+impl Nodes {
+    /// Where to try: at the node that has our keys, else at one after the other; `None`: none is known.
+    pub(super) fn take_turn(&self) -> Option<Host> {
+        let mut known = self.known();
+        if let Some(owner) = known.owner.take() {
+            // Whether it has them is known when it was greeted.
+            return Some(owner);
+        }
+        let next = known.next;
+        known.next = next.wrapping_add(1);
+        known.learnt.get(next % known.learnt.len().max(1)).cloned()
+    }
+
+    /// Our keys are said to be there.
+    pub(super) fn point_to(&self, owner: Host) {
+        self.known().owner = Some(owner);
+    }
+
+    /// A node of the cluster, our keys' owner, told of these.
+    pub(super) fn learn(&self, owner: Host, nodes: Vec<Host>) {
+        let mut known = self.known();
+        if !nodes.is_empty() {
+            known.learnt = nodes;
+        }
+        known.owner = Some(owner);
+        known.asked = Some(Instant::now());
+    }
+
+    /// Whether it was some time ago that a node told of the others.
+    pub(super) fn are_old(&self) -> bool {
+        self.known().asked.is_none_or(|asked| asked.elapsed() > OLD)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The nodes in an answer to `CLUSTER SLOTS`, of the node at `asked`.
+pub(super) fn nodes_in(answer: &Value, asked: &Host) -> Vec<Host> {
+    let Value::Array(ranges) = answer else { return Vec::new() };
+    let mut found = Vec::new();
+    for range in ranges {
+        let Value::Array(words) = range else { continue };
+        // After the first and the last slot.
+        for node in words.iter().skip(2).filter_map(|node| node_in(node, asked)) {
+            if !found.contains(&node) {
+                found.push(node);
+            }
+        }
+    }
+    found
+}
+
+fn node_in(node: &Value, asked: &Host) -> Option<Host> {
+    let Value::Array(words) = node else { return None };
+    let name = match words.first()? {
+        Value::BulkString(name) => str::from_utf8(name).ok()?,
+        Value::SimpleString(name) => name,
+        Value::Nil => "",
+        _ => return None,
+    };
+    let Value::Int(port) = words.get(1)? else { return None };
+    moved(asked, &format!("{name}:{port}"))
+}
+
+/// The host that a redirection names.
+pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
+    let (name, port) = to.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let name = if matches!(name, "" | "?") { before.name.as_str() } else { name };
+    Some(Host { name: name.to_owned(), port: Some(port) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, port: u16) -> Host {
+        Host { name: name.to_owned(), port: Some(port) }
+    }
+
+    #[test]
+    fn a_server_says_how_many_replicas_confirm() {
+        let info = "redis_mode:standalone\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n";
+        let second = Duration::from_secs(1);
+        let config = |count: &str, lag: &str| {
+            HashMap::from([
+                ("min-replicas-to-write".to_owned(), count.to_owned()),
+                ("min-replicas-max-lag".to_owned(), lag.to_owned()),
+            ])
+        };
+        let read = |config: Option<HashMap<_, _>>| Topology::read(info, config.as_ref());
+        assert_eq!((read(None).confirming, read(None).replicas), (1, 1));
+        assert_eq!(read(Some(config("1", "1"))).partition_overlap(true, 10 * second), None);
+        assert!(read(Some(config("1", "10"))).partition_overlap(true, 10 * second).is_some());
+        assert!(read(Some(config("0", "1"))).partition_overlap(false, 10 * second).is_some());
+        assert_eq!(read(Some(config("3", "0"))).confirming, 0);
+        let two = Topology { replicas: 2, ..read(Some(config("1", "1"))) };
+        assert!(two.partition_overlap(true, 10 * second).is_some());
+        let alone = Topology::read("redis_mode:standalone\r\nconnected_slaves:0\r\n", None);
+        assert_eq!(alone.partition_overlap(false, second), None);
+        assert!(alone.partition_overlap(true, second).is_some());
+        assert!(Topology::read("redis_mode:cluster\r\n", None).is_cluster);
+    }
+
+    #[test]
+    fn a_cluster_tells_of_its_nodes() {
+        let node = |name: Value, port| Value::Array(vec![name, Value::Int(port)]);
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let range =
+            |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(9)], nodes].concat());
+        let answer = Value::Array(vec![
+            range(vec![node(text("10.0.0.1"), 1), node(text("10.0.0.2"), 2)]),
+            range(vec![node(text("10.0.0.1"), 1), node(Value::Nil, 3), node(text("x"), 0)]),
+        ]);
+        let expected = [host("10.0.0.1", 1), host("10.0.0.2", 2), host("asked", 3)];
+        assert_eq!(nodes_in(&answer, &host("asked", 7)), expected);
+        assert!(nodes_in(&Value::Nil, &host("asked", 7)).is_empty());
+    }
+
+    #[test]
+    fn the_owner_is_tried_first_and_then_all() {
+        let nodes = Nodes::default();
+        assert_eq!(nodes.take_turn(), None);
+        nodes.learn(host("a", 1), vec![host("a", 1), host("b", 1)]);
+        nodes.point_to(host("c", 1));
+        assert_eq!(nodes.take_turn(), Some(host("c", 1)));
+        let next = [nodes.take_turn(), nodes.take_turn()];
+        assert!(
+            next.contains(&Some(host("a", 1))) && next.contains(&Some(host("b", 1))),
+            "{next:?}"
+        );
+    }
+}

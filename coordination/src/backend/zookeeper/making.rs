@@ -1,0 +1,194 @@
+//! How an entry's node is made, once, whatever becomes of the calls that ask for it.
+
+use std::sync::Arc;
+
+use zookeeper_client::{
+    Client, CreateMode, Error as ZooKeeperError, MultiWriteError, MultiWriteResult,
+};
+
+use super::Zookeeper;
+use super::admission::revoked;
+use super::client::Connection;
+use super::config::Style;
+use super::entry::{Known, Made, number};
+use super::error::from_zookeeper;
+use super::siblings::Names;
+use super::tree::make_all;
+use crate::backend::{EntryId, EntryRef, NewEntry};
+use crate::error::Result;
+use crate::key::QueueKey;
+
+// The operations of the request that makes an entry, by their indexes: the first looks whether the admission still holds.
+const ADMISSION: usize = 0;
+const ENTRY: usize = 1;
+/// Writes to the member's node, as the answer to that tells the transaction's number, and that to a create does not.
+const MEMBER: usize = 2;
+/// How often a call begins anew where others have changed what it needs.
+const MENDS: usize = 2;
+
+impl Zookeeper {
+    /// Makes an entry's node and lists its siblings.
+    pub(super) async fn make(
+        &self,
+        connection: &Arc<Connection>,
+        entry: &NewEntry,
+        data: &Arc<[u8]>,
+    ) -> Result<(Made, Result<Names, ZooKeeperError>)> {
+        let mut mends = 0..MENDS;
+        loop {
+            let version = connection.admission.version();
+            let (made, children) = self.try_to_make(connection, entry, data, version).await?;
+            let (index, error) = match made {
+                Ok(made) => return Ok((made, children)),
+                Err(MultiWriteError::RequestFailed { source }) => (usize::MAX, source),
+                Err(MultiWriteError::OperationFailed { index, source }) => (index, source),
+            };
+            match (index, &error) {
+                (ADMISSION | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
+                // It was known, and the server has removed it since: it was empty for a while.
+                (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.place.queue),
+                // A call about another entry was in doubt meanwhile.
+                (ADMISSION, ZooKeeperError::BadVersion) => {
+                    connection.admission.end(connection, "enter", version).await?;
+                }
+                _ => mends = 0..0,
+            }
+            if mends.next().is_none() {
+                return Err(from_zookeeper("enter", &error));
+            }
+        }
+    }
+
+    /// Makes an entry's node under this version of the admission, and what it needs above, and lists its siblings, all
+    /// sent before the first answer; but if others list them just now, their next listing serves.
+    ///
+    /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
+    /// the node, which on a slow network takes as long.
+    async fn try_to_make(
+        &self,
+        connection: &Arc<Connection>,
+        entry: &NewEntry,
+        data: &Arc<[u8]>,
+        version: i32,
+    ) -> Result<(Result<Made, MultiWriteError>, Result<Names, ZooKeeperError>)> {
+        let queue = self.tree.queue(&entry.place.queue);
+        let path = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
+        let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
+        let missing = self.tree.missing(&entry.place.queue);
+        let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
+        let (session, data) = (entry.session.to_string(), Arc::clone(data));
+        let (member, admission) = (connection.member.clone(), connection.admission.path.clone());
+        let (style, listings) =
+            (self.style, self.siblings.of(connection.owner, &entry.place.queue));
+        let making = |client: Arc<Client>| async move {
+            own.change(&id, |own| own.known.asked = Some(version));
+            let above = make_all(&client, &missing);
+            let mut writer = client.new_multi_writer();
+            writer.add_check_version(&admission, version)?;
+            writer.add_create(&path, &data, &options)?;
+            writer.add_set_data(&member, session.as_bytes(), None)?;
+            let sent = writer.commit();
+            let (asked, list) = (listings.asked(), || client.list_children(&queue));
+            // Sent now, if it is to be sent by us.
+            let first = listings.begin().map(|turn| turn.answered(list()));
+            let make = async { made_by(style, &sent.await?) };
+            let list = async {
+                match first {
+                    Some(first) => first.await,
+                    None => listings.after(asked, list).await,
+                }
+            };
+            let (failed, mut made, listed) = tokio::join!(above, make, list);
+            if let Err(MultiWriteError::OperationFailed { index: ENTRY, source }) = &mut made
+                && let Some(failed) = failed
+            {
+                *source = failed;
+            }
+            if let Ok(made) = &made {
+                own.change(&id, |own| own.known.made = Some(made.clone()));
+            }
+            Ok((made, listed))
+        };
+        connection.detached_call("enter", making).await
+    }
+
+    /// The node that an earlier call has made for an entry, if it has and the entry is this session's.
+    pub(super) async fn made_before(
+        &self,
+        connection: &Connection,
+        entry: &NewEntry,
+        known: Known,
+    ) -> Result<Option<Made>> {
+        let version = match known {
+            Known { made: Some(made), .. } => return Ok(Some(made)),
+            Known { asked: None, .. } => return Ok(None),
+            Known { asked: Some(version), .. } => version,
+        };
+        let Some(name) = self.listed(connection, "enter", &entry.place, version).await? else {
+            return Ok(None);
+        };
+        let place = self.style.read(&name).map(|node| node.number).unwrap_or_default();
+        let path = self.tree.entry(&entry.place.queue, &name);
+        let found = connection.read_one("enter", path).await?;
+        // `R3`: never an entry of another session.
+        let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
+        Ok(own.map(|found| {
+            let (seq, updates) = (number(found.stat.czxid), found.stat.version);
+            let made = Made { name, number: place, seq, updates };
+            self.know(&entry.place.id, made.clone());
+            made
+        }))
+    }
+
+    pub(super) fn know(&self, id: &EntryId, made: Made) {
+        self.own.change(id, |own| own.known.made = Some(made));
+    }
+
+    /// The name of the node of an entry of ours, which was asked for under this version of the admission at the latest.
+    /// Without one there will be none: what was sent by then has no effect any more.
+    pub(super) async fn listed(
+        &self,
+        connection: &Connection,
+        operation: &'static str,
+        entry: &EntryRef,
+        version: i32,
+    ) -> Result<Option<String>> {
+        connection.admission.end(connection, operation, version).await?;
+        let name = self.style.name(&entry.id);
+        // The server that answers has carried out the end of that version, and so what came before.
+        let children = self.siblings_of(connection, operation, &entry.queue).await?;
+        let is_it = |child: &&String| child.starts_with(&name) && self.style.read(child).is_some();
+        Ok(children.iter().find(is_it).cloned())
+    }
+
+    /// The names of a queue's nodes as this session's own calls so far have left them; none of a queue that is not there.
+    pub(super) async fn siblings_of(
+        &self,
+        connection: &Connection,
+        operation: &'static str,
+        queue: &QueueKey,
+    ) -> Result<Names> {
+        let (listings, path) = (self.siblings.of(connection.owner, queue), self.tree.queue(queue));
+        let asked = listings.asked();
+        let listing = |client: Arc<Client>| async move {
+            listings.after(asked, || client.list_children(&path)).await
+        };
+        connection.call(operation, listing).await
+    }
+}
+
+/// The node that a request for an entry has made.
+fn made_by(style: Style, results: &[MultiWriteResult]) -> Result<Made, MultiWriteError> {
+    let made = match results {
+        [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {
+            let name = path.rsplit_once('/').map_or("", |(_, name)| name);
+            style.read(name).map(|node| (node, number(stat.mzxid)))
+        }
+        _ => None,
+    };
+    let Some((node, seq)) = made else {
+        let message = "the server's answer is to another question".to_owned();
+        return Err(ZooKeeperError::UnexpectedError(message).into());
+    };
+    Ok(Made { name: node.name.to_owned(), number: node.number, seq, updates: 0 })
+}

@@ -1,0 +1,138 @@
+//! Listings of a queue's nodes, for those who ask where an entry of theirs stands.
+//!
+//! A listing has the names of all that wait, so that a rush in which each lists for itself costs the square of those who
+//! came, and what is sent meanwhile waits behind it. So a session has one listing of a queue under way at a time, and all
+//! who ask during that share the next one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::{Mutex, MutexGuard};
+use zookeeper_client::Error as ZooKeeperError;
+
+use crate::backend::server::memo::Memo;
+use crate::key::QueueKey;
+
+/// The queues that are being listed, by the session that asks.
+#[derive(Default)]
+pub(super) struct Siblings(Memo<(i64, QueueKey), Weak<Listings>>);
+
+/// The names of a queue's nodes, contenders or not.
+pub(super) type Names = Arc<Vec<String>>;
+
+/// The listings of one queue in one session.
+#[derive(Default)]
+pub(super) struct Listings {
+    begun: AtomicU64,
+    /// The last answer, and which listing's it is. Whoever has it lists.
+    last: Mutex<Option<(u64, Names)>>,
+}
+
+/// How many listings had begun at some moment.
+#[derive(Clone, Copy)]
+pub(super) struct Asked(u64);
+
+/// The right to list.
+pub(super) struct Turn<'a> {
+    number: u64,
+    last: MutexGuard<'a, Option<(u64, Names)>>,
+}
+
+impl Siblings {
+    pub(super) fn of(&self, owner: i64, queue: &QueueKey) -> Arc<Listings> {
+        self.0.update((owner, queue.clone()), |known| {
+            let listings = known.as_ref().and_then(Weak::upgrade).unwrap_or_default();
+            *known = Some(Arc::downgrade(&listings));
+            listings
+        })
+    }
+}
+
+impl Listings {
+    /// To be called when everything was sent that a listing is to show.
+    pub(super) fn asked(&self) -> Asked {
+        Asked(self.begun.load(Ordering::SeqCst))
+    }
+
+    /// The right to list at once; `None`: somebody else does.
+    pub(super) fn begin(&self) -> Option<Turn<'_>> {
+        Some(self.turn(self.last.try_lock().ok()?))
+    }
+
+    fn turn<'a>(&self, last: MutexGuard<'a, Option<(u64, Names)>>) -> Turn<'a> {
+        Turn { number: 1 + self.begun.fetch_add(1, Ordering::SeqCst), last }
+    }
+
+    /// The answer to a listing that was sent after that moment: somebody else's, or that to `list`.
+    pub(super) async fn after<F>(
+        &self,
+        asked: Asked,
+        list: impl FnOnce() -> F,
+    ) -> Result<Names, ZooKeeperError>
+    where
+        F: Future<Output = Result<Vec<String>, ZooKeeperError>>,
+    {
+        let last = self.last.lock().await;
+        match &*last {
+            Some((number, names)) if *number > asked.0 => Ok(Arc::clone(names)),
+            _ => self.turn(last).answered(list()).await,
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Waits for the answer, and lets others have it.
+    pub(super) async fn answered(
+        mut self,
+        listing: impl Future<Output = Result<Vec<String>, ZooKeeperError>>,
+    ) -> Result<Names, ZooKeeperError> {
+        let listed = match listing.await {
+            Err(ZooKeeperError::NoNode) => Vec::new(),
+            listed => listed?,
+        };
+        let names = Arc::new(listed);
+        *self.last = Some((self.number, Arc::clone(&names)));
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_asks_during_a_listing_shares_the_next() {
+        let siblings = Siblings::default();
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let listings = siblings.of(7, &queue);
+        assert!(Arc::ptr_eq(&listings, &siblings.of(7, &queue)));
+        assert!(!Arc::ptr_eq(&listings, &siblings.of(8, &queue)), "another session");
+
+        let lists = Cell::new(0);
+        let list = || {
+            lists.set(lists.get() + 1);
+            std::future::ready(Ok(vec![lists.get().to_string()]))
+        };
+        let (answer, first) = oneshot::channel();
+        let turn = listings.begin().expect("nobody lists");
+        assert!(listings.begin().is_none());
+        let asked = listings.asked();
+        let answered = async {
+            let _ = answer.send(vec!["0".to_owned()]);
+            turn.answered(async { first.await.map_err(|_| ZooKeeperError::ClientClosed) }).await
+        };
+        let (one, other, first) =
+            tokio::join!(listings.after(asked, list), listings.after(asked, list), answered,);
+        let names = |listed: Result<Names, _>| listed.expect("it is answered").concat();
+        assert_eq!((names(one), names(other), names(first)), ("1".into(), "1".into(), "0".into()));
+        assert_eq!(names(listings.after(asked, list).await), "1", "sent after it was asked for");
+        assert_eq!(names(listings.after(listings.asked(), list).await), "2");
+        let failed = std::future::ready(Err(ZooKeeperError::ConnectionLoss));
+        assert!(listings.after(listings.asked(), || failed).await.is_err());
+        assert_eq!(names(listings.after(listings.asked(), list).await), "3");
+    }
+}

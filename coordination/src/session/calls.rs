@@ -1,0 +1,321 @@
+//! Calls to the store on behalf of recipes: how long each may take, and which are repeated until when.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use backon::Retryable;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::lease::Lease;
+use super::{LONGEST_RETRY, LONGEST_STOP, Session};
+use crate::backend::{EntryRef, Write};
+use crate::canary::{Canary, sings};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::retry::DecorrelatedJitter;
+use crate::time::BootInstant;
+
+/// Whether the store may have carried out an earlier try, the answer to which was lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt(bool);
+
+/// Which queues are listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Having {
+    /// Those with a live entry.
+    AnEntry,
+    AValue,
+}
+
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What became of a compare-and-set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The value has this version now, or was removed.
+    Yes(u64),
+    /// The value was not the expected one, so nothing was written.
+    No,
+    /// The value is not the expected one any more. Ours may have been written, and then replaced by another.
+    Unknown,
+}
+
+impl Session {
+    /// One call to the store, bounded in time.
+    pub(crate) async fn attempt<T>(
+        &self,
+        ttl: Option<Duration>,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = match ttl {
+            Some(ttl) => self.settings.call_timeout(ttl),
+            None => self.settings.heartbeat.max(LONGEST_RETRY),
+        };
+        let sent = sings(Canary::DeadlineFromReads).then(BootInstant::now);
+        match tokio::time::timeout(limit, call).await {
+            Ok(answer) => {
+                if let (Some(sent), Some(lease), true) = (sent, self.lease_now(), answer.is_ok()) {
+                    lease.extend(sent);
+                }
+                answer
+            }
+            Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                operation,
+                format!("no answer within {limit:?}"),
+            )
+            .with_effect(Effect::Unknown)),
+        }
+        .map_err(|error| error.on_backend(self.backend.scheme()))
+    }
+
+    /// Repeats a call until its outcome is known or the session is over.
+    ///
+    /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until
+    /// it is known whether it has (S9). The call must be idempotent.
+    pub(crate) async fn persist<T, C>(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        call: impl Fn() -> C,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        self.persist_while(lease, operation, call, may_pass).await
+    }
+
+    async fn persist_while<T, C>(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        call: impl Fn() -> C,
+        mut passes: impl FnMut(&Error) -> bool,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let tries = (|| self.attempt(lease.ttl, operation, call()))
+            .retry(self.retry_delays(lease.ttl))
+            .sleep(tokio::time::sleep)
+            .when(|error| {
+                let is_final = error.effect() == Effect::Unknown && sings(Canary::UnknownNotAsked);
+                !is_final && passes(error)
+            });
+        let outcome = tokio::select! {
+            biased;
+            reason = lease.ended() => Err(Error::lost(operation, reason)),
+            outcome = tries => outcome,
+        };
+        if let Err(error) = &outcome
+            && let Some(reason) = error.loss_reason()
+        {
+            lease.lose(reason);
+        }
+        outcome
+    }
+
+    /// [`persist`](Self::persist) for an entry that stands and waits: that we are not let in any more, or not allowed to look,
+    /// may pass as well (`F-56`).
+    pub(crate) async fn persist_waiting<T, C>(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        call: impl Fn() -> C,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let mut is_told = false;
+        let passes = |error: &Error| {
+            let is_refusal = matches!(error.kind(), ErrorKind::Auth | ErrorKind::Permission);
+            if is_refusal && !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(%error, "refused while it waits; it goes on waiting");
+            }
+            is_refusal || may_pass(error)
+        };
+        self.persist_while(lease, operation, call, passes).await
+    }
+
+    /// Repeats a call that is not about an entry of ours, for as long as a caller may be kept waiting.
+    ///
+    /// Fails with the last error. Its effect is `Unknown` if the store may have carried out one of the tries.
+    pub(crate) async fn insist<T, C>(
+        &self,
+        operation: &'static str,
+        call: impl Fn() -> C,
+    ) -> Result<(T, Doubt)>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let ttl = self.ttl();
+        let limit = Instant::now() + ttl.min(LONGEST_STOP);
+        let mut delays = self.retry_delays(Some(ttl));
+        let mut doubt = Doubt(false);
+        loop {
+            let error = match self.attempt(Some(ttl), operation, call()).await {
+                Ok(answer) => return Ok((answer, doubt)),
+                Err(error) => error,
+            };
+            doubt.0 |= error.effect() == Effect::Unknown;
+            let next = Instant::now() + delays.next_delay();
+            if !may_pass(&error) || next > limit {
+                let effect = if doubt.0 { Effect::Unknown } else { error.effect() };
+                return Err(error.with_effect(effect));
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    /// Writes a queue's value if it is as expected.
+    pub(crate) async fn write(&self, operation: &'static str, write: &Write) -> Result<Written> {
+        let (version, doubt) = self.insist(operation, || self.backend.write(write)).await?;
+        Ok(match version {
+            Some(version) => Written::Yes(version),
+            None if doubt.0 => Written::Unknown,
+            None => Written::No,
+        })
+    }
+
+    /// The names of the queues of this kind, in order.
+    pub(crate) async fn names(
+        self: &Arc<Self>,
+        operation: &'static str,
+        kind: &'static str,
+        which: Having,
+    ) -> Result<Vec<String>> {
+        self.check_open(operation)?;
+        let session = Arc::clone(self);
+        let listing = self.spawn(async move {
+            let (mut names, mut from) = (Vec::new(), None);
+            loop {
+                let page = || match which {
+                    Having::AnEntry => session.backend.queues(kind, from.as_ref()),
+                    Having::AValue => session.backend.names(kind, from.as_ref()),
+                };
+                let (page, _) = session.insist(operation, page).await?;
+                names.extend(page.names);
+                from = match page.next {
+                    None => break,
+                    next => next,
+                };
+            }
+            names.sort_unstable();
+            names.dedup();
+            Ok(names)
+        });
+        // Nobody waits for it any more when this is dropped.
+        let _listing = AbortOnDrop(listing.abort_handle());
+        listing.await.unwrap_or_else(|_| Err(self.ended(operation)))
+    }
+
+    /// Removes what unused queues have left; answers of how many.
+    pub(crate) async fn prune(self: &Arc<Self>, unused: Duration) -> Result<u64> {
+        self.check_open("prune")?;
+        let session = Arc::clone(self);
+        let pruning = self.spawn(async move {
+            // What a page has removed counts though it took too long to answer.
+            let (removed, mut from) = (AtomicU64::new(0), None);
+            loop {
+                let page = || session.backend.prune(unused, from.as_ref(), &removed);
+                let (next, _) = session.insist("prune", page).await?;
+                from = match next {
+                    None => return Ok(removed.into_inner()),
+                    next => next,
+                };
+            }
+        });
+        let _pruning = AbortOnDrop(pruning.abort_handle());
+        pruning.await.unwrap_or_else(|_| Err(self.ended("prune")))
+    }
+
+    /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the
+    /// entry too.
+    async fn leave(&self, lease: &Lease, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+        let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
+        let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
+            .retry(delays)
+            .sleep(tokio::time::sleep)
+            .when(|error| {
+                error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
+            });
+        tokio::select! {
+            biased;
+            // The entry was held when the release began, and the store may have carried it out before the session
+            // ended.
+            reason = lease.ended() => {
+                Err(Error::lost("release", reason).with_effect(Effect::Unknown))
+            }
+            outcome = tries => outcome,
+        }
+    }
+
+    /// Removes one entry, and waits for the store to confirm it, but no longer than `stop_timeout`.
+    ///
+    /// The removal goes on in the background when the future is dropped, and when the time is over.
+    pub(crate) async fn leave_confirmed(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        entry: &EntryRef,
+        seq: Option<u64>,
+    ) -> Result<()> {
+        if let Some(Ok(())) = self.backend.leave_now(entry, seq) {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
+        self.spawn(async move {
+            let leaving = session.leave(&lease, &entry, seq);
+            tokio::pin!(leaving);
+            let limit = session.stop_timeout(&lease);
+            match tokio::time::timeout(limit, &mut leaving).await {
+                Ok(outcome) => drop(answer.send(outcome)),
+                Err(_) => {
+                    let message = format!("the store did not confirm within {limit:?}");
+                    let error = Error::new(ErrorKind::Unavailable, "release", message);
+                    drop(answer.send(Err(error.with_effect(Effect::Unknown))));
+                    drop(leaving.await);
+                }
+            }
+        });
+        answered.await.unwrap_or_else(|_| Err(self.ended("release")))
+    }
+
+    /// [`leave`](Self::leave) in the background. It may be called in `Drop`, on any thread, and in any state of the
+    /// session.
+    pub(crate) fn leave_in_background(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        entry: EntryRef,
+        seq: Option<u64>,
+    ) {
+        if lease.lost().is_some() {
+            return;
+        }
+        if let Some(Ok(())) = self.backend.leave_now(&entry, seq) {
+            return;
+        }
+        let (session, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.spawn(async move {
+            if let Err(error) = session.leave(&lease, &entry, seq).await {
+                tracing::debug!(%error, "entry ends with its session");
+            }
+        });
+    }
+}
+
+/// Whether the same call may succeed later: the store could not be reached, or not answer.
+fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
+}

@@ -1,0 +1,71 @@
+//! What stands between clients and etcd in some places: tokens that expire, rights that change, a proxy.
+
+use super::super::restless::Restless;
+use super::super::{Launch, Node as Process, ports::free_address, wait_until};
+use super::{Etcd, EtcdOptions, READY, ROOT, ROOT_PASSWORD, USER};
+
+/// What tokens are signed with.
+const TOKEN_KEY: &str = "signs-tokens-of-tests-only-7d20";
+
+impl EtcdOptions {
+    /// One of the settings in which all checks are to pass; nothing for an empty word.
+    ///
+    /// * `tokens`: users, whose tokens end when they were not used for three seconds.
+    /// * `jwt`: users, whose tokens end after five seconds and with each change of any right; there is one each second.
+    /// * `proxy`: clients talk to a `grpc-proxy`, which numbers watches itself.
+    ///
+    /// # Panics
+    ///
+    /// On any other word.
+    pub fn in_setting(self, setting: &str) -> Self {
+        match setting {
+            "" => self,
+            "tokens" => self.users("").flag("--auth-token-ttl=3"),
+            "jwt" => Self { is_restless: true, ..self.users("").signed_tokens() },
+            "proxy" => Self { by_grpc_proxy: true, ..self },
+            _ => panic!("etcd has no setting {setting:?}"),
+        }
+    }
+
+    /// Users' tokens are JWT, which end after five seconds whether they are used or not.
+    pub fn signed_tokens(self) -> Self {
+        Self { token_key: Some(TOKEN_KEY), ..self }
+    }
+}
+
+/// Starts a `grpc-proxy` before the first node.
+pub(super) fn start_front(etcd: &Etcd) -> Process {
+    let (address, node) = (free_address(), etcd.node(0).address());
+    let (log, data) = (etcd.scratch.join("proxy.log"), etcd.scratch.join("proxy"));
+    let flags = [
+        "grpc-proxy".to_owned(),
+        "start".to_owned(),
+        format!("--endpoints={node}"),
+        format!("--listen-addr={address}"),
+        format!("--advertise-client-url={address}"),
+        format!("--data-dir={}", data.display()),
+    ];
+    let launch = move || Launch::new("etcd", &log).clear_env().args(&flags);
+    let front = Process::start("proxy", address, launch);
+    let is_up = || std::net::TcpStream::connect(address).is_ok();
+    assert!(wait_until(READY, is_up), "the proxy does not listen:\n{}", front.log());
+    front
+}
+
+/// Changes a right each second.
+pub(super) fn change_rights(etcd: &Etcd) -> Restless {
+    let user = format!("--user={ROOT}:{ROOT_PASSWORD}");
+    let endpoints = format!("--endpoints={}", etcd.client_urls().join(","));
+    let mut turns = ["grant", "revoke"].iter().cycle();
+    Restless::start(move || {
+        let verb = turns.next().expect("it has no end");
+        let mut arguments = vec!["role".to_owned(), format!("{verb}-permission"), USER.to_owned()];
+        arguments.extend((*verb == "grant").then(|| "read".to_owned()));
+        arguments.push("another-key".to_owned());
+        let _ = std::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args([&user, &endpoints])
+            .args(&arguments)
+            .output();
+    })
+}

@@ -1,0 +1,247 @@
+//! Nodes of a cluster, and slots that move between them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::super::restless::Restless;
+use super::super::{Node, wait_until};
+use super::{READY, Reply, ask};
+
+/// How many keys of a slot move at first, so that it is half here and half there for a moment.
+const FIRST: usize = 3;
+/// For so long where slots move all the time.
+const HALF_WAY: Duration = Duration::from_millis(20);
+/// In which the slots are.
+const SLOTS: usize = 16_384;
+
+/// The nodes of a cluster: the first ones are masters, the others their replicas.
+pub(super) struct Cluster {
+    nodes: Vec<SocketAddr>,
+    /// Held while a slot moves, and by whoever asks meanwhile.
+    pub(super) moving: Mutex<()>,
+}
+
+impl Cluster {
+    /// Makes a cluster of these, which have nothing yet: so many masters with their share of the slots.
+    pub(super) fn form(nodes: &[Arc<Node>], buses: &[u16], masters: usize) -> Self {
+        let cluster = Self {
+            nodes: nodes.iter().map(|node| node.address()).collect(),
+            moving: Mutex::default(),
+        };
+        for index in 0..masters {
+            let (from, to) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+            cluster.tell(index, &["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            cluster.tell(index, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+        }
+        let first = cluster.nodes[0];
+        let (host, port) = (first.ip().to_string(), first.port().to_string());
+        for index in 1..cluster.nodes.len() {
+            cluster.tell(index, &["CLUSTER", "MEET", &host, &port, &buses[0].to_string()]);
+        }
+        cluster.wait_ready();
+        for index in masters..cluster.nodes.len() {
+            let master = cluster.id(index % masters).expect("it answers");
+            let follows = || {
+                let told = cluster.ask(index, &["CLUSTER", "REPLICATE", &master]);
+                told.is_ok_and(|reply| !matches!(reply, Reply::Error(_)))
+            };
+            assert!(wait_until(READY, follows), "no replica");
+            let is_up = || {
+                let info =
+                    cluster.ask(index, &["INFO", "replication"]).ok().and_then(|info| info.text());
+                info.is_some_and(|info| info.contains("master_link_status:up"))
+            };
+            assert!(wait_until(READY, is_up), "no replica");
+        }
+        // All have heard of all.
+        for index in 0..cluster.nodes.len() {
+            let are_known = || {
+                let nodes =
+                    cluster.ask(index, &["CLUSTER", "NODES"]).ok().and_then(|nodes| nodes.text());
+                nodes.is_some_and(|nodes| {
+                    nodes.matches("slave ").count() == cluster.nodes.len() - masters
+                })
+            };
+            assert!(wait_until(READY, are_known), "a replica is not known");
+        }
+        cluster
+    }
+
+    /// Waits until each of its nodes knows all others, and serves.
+    pub(super) fn wait_ready(&self) {
+        let count = format!("cluster_known_nodes:{}", self.nodes.len());
+        for index in 0..self.nodes.len() {
+            let is_ready = || {
+                let info = self.ask(index, &["CLUSTER", "INFO"]).ok().and_then(|info| info.text());
+                info.is_some_and(|info| info.contains("cluster_state:ok") && info.contains(&count))
+            };
+            assert!(wait_until(READY, is_ready), "the cluster is not up");
+        }
+    }
+
+    /// What the node that has the key, or the first one that does not refuse, answers.
+    pub(super) fn ask_owner(&self, command: &[&str]) -> io::Result<Reply> {
+        let _still = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = Err(io::ErrorKind::NotFound.into());
+        for index in 0..self.nodes.len() {
+            last = self.ask(index, command);
+            let is_elsewhere = |text: &String| {
+                ["MOVED", "CLUSTERDOWN"].iter().any(|code| text.starts_with(code))
+                    || text.contains("non local key")
+            };
+            match &last {
+                Ok(Reply::Error(text)) if is_elsewhere(text) => {}
+                _ => break,
+            }
+        }
+        last
+    }
+
+    /// Which node has the slot of this key.
+    pub(super) fn owner(&self, key: &str) -> Option<usize> {
+        let is_here =
+            |index: &usize| matches!(self.ask(*index, &["EXISTS", key]), Ok(Reply::Number(_)));
+        (0..self.nodes.len()).find(is_here)
+    }
+
+    /// Moves the slot of this key to another node, with all that is in it.
+    ///
+    /// For so long it is half here and half there.
+    pub(super) fn move_slot(&self, key: &str, to: usize, half_way: Duration) -> io::Result<()> {
+        let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(from) = self.owner(key).filter(|from| *from != to) else { return Ok(()) };
+        let slot = self.slot(from, key)?;
+        self.carry(&slot, from, to, half_way)
+    }
+
+    fn carry(&self, slot: &str, from: usize, to: usize, half_way: Duration) -> io::Result<()> {
+        let (old, new) = (self.id(from)?, self.id(to)?);
+        self.ask(to, &["CLUSTER", "SETSLOT", slot, "IMPORTING", &old])?;
+        self.ask(from, &["CLUSTER", "SETSLOT", slot, "MIGRATING", &new])?;
+        let (host, port) = (self.nodes[to].ip().to_string(), self.nodes[to].port().to_string());
+        for turn in 0.. {
+            let mut keys = self.ask(from, &["CLUSTER", "GETKEYSINSLOT", slot, "100"])?.texts();
+            if keys.is_empty() {
+                break;
+            }
+            // What a script takes for a session that is over.
+            keys.sort_by_key(|key| !key.contains(":session"));
+            keys.truncate(if turn == 0 { FIRST } else { keys.len() });
+            let mut command = vec!["MIGRATE", &host, &port, "", "0", "1000", "REPLACE", "KEYS"];
+            command.extend(keys.iter().map(String::as_str));
+            accepted(self.ask(from, &command)?)?;
+            if turn == 0 {
+                sleep(half_way);
+            }
+        }
+        // A node takes a higher epoch with a slot if it knows of the others'. With a lower one than the node before, it would
+        // give the slot back, and forget what is in it, when it hears what that one said just before it was told.
+        let is_heard_of = || {
+            let (mine, known) =
+                (self.epoch(from, "cluster_my_epoch"), self.epoch(to, "cluster_current_epoch"));
+            matches!((mine, known), (Some(mine), Some(known)) if mine <= known)
+        };
+        if !wait_until(READY, is_heard_of) {
+            return Err(io::Error::other("the nodes do not hear of each other"));
+        }
+        // The new one first: meanwhile the old one sends on to it.
+        let tell = |index| self.ask(index, &["CLUSTER", "SETSLOT", slot, "NODE", &new]);
+        accepted(tell(to)?)?;
+        accepted(tell(from)?)?;
+        // The others would hear of it by themselves, later; one may be dead.
+        (0..self.nodes.len()).filter(|index| ![to, from].contains(index)).for_each(|index| {
+            let _ = tell(index);
+        });
+        Ok(())
+    }
+
+    /// Moves the slot of each namespace in which somebody has a session to the next node.
+    fn move_all(&self, unfinished: &mut Option<(String, usize, usize)>) -> io::Result<()> {
+        let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((slot, from, to)) = unfinished {
+            self.carry(slot, *from, *to, HALF_WAY)?;
+            *unfinished = None;
+        }
+        for (slot, from) in self.live_slots()? {
+            let to = (from + 1) % self.nodes.len();
+            *unfinished = Some((slot.clone(), from, to));
+            self.carry(&slot, from, to, HALF_WAY)?;
+            *unfinished = None;
+        }
+        Ok(())
+    }
+
+    fn live_slots(&self) -> io::Result<BTreeSet<(String, usize)>> {
+        let mut found = BTreeSet::new();
+        for index in 0..self.nodes.len() {
+            let now: f64 = number(self.ask(index, &["TIME"])?.texts().first()) * 1e6;
+            for key in self.ask(index, &["KEYS", "*:sessions"])?.texts() {
+                let last = self.ask(index, &["ZREVRANGE", &key, "0", "0", "WITHSCORES"])?;
+                if number(last.texts().get(1)) > now {
+                    found.insert((self.slot(index, &key)?, index));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn slot(&self, node: usize, key: &str) -> io::Result<String> {
+        let slot = self.ask(node, &["CLUSTER", "KEYSLOT", key])?.text();
+        slot.ok_or_else(|| io::Error::other("no slot"))
+    }
+
+    fn epoch(&self, index: usize, which: &str) -> Option<u64> {
+        let info = self.ask(index, &["CLUSTER", "INFO"]).ok()?.text()?;
+        let line = info.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':'))?;
+        line.trim().parse().ok()
+    }
+
+    fn id(&self, index: usize) -> io::Result<String> {
+        let id = self.ask(index, &["CLUSTER", "MYID"])?.text();
+        id.ok_or_else(|| io::Error::other("no id"))
+    }
+
+    fn ask(&self, index: usize, command: &[&str]) -> io::Result<Reply> {
+        ask(self.nodes[index], None, command)
+    }
+
+    fn tell(&self, index: usize, command: &[&str]) {
+        match self.ask(index, command) {
+            Ok(Reply::Error(error)) => panic!("{command:?}: {error}"),
+            Ok(_) => {}
+            Err(error) => panic!("{command:?}: {error}"),
+        }
+    }
+}
+
+/// An error if it was refused.
+fn accepted(reply: Reply) -> io::Result<()> {
+    match reply {
+        Reply::Error(error) => Err(io::Error::other(error)),
+        _ => Ok(()),
+    }
+}
+
+fn number(text: Option<&String>) -> f64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Moves the slots of all live namespaces each second.
+pub(super) fn move_slots(cluster: Arc<Cluster>) -> Restless {
+    let mut unfinished = None;
+    Restless::start(move || {
+        // What fails is done later.
+        let _ = cluster.move_all(&mut unfinished);
+    })
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Cluster").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}

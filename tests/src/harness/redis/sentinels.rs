@@ -1,0 +1,163 @@
+//! Three Sentinels beside a master and its replica, and partitions between all of them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::super::{Launch, Node, Protocol, Proxy, Scratch, ports::free_address, wait_until};
+use super::{READY, Reply, ask};
+
+/// What they call the master.
+pub const MASTER: &str = "mymaster";
+/// How many there are.
+const COUNT: usize = 3;
+
+/// The Sentinels of a [`Redis`](super::Redis).
+#[derive(Debug)]
+pub struct Sentinels {
+    nodes: Vec<Node>,
+    links: Vec<Proxy>,
+    /// The proxies that they know as a master.
+    named: Mutex<BTreeSet<SocketAddr>>,
+}
+
+/// The loopback address from which a server talks to the others: one of its own, by which it can be barred.
+pub(super) fn source(index: usize) -> String {
+    format!("127.77.0.{}", index + 1)
+}
+
+/// The same of a Sentinel.
+fn sentinel_source(index: usize) -> String {
+    source(100 + index)
+}
+
+impl Sentinels {
+    /// Starts them beside the master that is reached at `master`; with `by_proxy`, so that they can be cut off.
+    pub(super) fn start(
+        scratch: &Scratch,
+        master: SocketAddr,
+        by_proxy: bool,
+        patience_ms: u64,
+    ) -> Self {
+        let addresses: Vec<_> = (0..COUNT).map(|_| free_address()).collect();
+        let link = |address: &SocketAddr| Proxy::by_address(Protocol::Resp, *address);
+        let links: Vec<_> = addresses.iter().filter(|_| by_proxy).map(link).collect();
+        let nodes = addresses.iter().enumerate().map(|(index, address)| {
+            let announced = links.get(index).map_or(*address, Proxy::address);
+            let directory = scratch.join(format!("s{index}"));
+            std::fs::create_dir_all(&directory).expect("the scratch directory is writable");
+            let file = directory.join("sentinel.conf");
+            let text = format!(
+                "port {}\nbind 127.0.0.1\nbind-source-addr {}\ndir {}\n\
+                 sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n\
+                 sentinel monitor {MASTER} {} {} 2\n\
+                 sentinel down-after-milliseconds {MASTER} {patience_ms}\n\
+                 sentinel failover-timeout {MASTER} 5000\n",
+                address.port(),
+                sentinel_source(index),
+                directory.display(),
+                announced.port(),
+                master.ip(),
+                master.port(),
+            );
+            std::fs::write(&file, text).expect("the scratch directory is writable");
+            let log = scratch.join(format!("s{index}.log"));
+            let launch = move || {
+                let arguments = [file.as_os_str(), "--sentinel".as_ref()];
+                Launch::new("redis-server", &log).clear_env().args(arguments)
+            };
+            Node::start(format!("s{index}"), *address, launch)
+        });
+        let sentinels = Self { nodes: nodes.collect(), links, named: Mutex::default() };
+        sentinels.wait(|sentinel| sentinels.tell(sentinel, &["PING"]) == Some("PONG".to_owned()));
+        sentinels
+    }
+
+    /// Waits until each knows so many replicas, and the others.
+    pub fn wait_settled(&self, replicas: usize) {
+        let count =
+            |sentinel, what| match ask(self.address(sentinel), None, &["SENTINEL", what, MASTER]) {
+                Ok(Reply::List(all)) => all.len(),
+                _ => 0,
+            };
+        self.wait(|sentinel| {
+            count(sentinel, "REPLICAS") == replicas && count(sentinel, "SENTINELS") == COUNT - 1
+        });
+    }
+
+    fn wait(&self, is_so: impl Fn(usize) -> bool) {
+        for sentinel in 0..COUNT {
+            let log = || self.nodes[sentinel].log();
+            assert!(wait_until(3 * READY, || is_so(sentinel)), "not ready: {}", log());
+        }
+    }
+
+    /// Where clients reach one of them.
+    pub fn address(&self, sentinel: usize) -> SocketAddr {
+        self.nodes[sentinel].address()
+    }
+
+    /// Their processes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// All of them as the authority of a URL.
+    pub fn authority(&self) -> String {
+        let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
+        addresses.join(",")
+    }
+
+    /// What one of them answers; nothing when it refuses.
+    pub fn tell(&self, sentinel: usize, command: &[&str]) -> Option<String> {
+        ask(self.address(sentinel), None, command).ok()?.text()
+    }
+
+    /// The proxy leads to the master: they know it by another name, and leave it in peace.
+    pub(super) fn name(&self, proxy: &Proxy) {
+        (0..COUNT).for_each(|sentinel| proxy.bar(&sentinel_source(sentinel)));
+        let port = proxy.address().port().to_string();
+        let name = format!("at-{port}");
+        for sentinel in 0..COUNT {
+            let told =
+                self.tell(sentinel, &["SENTINEL", "MONITOR", &name, "127.0.0.1", &port, "2"]);
+            assert_eq!(told.as_deref(), Some("OK"));
+            self.tell(sentinel, &["SENTINEL", "SET", &name, "down-after-milliseconds", "3600000"]);
+        }
+        self.named().insert(proxy.address());
+    }
+
+    /// What leads to `authority` by a URL, which may be a [proxy](Self::name): where Sentinels are, and what they call it.
+    pub(super) fn lead_to(&self, authority: &str) -> (String, String) {
+        match authority.parse().ok().filter(|proxy: &SocketAddr| self.named().contains(proxy)) {
+            Some(proxy) => (self.authority(), format!("at-{}", proxy.port())),
+            None => (authority.to_owned(), MASTER.to_owned()),
+        }
+    }
+
+    fn named(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The servers with the first group are cut off from those of the second: nodes, by the proxies to them, and
+    /// Sentinels.
+    pub(super) fn part(&self, nodes: &[Proxy], first: (&[usize], &[usize])) {
+        let sources = |is_in: bool| {
+            let node =
+                (0..nodes.len()).filter(move |node| first.0.contains(node) == is_in).map(source);
+            let sentinel = (0..COUNT).filter(move |sentinel| first.1.contains(sentinel) == is_in);
+            node.chain(sentinel.map(sentinel_source)).collect::<Vec<_>>()
+        };
+        let bar = |link: &Proxy, is_in: bool| {
+            sources(!is_in).iter().for_each(|source| link.bar(source));
+        };
+        nodes.iter().enumerate().for_each(|(node, link)| bar(link, first.0.contains(&node)));
+        let links = self.links.iter().enumerate();
+        links.for_each(|(sentinel, link)| bar(link, first.1.contains(&sentinel)));
+    }
+
+    /// All reach each other again.
+    pub(super) fn rejoin(&self) {
+        self.links.iter().for_each(Proxy::admit_all);
+    }
+}

@@ -1,0 +1,80 @@
+//! `file://` in a program that has few descriptors, or none left.
+
+use std::time::Duration;
+
+use coordination::{Coordinator, ErrorKind, Result};
+use coordination_tests::harness::descriptors::{take_all, with_descriptors};
+use coordination_tests::harness::{Scratch, judged};
+use tokio::runtime::Builder;
+
+/// As `ulimit -n` says it.
+const FEW: u64 = 64;
+/// Ten heartbeats.
+const WHILE: Duration = Duration::from_secs(1);
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Runs this with few descriptors; on a runtime, and in a directory of its own.
+fn with_few(check: impl AsyncFn(&str) -> Result<()>) -> Result<()> {
+    judged(|| {
+        let scratch = Scratch::new("descriptors");
+        let url = format!("file://{}?heartbeat=100ms", scratch.join("locks").display());
+        let runtime = || Builder::new_current_thread().enable_all().build().expect("a runtime");
+        with_descriptors(FEW, || runtime().block_on(check(&url))).unwrap_or(Ok(()))
+    })
+}
+
+#[test]
+fn names_that_nobody_holds_take_few() -> Result<()> {
+    with_few(async |url| {
+        let coordinator = Coordinator::connect(url).await?;
+        for number in 0..300 {
+            coordinator.lock(format!("vol-{number}"))?.acquire(None).await?.release().await?;
+        }
+        let left = take_all().len() as u64;
+        assert!(left >= FEW / 2, "{left} of {FEW} are left to the program");
+        coordinator.stop().await
+    })
+}
+
+/// Many are held, heartbeats look after them, and the program takes all the descriptors that there are.
+#[test]
+fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
+    with_few(async |url| {
+        let coordinator = Coordinator::connect(url).await?;
+        let (other, fresh) = (Coordinator::connect(url).await?, Coordinator::connect(url).await?);
+        let mut held = Vec::new();
+        for number in 0..100 {
+            held.push(coordinator.lock(format!("vol-{number}"))?.acquire(None).await?);
+        }
+        let (lock, waits) = (coordinator.lock("vol-99")?, other.lock("vol-99")?);
+        let waiting = tokio::spawn(async move { waits.acquire(PATIENCE).await });
+        while lock.holders().await?.len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let taken = take_all();
+        // Descriptors that it keeps for itself are used for it.
+        for number in 100..110 {
+            coordinator.lock(format!("vol-{number}"))?.acquire(PATIENCE).await?.release().await?;
+        }
+        let soon = Some(Duration::from_secs(1));
+        let refused = fresh.lock("vol-0")?.acquire(soon).await.expect_err("it is held");
+        // It waits, if it had a descriptor to give up for that.
+        let is_told = matches!(refused.kind(), ErrorKind::Storage | ErrorKind::Timeout);
+        assert!(is_told, "{refused}");
+        let refused = Coordinator::connect(url).await.expect_err("none is left");
+        assert_eq!(refused.kind(), ErrorKind::Storage, "{refused}");
+        tokio::time::sleep(WHILE).await;
+        assert!(held.iter().all(|guard| guard.is_held()));
+        drop(taken);
+        // All is as before, in the same process.
+        held.pop().expect("a hundred").release().await?;
+        waiting.await.expect("no panic")?.release().await?;
+        assert!(fresh.lock("vol-0")?.try_acquire().await?.is_none());
+        Coordinator::connect(url).await?.stop().await?;
+        for guard in held {
+            guard.release().await?;
+        }
+        fresh.lock("vol-0")?.acquire(PATIENCE).await?.release().await?;
+        coordinator.stop().await
+    })
+}

@@ -1,0 +1,81 @@
+//! F-56: authentication is turned off and on again, and a password is changed, while clients are there.
+
+use std::time::Duration;
+
+use coordination::{Coordinator, ErrorKind, Lock, LossReason};
+use coordination_tests::harness::etcd::USER_PASSWORD;
+use coordination_tests::harness::{Etcd, judged_on_threads};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn lock(client: &Coordinator, name: &str) -> Lock {
+    client.lock(name).expect("a good name")
+}
+
+/// Clients go on without their user, and with it again; whoever comes new with a user is told that there is none.
+#[test]
+fn f56_authentication_turned_off_and_on() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(|| Etcd::options().users("").start());
+        let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
+        let one = Coordinator::connect(&url).await.expect("the server is there");
+        let other = Coordinator::connect(&url).await.expect("the server is there");
+        let take = async |client: &Coordinator, name: &str| {
+            lock(client, name).acquire(Some(SOON)).await.expect("it is free")
+        };
+        let kept = take(&one, "kept").await;
+        for turned in ["disable", "enable"] {
+            block_in_place(|| match turned {
+                "disable" => drop(etcd.administer(&["auth", turned])),
+                _ => assert!(etcd.etcdctl_as_stranger(&["auth", turned]).status.success()),
+            });
+            if turned == "disable" {
+                let new = Coordinator::connect(&url).await.expect_err("there are no users");
+                assert_eq!(new.kind(), ErrorKind::Auth, "{new}");
+            }
+            let broken = take(&one, "broken").await;
+            // A call that is made once is told of the connection's end.
+            while let Err(error) = lock(&other, "broken").break_lock().await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{turned}: {error}");
+            }
+            let told = timeout(SOON, broken.lost()).await;
+            assert_eq!(told, Ok(LossReason::EntryDeleted), "{turned}");
+            let held = take(&one, "vol").await;
+            let waits = lock(&other, "vol");
+            let waiting = tokio::spawn(async move { waits.acquire(Some(SOON)).await });
+            while lock(&one, "vol").holders().await.expect("it can be read").len() < 2 {}
+            held.release().await.expect("the store confirms");
+            let next = waiting.await.expect("no panic").expect("it is released");
+            next.release().await.expect("the store confirms");
+            assert!(kept.is_held(), "{turned}");
+        }
+    });
+}
+
+/// Who waits goes on waiting while its password is not the right one.
+#[test]
+fn f56_password_changed_while_waiting() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(|| Etcd::options().users("").start());
+        let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
+        let one = Coordinator::connect(&url).await.expect("the server is there");
+        let other = Coordinator::connect(&url).await.expect("the server is there");
+        let _held = lock(&one, "vol").acquire(Some(SOON)).await.expect("it is free");
+        let keys = block_in_place(|| etcd.keys("coordination/lock/vol/"));
+        let waits = lock(&other, "vol");
+        let waiting = tokio::spawn(async move { waits.acquire(Some(SOON)).await });
+        while lock(&one, "vol").holders().await.expect("it can be read").len() < 2 {}
+        block_in_place(|| {
+            etcd.change_password("another");
+            // It is the other's turn, and its session lives; but nobody believes who it is.
+            assert!(etcd.delete_key(&keys[0]));
+        });
+        sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished(), "{:?}", waiting.await);
+        block_in_place(|| etcd.change_password(USER_PASSWORD));
+        let guard = waiting.await.expect("no panic").expect("it is its turn");
+        guard.release().await.expect("the store confirms");
+    });
+}

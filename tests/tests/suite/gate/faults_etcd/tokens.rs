@@ -1,0 +1,45 @@
+//! F-56: the token with which a stream of watches was opened ends.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Lock, LossReason};
+use coordination_tests::harness::{Etcd, judged_on_threads};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+const SOON: Duration = Duration::from_secs(10);
+const ROUNDS: usize = 10;
+
+/// A stream keeps the token with which it was opened, and etcd 3.4 reads it no more once it has refused a watch on it.
+#[test]
+fn f56_watches_after_their_token() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(|| Etcd::options().users("").signed_tokens().start());
+        let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
+        let one = Coordinator::connect(&url).await.expect("the server is there");
+        let other = Coordinator::connect(&url).await.expect("the server is there");
+        let lock = |client: &Coordinator, name: &str| client.lock(name).expect("a good name");
+        let take = async |lock: Lock| lock.acquire(Some(SOON)).await.expect("it is free");
+        // Both watch something.
+        let _held = take(lock(&one, "one")).await;
+        let _kept = take(lock(&other, "other")).await;
+        sleep(Duration::from_secs(7)).await;
+
+        let broken = take(lock(&one, "broken")).await;
+        sleep(Duration::from_millis(200)).await;
+        lock(&other, "broken").break_lock().await.expect("it is held");
+        let told = timeout(SOON, broken.lost()).await;
+        assert_eq!(told, Ok(LossReason::EntryDeleted));
+
+        let start = Instant::now();
+        for round in 0..ROUNDS {
+            let name = format!("vol-{round}");
+            let held = take(lock(&one, &name)).await;
+            let waiting = tokio::spawn(take(lock(&other, &name)));
+            while lock(&one, &name).holders().await.expect("it can be read").len() < 2 {}
+            held.release().await.expect("the store confirms");
+            waiting.await.expect("no panic").release().await.expect("the store confirms");
+        }
+        assert!(start.elapsed() < SOON / 2, "{ROUNDS} hand-overs took {:?}", start.elapsed());
+    });
+}

@@ -1,0 +1,70 @@
+//! Processes in containers of one host that share the directory: they have other process ids and other clocks.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
+
+use coordination_tests::{
+    checks::Backend,
+    faults::{LONG, Site},
+    harness::{Scratch, judged},
+};
+use serde_json::json;
+
+use crate::WORKER;
+
+const LOCK: &str = "shared";
+
+/// The same site, whose clients run under a command.
+fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
+    let script = scratch.join("contained");
+    let text = format!("#!/bin/sh\nexec {command} -- {WORKER} \"$@\"\n");
+    fs::write(&script, text).expect("the directory is ours");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    let mut contained = site.clone();
+    contained.worker = script.display().to_string();
+    contained
+}
+
+/// Each has the process id 1.
+#[test]
+fn process_ids_of_containers_are_not_mixed_up() {
+    judged(|| {
+        let (site, scratch) = (Site::start(Backend::File, 1, WORKER), Scratch::new("contained"));
+        let contained = under(&site, &scratch, "unshare --pid --fork --kill-child --mount-proc");
+        let (holder, waiter) = (contained.process("holder"), contained.process("waiter"));
+        let ids =
+            [&holder, &waiter].map(|each| each.call(json!({ "command": "ping" }))["pid"].clone());
+        assert_eq!(ids, [json!(1), json!(1)]);
+        let outside = site.process("outside");
+        let first = holder.acquire(LOCK);
+        assert!(waiter.try_acquire(LOCK).is_none() && outside.try_acquire(LOCK).is_none());
+        let waiting = waiter.wait_for(LOCK);
+        outside.sees_contenders(LOCK, 2);
+        holder.kill();
+        assert!(waiter.granted(waiting, LONG).token > first.token);
+        assert!(outside.try_acquire(LOCK).is_none());
+    });
+}
+
+/// One clock is eleven days ahead, and the boot is the same.
+#[test]
+fn clocks_of_containers_are_not_mixed_up() {
+    judged(|| {
+        let (site, scratch) = (Site::start(Backend::File, 1, WORKER), Scratch::new("contained"));
+        let ahead = under(&site, &scratch, "unshare --time --boottime 950400");
+        let (ahead, here) = (ahead.process("ahead"), site.process("here"));
+        let rate = |n| json!({ "command": "rate", "limiter": "requests", "permits": 1, "per_ms": 25, "n": n });
+        ahead.call(rate(1));
+        let begun = Instant::now();
+        here.call(rate(40));
+        ahead.call(rate(1));
+        let took = begun.elapsed();
+        // Of 42 permits the first and the last have 41 windows between them.
+        assert!(took >= Duration::from_millis(950), "{took:?}");
+        // Ten times that. A clock that stands still makes each wait longer than the one before.
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    });
+}

@@ -1,0 +1,13 @@
+//! The lock in each setting; `soak::settings` has all other checks there.
+
+macro_rules! lock {
+    (@store [] $module:ident $place:ident $share:ident $kind:ident) => {
+        mod $module {
+            coordination_tests::conformance! {
+                @test [shared $place safety s1_exclusion_of_processes]
+            }
+        }
+    };
+}
+
+coordination_tests::settings! { [lock] [] }

@@ -1,0 +1,46 @@
+//! F-68: restored from a snapshot under those who hold and wait.
+
+use std::sync::Arc;
+
+use coordination_tests::faults::{LONG, Site};
+use coordination_tests::harness::{Etcd, judged, wait_until};
+
+use crate::WORKER;
+
+const LOCK: &str = "restored";
+const OTHER: &str = "kept";
+
+/// The snapshot has an entry that was removed since, of a session that lives: it must block nobody.
+#[test]
+fn f68_what_was_given_back_since_blocks_nobody() {
+    judged(|| {
+        let etcd = Arc::new(Etcd::one());
+        let snapshot = etcd.directory().join("snapshot");
+        let site = Site::on(etcd.clone(), WORKER);
+        let [one, two, three] = ["one", "two", "three"].map(|name| site.process(name));
+        one.acquire(LOCK);
+        one.acquire(OTHER);
+        etcd.save(&snapshot);
+        one.release(LOCK);
+        two.acquire(LOCK);
+        let waiting = three.wait_for(LOCK);
+        three.sees_contenders(LOCK, 2);
+        for _ in 0..20 {
+            one.acquire("busy");
+            one.release("busy");
+        }
+        one.observe(OTHER);
+        two.observe(LOCK);
+        etcd.restore(&snapshot);
+        // All three sessions are in the snapshot, with an entry of `one` and none of the others'.
+        one.lost(LONG);
+        two.lost(LONG);
+        three.granted(waiting, LONG);
+        three.release(LOCK);
+        for process in [&one, &two] {
+            process.acquire(LOCK);
+            process.release(LOCK);
+        }
+        assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    });
+}

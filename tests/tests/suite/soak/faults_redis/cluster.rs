@@ -1,0 +1,137 @@
+//! F-60: in a cluster the keys move to another node, and the only node of the URL leaves.
+
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use coordination_tests::harness::redis::RedisOptions;
+use coordination_tests::harness::{Redis, Server, judged, wait_until};
+
+use super::{CLOCK, LONG, quarantined, site, work};
+
+fn three() -> RedisOptions {
+    Redis::options().nodes(3).cluster(3)
+}
+
+/// The slot moves away from the only node of the URL, and on, while it is half here and half there: holders keep their lock,
+/// nobody else gets it, and who waits is served.
+#[test]
+fn f60_a_slot_moves() {
+    judged(|| {
+        let (redis, site) = site(three());
+        let first = redis.owner(CLOCK);
+        let site = site.at(redis.node(first).address());
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let held = holder.acquire("x");
+        holder.observe("x");
+        let waiting = other.wait_for("x");
+        holder.sees_contenders("x", 2);
+        // Longer than a lease.
+        for step in 1..=6 {
+            thread::scope(|scope| {
+                let moving =
+                    scope.spawn(|| redis.move_slot(CLOCK, (first + step) % 3, site.heartbeat * 2));
+                sleep(site.heartbeat);
+                // Who comes meanwhile waits.
+                other.acquire_within("y", LONG).expect("it is free");
+                moving.join().expect("it moves");
+            });
+            other.release("y");
+            assert!(other.acquire_within("x", site.heartbeat).is_err(), "held twice");
+            sleep(site.heartbeat);
+            holder.keeps("x");
+        }
+        redis.move_slot(CLOCK, (first + 1) % 3, site.heartbeat);
+        holder.release("x");
+        assert!(other.granted(waiting, LONG).token > held.token);
+        // Who comes now has the URL only.
+        other.release("x");
+        let late = site.process("late");
+        assert!(late.acquire_within("x", LONG).is_ok());
+    });
+}
+
+/// The only node of the URL has never had the slot, and dies: its cluster is known.
+#[test]
+fn f60_the_node_of_the_url_leaves() {
+    judged(|| {
+        let (redis, site) = site(three());
+        let owner = redis.owner(CLOCK);
+        let named = (owner + 1) % 3;
+        let site = site.at(redis.node(named).address());
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        redis.node(named).kill();
+        // It has to find another way.
+        redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "normal"]).expect("it answers");
+        redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "pubsub"]).expect("it answers");
+        sleep(site.lease() * 2);
+        holder.keeps("x");
+        // The slot moves to a node that no URL names.
+        redis.move_slot(CLOCK, (owner + 2) % 3, Duration::ZERO);
+        sleep(site.lease() * 2);
+        holder.keeps("x");
+    });
+}
+
+/// A replica takes over, in order: the lock is kept. The node of the URL is a replica from then on.
+#[test]
+fn f60_failover_in_order() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(6).cluster(3));
+        let master = redis.owner(CLOCK);
+        let site = site.at(redis.node(master).address());
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        redis.try_ask(master + 3, &["CLUSTER", "FAILOVER"]).expect("it answers");
+        assert!(wait_until(LONG, || redis.owner(CLOCK) == master + 3), "no fail-over");
+        sleep(site.lease() * 2);
+        holder.keeps("x");
+        // By way of a replica.
+        let late = site.process("late");
+        assert!(late.acquire_within("x", site.heartbeat).is_err());
+    });
+}
+
+/// The master dies, which is the only node of the URL: afterwards all goes on by itself.
+#[test]
+fn f60_failover_after_a_death() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(6).cluster(3));
+        let master = redis.owner(CLOCK);
+        let site = site.at(redis.node(master).address());
+        let holder = site.process("holder");
+        let first = holder.acquire("x");
+        redis.node(master).kill();
+        let second = holder.acquire_within("y", LONG).expect("the replica serves");
+        assert!(second.token > first.token);
+    });
+}
+
+/// A node dies with its slot, which an operator gives to another one. That has run for long, but not with these keys.
+#[test]
+fn f60_the_slot_of_a_dead_node_goes_to_another() {
+    judged(|| {
+        let (redis, site) = site(three());
+        let owner = redis.owner(CLOCK);
+        let [next, last] = [1, 2].map(|step| (owner + step) % 3);
+        work(&redis, next, Duration::from_secs(5));
+        site.at(redis.node(owner).address()).process("holder").acquire("x");
+        redis.node(owner).kill();
+        let tell = |node, command: &[&str]| {
+            redis.try_ask(node, command).ok().and_then(|reply| reply.text()).expect("it answers")
+        };
+        let (slot, id) =
+            (tell(next, &["CLUSTER", "KEYSLOT", CLOCK]), tell(next, &["CLUSTER", "MYID"]));
+        for node in [next, last] {
+            tell(node, &["CLUSTER", "DELSLOTS", &slot]);
+            tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+        tell(next, &["CLUSTER", "BUMPEPOCH"]);
+        let other = quarantined(&site.at(redis.node(next).address()), "5s").process("other");
+        let refused = other.acquire_within("x", Duration::from_secs(2));
+        println!("F-60 redis: {}", refused.expect_err("somebody may hold it"));
+        other.acquire_within("x", LONG).expect("the quarantine ends");
+    });
+}

@@ -1,0 +1,50 @@
+//! F-61: what one client's longer lease means for all others.
+
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{Redis, Server, judged, wait_until};
+
+use super::{CLOCK, LONG, quarantined, site};
+
+/// A client with a lease of a day comes to a namespace in which others work: nothing stops for them, nor after a restart of
+/// a server that forgets nothing.
+#[test]
+fn f61_a_longer_lease_stops_nobody() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let site = quarantined(&site, "");
+        let worker = site.process("worker");
+        // The namespace is new, and nobody has said how long leases were.
+        let waiting = worker.wait_for("x");
+        worker.granted(waiting, 3 * LONG);
+        worker.release("x");
+        let _long = site.with_ttl(Duration::from_secs(24 * 3_600)).process("long");
+        worker.acquire("x");
+        worker.release("x");
+        site.process("newcomer").acquire("y");
+        redis.node(0).restart();
+        redis.wait_ready();
+        worker.acquire_within("x", LONG).expect("nothing is forgotten");
+    });
+}
+
+/// What the next quarantine would take is known by who was there lately, and not by a client that came once.
+#[test]
+fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let site = quarantined(&site, "");
+        let (_short, _longer) =
+            (site.process("short"), site.with_ttl(Duration::from_secs(5)).process("longer"));
+        site.with_ttl(Duration::from_secs(31)).process("once").kill();
+        let longest = || redis.ask(&["HGET", CLOCK, "longest"]).text();
+        assert_eq!(longest().as_deref(), Some("31000000"));
+        let begun = Instant::now();
+        // Two periods of that length, and the heartbeats after them.
+        let is_lowered = wait_until(5 * LONG, || longest().as_deref() != Some("31000000"));
+        println!("F-61 redis: after {:?} the longest lease is {:?} µs", begun.elapsed(), longest());
+        assert!(is_lowered);
+        assert_eq!(longest().as_deref(), Some("5000000"));
+        assert!(begun.elapsed() > Duration::from_secs(31));
+    });
+}

@@ -1,0 +1,301 @@
+//! F-65, and answers that are large, or of no use.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Error, ErrorKind, State};
+use coordination_tests::harness::{Proxy, Redis, Server, eventually_async, judged_on_threads};
+use tokio::task::{JoinHandle, JoinSet, block_in_place};
+use tokio::time::timeout;
+
+use super::{CLOCK, LONG, site};
+
+/// So many sessions that are over, or live for so many microseconds more, each with an entry in one queue.
+const PLANT: &str = "
+local base, queue, mode = '{coordination}:', ARGV[1], ARGV[2]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local digits = function(number) return string.format('%.0f', number) end
+local expires, text = digits(now + ARGV[4]), string.rep('x', tonumber(ARGV[5]))
+for n = tonumber(ARGV[6]), tonumber(ARGV[3]) do
+  local session = string.format('%016x', n)
+  local id = session .. '-' .. n
+  redis.call('HSET', base .. 'session:' .. session, 'member', 'm' .. n, 'channel', 'c', 'lease', '1000000',
+    'expires', expires, 'generation', '1', 'entry:' .. queue .. '/' .. id,
+    '{\"member\":\"m\",\"since_ms\":1,\"data\":\"' .. text .. '\"}')
+  redis.call('ZADD', base .. 'sessions', expires, session)
+  redis.call('SET', base .. 'member:m' .. n, session)
+  redis.call('ZADD', base .. mode .. ':' .. queue, digits(now - 1000000 + n), id)
+end
+return 'OK'";
+
+fn plant(redis: &Redis, queue: &str, count: usize, lives: Duration, text: usize) {
+    // One call stops the server for as long as it takes.
+    const PART: usize = 1_000;
+    for first in (1..=count).step_by(PART) {
+        let last = count.min(first + PART - 1);
+        let numbers = [last, lives.as_micros() as usize, text, first].map(|n| n.to_string());
+        let [last, lives, text, first] = &numbers;
+        redis.ask(&["EVAL", PLANT, "0", queue, "exclusive", last, lives, text, first]);
+    }
+}
+
+/// With a lease that a busy machine does not end.
+async fn connected(url: &str) -> Coordinator {
+    let builder = Coordinator::builder().ttl(Duration::from_secs(20));
+    builder.connect(url).await.expect("the server is there")
+}
+
+/// How many connections clients have made.
+fn greetings(redis: &Redis) -> u64 {
+    block_in_place(|| redis.request_counts()).get("hello").copied().unwrap_or_default()
+}
+
+/// Twenty thousand sessions end at once, all of which waited for one lock. Whoever comes then does not pay for all of them
+/// in one call, and the server stands still for nobody.
+#[test]
+fn f65_all_who_waited_are_dead() {
+    const DEAD: usize = 20_000;
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| {
+            let options = Redis::options().flag("slowlog-log-slower-than", "400000");
+            let (redis, site) = site(options.forgetful());
+            plant(&redis, "lock/x", DEAD, Duration::ZERO, 10);
+            redis.ask(&["SLOWLOG", "RESET"]);
+            (redis, site)
+        });
+        let begun = Instant::now();
+        let client = connected(&site.url).await;
+        println!("F-65 redis: connected after {:?}", begun.elapsed());
+        let lock = client.lock("x").expect("a good name");
+        let guard = lock.acquire(Some(LONG)).await.expect("all others are dead");
+        println!("F-65 redis: granted {:?} after the start", begun.elapsed());
+        assert!(guard.is_held());
+        assert_eq!(lock.holders().await.expect("it answers").len(), 1);
+        let slow = block_in_place(|| redis.ask(&["SLOWLOG", "GET", "3"])).texts();
+        assert!(slow.is_empty(), "{:?}", slow.iter().take(3).collect::<Vec<_>>());
+    });
+}
+
+/// Somebody else has keys where ours are to be: that is said, with the key.
+#[test]
+fn a_key_of_another_type_is_told() {
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let client = connected(&site.url).await;
+        let corrupt = |outcome: Result<(), Error>| {
+            let error = outcome.expect_err("it is no key of ours");
+            println!("redis: {error}");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains("{coordination}:"), "{error}");
+        };
+        block_in_place(|| redis.ask(&["SET", "{coordination}:exclusive:lock/x", "other"]));
+        let lock = client.lock("x").expect("a good name");
+        corrupt(lock.acquire(Some(LONG)).await.map(drop));
+        corrupt(lock.holders().await.map(drop));
+        block_in_place(|| redis.ask(&["DEL", "{coordination}:exclusive:lock/x"]));
+        lock.acquire(Some(LONG)).await.expect("it is free").release().await.expect("ours");
+        client.stop().await.expect("the server confirms");
+        block_in_place(|| {
+            redis.ask(&["FLUSHALL"]);
+            redis.ask(&["SET", CLOCK, "other"]);
+        });
+        corrupt(Coordinator::builder().connect(&site.url).await.map(drop));
+    });
+}
+
+/// An answer that is larger than what a server keeps for a subscriber: it cuts off nobody.
+#[test]
+fn an_answer_larger_than_a_subscribers_limit() {
+    const HOLDERS: usize = 3_000;
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| {
+            let options = Redis::options();
+            let options = options.flag("client-output-buffer-limit", "pubsub 1mb 512kb 1");
+            let (redis, site) = site(options);
+            plant(&redis, "lock/x", HOLDERS, Duration::from_secs(600), 2_000);
+            (redis, site)
+        });
+        let client = connected(&site.url).await;
+        let state = client.state();
+        let guard = client.lock("y").expect("a good name").acquire(None).await.expect("free");
+        let lock = client.lock("x").expect("a good name");
+        for _ in 0..3 {
+            let holders = timeout(LONG, lock.holders()).await.expect("it ends");
+            assert_eq!(holders.expect("it answers").len(), HOLDERS);
+        }
+        assert!(guard.is_held() && state.current() == State::Connected);
+        // One for all, and one for listings.
+        assert_eq!(greetings(&redis), 2, "a connection was given up");
+    });
+}
+
+/// The connection for listings falls silent, which no heartbeat notices: the next listing comes on another one.
+#[test]
+fn a_silent_connection_for_listings() {
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
+        let lock = client.lock("x").expect("a good name");
+        assert_eq!(lock.holders().await.expect("it answers"), []);
+        block_in_place(|| proxy.hold_one(2));
+        let other = client.lock("y").expect("a good name");
+        let working: JoinHandle<Result<(), Error>> = tokio::spawn(async move {
+            loop {
+                other.acquire(Some(LONG)).await?.release().await?;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        timeout(LONG, lock.holders()).await.expect("it ends").expect_err("nothing answers");
+        let found = timeout(LONG, async { while lock.holders().await.is_err() {} });
+        found.await.expect("it answers");
+        assert_eq!(client.state().current(), State::Connected);
+        assert!(!working.is_finished());
+        working.abort();
+        // One for all, and two for listings.
+        assert_eq!(proxy.connections(), 3);
+        drop(site);
+    });
+}
+
+/// The connection for all else falls silent while listings are answered: another one is made before the lease is over.
+#[test]
+fn a_silent_connection_beside_that_for_listings() {
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
+        let lock = client.lock("x").expect("a good name");
+        let guard = lock.acquire(Some(LONG)).await.expect("it is free");
+        assert_eq!(lock.holders().await.expect("it answers").len(), 1);
+        block_in_place(|| proxy.hold_one(1));
+        let found = timeout(LONG, async {
+            while proxy.connections() == 2 {
+                lock.holders().await.expect("it answers");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        found.await.expect("another one is made");
+        eventually_async(LONG, async || client.state().current() == State::Connected).await;
+        assert!(guard.is_held());
+        drop(site);
+    });
+}
+
+/// The one on which replicas are waited for falls silent while others are answered: likewise.
+#[test]
+fn a_silent_connection_on_which_replicas_are_waited_for() {
+    judged_on_threads(async || {
+        let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
+        let (redis, site) = block_in_place(|| site(options.flag("min-replicas-max-lag", "3600")));
+        block_in_place(|| redis.wait_replicated(1));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
+        let lock = client.lock("x").expect("a good name");
+        let guard = lock.acquire(Some(LONG)).await.expect("it is free");
+        assert_eq!(proxy.connections(), 2);
+        let value = client.value::<u32>("v").expect("a good name");
+        value.set(&0).await.expect("it answers");
+        assert_eq!(lock.holders().await.expect("it answers").len(), 1);
+        let before = proxy.connections();
+        block_in_place(|| proxy.hold_one(2));
+        let found = timeout(LONG, async {
+            while proxy.connections() == before {
+                value.set(&1).await.expect("it answers");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        found.await.expect("another one is made");
+        eventually_async(LONG, async || client.state().current() == State::Connected).await;
+        assert!(guard.is_held());
+        drop(site);
+    });
+}
+
+/// The server closes the connection for listings, as it does with idle ones: the other one stays, and the next listing
+/// comes on a new one.
+#[test]
+fn the_connection_for_listings_is_closed() {
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
+        let lock = client.lock("x").expect("a good name");
+        for closed in 1..=3 {
+            let listed = timeout(LONG, async { while lock.holders().await.is_err() {} });
+            listed.await.expect("it answers");
+            assert_eq!(proxy.connections(), 1 + closed, "the other one was given up");
+            block_in_place(|| {
+                let clients = redis.ask(&["CLIENT", "LIST"]).texts().concat();
+                let others = clients.lines().filter(|line| !line.contains("cmd=client"));
+                let ids = others.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+                let newest = ids.max_by_key(|id| id.parse::<u64>().ok()).expect("there are two");
+                redis.ask(&["CLIENT", "KILL", "ID", newest]);
+            });
+        }
+        drop(site);
+    });
+}
+
+/// Five thousand watches and more begin at once: each is told what there is, and what is new, on one connection.
+#[test]
+fn f65_a_storm_of_watches() {
+    const WATCHES: usize = 6_000;
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let builder = site.builder("one").ttl(Duration::from_secs(6));
+        let client = builder.connect(&site.url).await.expect("the server is there");
+        let begun = Instant::now();
+        let mut watching = JoinSet::new();
+        for n in 0..WATCHES {
+            let mut watch = client.value::<u32>(format!("v-{n}")).expect("a good name").watch();
+            watching.spawn(async move {
+                watch.next().await.expect("the server answers");
+                watch
+            });
+        }
+        let watches = timeout(3 * LONG, watching.join_all()).await.expect("all are told");
+        println!("F-65 redis: {WATCHES} watches began within {:?}", begun.elapsed());
+        let channels = || match block_in_place(|| redis.ask(&["PUBSUB", "CHANNELS"])) {
+            coordination_tests::harness::redis::Reply::List(channels) => channels.len(),
+            other => panic!("{other:?}"),
+        };
+        let all = timeout(3 * LONG, async {
+            while channels() <= WATCHES {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        assert!(all.await.is_ok(), "{} channels after {:?}", channels(), begun.elapsed());
+        println!("F-65 redis: all are listened to after {:?}", begun.elapsed());
+        drop(watches);
+        assert_eq!(greetings(&redis), 2, "a connection was given up");
+    });
+}
+
+/// The server is not asked by each of many waiters whether the quarantine is over.
+#[test]
+fn l7_waiters_in_quarantine_ask_seldom() {
+    const WAITERS: usize = 200;
+    judged_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let client = connected(&site.url.replace("quarantine=off", "quarantine=8s")).await;
+        let mut waiters = JoinSet::new();
+        for number in 0..WAITERS {
+            let lock = client.lock(format!("x-{number}"))?;
+            waiters.spawn(async move { lock.acquire(None).await });
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let calls = || {
+            let counts = block_in_place(|| redis.request_counts());
+            ["eval", "evalsha"].map(|name| counts.get(name).copied().unwrap_or_default())
+        };
+        let before: u64 = calls().iter().sum();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let asked = calls().iter().sum::<u64>() - before;
+        assert!(asked < WAITERS as u64, "{asked} calls of {WAITERS} waiters in four seconds");
+        let granted: Result<Vec<_>, Error> = waiters.join_all().await.into_iter().collect();
+        assert_eq!(granted?.len(), WAITERS);
+        client.stop().await
+    })
+    .expect("all are served");
+}

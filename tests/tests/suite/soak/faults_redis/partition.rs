@@ -1,0 +1,125 @@
+//! F-59: the master is cut off from its replica and from two of three Sentinels, and another takes over.
+
+use std::time::Duration;
+
+use coordination_tests::harness::redis::MASTER;
+use coordination_tests::harness::{Proxy, Redis, Server, judged, wait_until};
+
+use super::{LONG, site, with_url};
+
+/// How often each is tried.
+const ROUNDS: usize = 10;
+/// How long Sentinels wait for a master.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long Sentinels take at most to tell each other of a new master, and a client to ask them.
+const SPREAD: Duration = Duration::from_secs(3);
+
+/// Where the client is that holds the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// With the master that loses: of the Sentinels it reaches one.
+    Losing,
+    /// It reaches all.
+    Both,
+}
+
+/// With `min-replicas-to-write` nobody holds while another does.
+#[test]
+fn f59_with_min_replicas_on_the_losing_side() {
+    (0..ROUNDS).for_each(|_| parted(Side::Losing, true, Duration::ZERO));
+}
+
+#[test]
+fn f59_with_min_replicas_on_both_sides() {
+    (0..ROUNDS).for_each(|_| parted(Side::Both, true, Duration::ZERO));
+}
+
+/// Without, what was granted before is safe from there: who does not reach most Sentinels confirms nothing.
+#[test]
+fn f59_without_on_the_losing_side() {
+    (0..ROUNDS).for_each(|_| parted(Side::Losing, false, Duration::ZERO));
+}
+
+/// Without, the old master confirms heartbeats until most Sentinels name the new one: until the next heartbeat after that.
+#[test]
+fn f59_without_on_both_sides() {
+    (0..ROUNDS).for_each(|_| parted(Side::Both, false, SPREAD));
+}
+
+/// The holder's guard is good for so long at most after another was granted the lock.
+fn parted(side: Side, is_confirmed: bool, bound: Duration) {
+    judged(|| {
+        let options = Redis::options().sentinels(PATIENCE).apart();
+        let options = match is_confirmed {
+            // A new master needs one, too.
+            true => options
+                .nodes(3)
+                .flag("min-replicas-to-write", "1")
+                .flag("min-replicas-max-lag", "1"),
+            false => options.nodes(2),
+        };
+        let (redis, site) = site(options);
+        (1..redis.nodes().len()).for_each(|replica| redis.wait_replicated(replica));
+        let sentinels = redis.sentinels();
+        sentinels.wait_settled(redis.nodes().len() - 1);
+        let far = [1, 2].map(|index| Proxy::start(sentinels.address(index)));
+        let near = [sentinels.address(0), far[0].address(), far[1].address()];
+        let near = near.map(|address| address.to_string()).join(",");
+        let losing =
+            with_url(site.clone(), format!("redis://{near}/?sentinel={MASTER}&quarantine=off"));
+        let holder = if side == Side::Losing { &losing } else { &site }.process("holder");
+        let other = site.process("other");
+        let held = holder.acquire("x");
+        holder.observe("x");
+        let waiting = other.wait_for("x");
+        holder.sees_contenders("x", 2);
+
+        redis.part(&[0], &[0]);
+        if side == Side::Losing {
+            far.iter().for_each(|proxy| {
+                proxy.refuse();
+                proxy.reset_all();
+            });
+        }
+        let granted = other.granted(waiting, LONG);
+        assert!(granted.token > held.token, "{} after {}", granted.token, held.token);
+        let not_held = holder.not_held(LONG);
+        let overlap = Duration::from_nanos(not_held.last_true_ns.saturating_sub(granted.t_ns));
+        let early = Duration::from_nanos(granted.t_ns.saturating_sub(not_held.last_true_ns));
+        println!(
+            "F-59 redis: {side:?}, confirmed: {is_confirmed}: both for {overlap:?}, none for {early:?}"
+        );
+
+        // What lost is a replica afterwards, and all goes on.
+        redis.rejoin();
+        far.iter().for_each(Proxy::heal);
+        let follows = || {
+            let info = redis.try_ask(0, &["INFO", "replication"]).ok().and_then(|info| info.text());
+            info.is_some_and(|info| info.contains("role:slave"))
+        };
+        assert!(wait_until(LONG, follows), "no replica again");
+        assert!(holder.acquire_within("y", LONG).is_ok());
+        assert!(overlap <= bound, "{overlap:?}");
+    });
+}
+
+/// What replicas have not confirmed does not count, also while the master goes on answering: no heartbeat, and no grant.
+#[test]
+fn f59_without_a_replica_nothing_counts() {
+    judged(|| {
+        // It would take requests without its replica for longer than all this takes.
+        let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
+        let (redis, site) = site(options.flag("min-replicas-max-lag", "3600"));
+        redis.wait_replicated(1);
+        let site = site.at(redis.node(0).address());
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        holder.acquire("x");
+        holder.observe("x");
+        redis.node(1).pause();
+        assert!(other.acquire_within("y", site.heartbeat).is_err(), "granted by one server");
+        assert_eq!(holder.lost(LONG).reason, "DeadlinePassed");
+        redis.node(1).resume();
+        assert!(holder.acquire_within("x", LONG).is_ok());
+    });
+}

@@ -1,0 +1,88 @@
+//! Many who come at once, and a queue that is long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Result};
+use coordination_tests::faults::{Site, many};
+use coordination_tests::harness::{Server, Zookeeper, judged_alone, judged_on_threads};
+use tokio::task::block_in_place;
+
+use crate::WORKER;
+
+/// As long as the servers under test grant.
+const LEASE: Duration = Duration::from_secs(4);
+/// Of this time the server works a part.
+const TURN: Duration = Duration::from_millis(80);
+/// How much the server does in that part: so many of an administrator's questions a second, had it nothing else to do.
+const RATE: f64 = 280.0;
+const ENTRIES: usize = 10_000;
+const QUEUE: &str = "/coordination/lock/long";
+
+/// F-44 with a server that has little of a processor: what a thousand waiters ask it for when they come keeps it busy for
+/// longer than a heartbeat may take, and nobody loses a session all the same.
+#[test]
+fn f44_a_slow_server() {
+    judged_alone(come_to_a_slow_server);
+}
+
+fn come_to_a_slow_server() {
+    let zookeeper = Arc::new(Zookeeper::one());
+    let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER)
+        .with_heartbeat(LEASE / 6)
+        .with_ttl(LEASE);
+    let share = share_of_time(&zookeeper);
+    let is_over = AtomicBool::new(false);
+    let served = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                zookeeper.node(0).pause();
+                thread::sleep(TURN.mul_f64(1.0 - share));
+                zookeeper.node(0).resume();
+                thread::sleep(TURN.mul_f64(share));
+            }
+        });
+        let served = scope.spawn(|| many::crowd(&site, 20, 50)).join();
+        is_over.store(true, Ordering::Relaxed);
+        served
+    });
+    let served = served.expect("all are served");
+    println!("F-44, a slow server, 20 × 50: {served:?}, {:?}", zookeeper.request_counts());
+    assert_eq!(site.entries(), [""; 0]);
+}
+
+/// Which part of the time makes it as slow as it is to be, on whatever machine: a quarter at the least.
+fn share_of_time(zookeeper: &Zookeeper) -> f64 {
+    const QUESTIONS: u32 = 300;
+    let ask = || (0..QUESTIONS).for_each(|_| drop(zookeeper.look("/")));
+    // A Java machine is slow at first.
+    ask();
+    let begun = Instant::now();
+    ask();
+    let rate = f64::from(QUESTIONS) / begun.elapsed().as_secs_f64();
+    println!("F-44, a slow server: {rate:.0} questions a second at full speed");
+    (RATE / rate).clamp(0.25, 1.0)
+}
+
+/// Who looks at a long queue for the first time reads all of it, in the time of one call.
+#[test]
+fn a_long_queue_is_listed_by_the_first_call() -> Result<()> {
+    judged_on_threads(list_a_long_queue)
+}
+
+async fn list_a_long_queue() -> Result<()> {
+    let zookeeper = block_in_place(Zookeeper::one);
+    let url = format!("zookeeper://{}", zookeeper.authority());
+    let above = ["/coordination", "/coordination/lock", QUEUE].map(str::to_owned);
+    let entry =
+        |number| format!("{QUEUE}/0123456789abcdef-0123456789abcdef01234567__lock__{number:010}");
+    block_in_place(|| zookeeper.create_all(above.into_iter().chain((0..ENTRIES).map(entry))));
+    let client = Coordinator::connect(&url).await?;
+    let begun = Instant::now();
+    let listed = client.lock("long")?.holders().await?;
+    println!("{ENTRIES} entries are listed within {:?}", begun.elapsed());
+    assert_eq!(listed.len(), ENTRIES);
+    client.stop().await
+}
