@@ -6,8 +6,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
+
+use crate::run::alive::Place;
 
 /// So many texts are kept for a reader that has stopped; later ones are dropped.
 const KEPT: usize = 100;
@@ -99,5 +100,7 @@ fn put(mut bytes: &[u8]) {
 fn would_stop_us() -> bool {
     let stops = |modes: LocalModes| modes.contains(LocalModes::TOSTOP);
     tcgetattr(io::stderr()).is_ok_and(|terminal| stops(terminal.local_modes))
-        && tcgetpgrp(io::stderr()).is_ok_and(|foreground| foreground != getpgrp())
+        && tcgetpgrp(io::stderr()).is_ok_and(|foreground| {
+            Place::of_us().is_some_and(|us| us.group != foreground.as_raw_nonzero().get())
+        })
 }

@@ -20,10 +20,31 @@ pub(super) fn is_alive(process: Pid) -> bool {
     has_living_thread(&Path::new("/proc").join(process.as_raw_nonzero().to_string()))
 }
 
-/// Who started this process, or has adopted it.
-pub(super) fn parent(process: Pid) -> Option<Pid> {
-    let process = Path::new("/proc").join(process.as_raw_nonzero().to_string());
-    field(&process, PARENT)?.parse().ok().and_then(Pid::from_raw)
+/// Where a process stands among others, by its numbers in `/proc`: 0 is what is outside of our pid namespace, where a
+/// system call's wrapper would take it for a process id.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+}
+
+impl Place {
+    pub(crate) fn of_us() -> Option<Self> {
+        Self::read(Path::new("/proc/self"))
+    }
+
+    /// That of who started this process, or has adopted it.
+    pub(super) fn of_parent(self) -> Option<Self> {
+        // Nobody has the number 0.
+        Self::read(&Path::new("/proc").join(self.parent.to_string()))
+    }
+
+    fn read(process: &Path) -> Option<Self> {
+        let stat = fs::read_to_string(process.join("stat")).ok()?;
+        let number = |place| field_of(&stat, place)?.parse().ok();
+        Some(Self { parent: number(PARENT)?, group: number(GROUP)?, session: number(SESSION)? })
+    }
 }
 
 /// Our own children, the dead that nobody has waited for with them. Orphans come to the first thread.
@@ -38,6 +59,7 @@ pub(super) fn children() -> impl Iterator<Item = Pid> {
 const STATE: usize = 0;
 const PARENT: usize = 1;
 const GROUP: usize = 2;
+const SESSION: usize = 3;
 
 /// Its first thread may have ended before the others.
 fn has_living_thread(process: &Path) -> bool {
@@ -48,9 +70,13 @@ fn has_living_thread(process: &Path) -> bool {
 
 fn field(process: &Path, place: usize) -> Option<String> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
+    field_of(&stat, place).map(str::to_owned)
+}
+
+fn field_of(stat: &str, place: usize) -> Option<&str> {
     // The name may have blanks and brackets.
     let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(place).map(str::to_owned)
+    fields.split(' ').nth(place)
 }
 
 #[cfg(test)]

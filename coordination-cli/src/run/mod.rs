@@ -1,6 +1,6 @@
 //! `coordination run`: a command under a lock, a permit, a slot, or at most so often.
 
-mod alive;
+pub(crate) mod alive;
 pub(crate) mod child;
 pub(crate) mod elect;
 pub(crate) mod join;

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::future::poll_fn;
+use std::iter;
 use std::task::Poll;
 
 use coordination::Coordinator;
-use rustix::process::{Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process};
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
-use super::alive;
+use super::alive::Place;
 use crate::exit::{self, Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
@@ -74,14 +75,10 @@ pub(crate) async fn until_stopped(
 ///
 /// It is the first of our ancestors that is not of our group, and has to be of our session.
 pub(super) fn can_go_on() -> bool {
-    let (session, group, mut parent) = (getsid(None), getpgrp(), getppid());
-    while let Some(process) = parent.filter(|parent| getsid(Some(*parent)) == session) {
-        if getpgid(Some(process)) != Ok(group) {
-            return true;
-        }
-        parent = alive::parent(process);
-    }
-    false
+    let Some(us) = Place::of_us() else { return false };
+    let ancestors = iter::successors(us.of_parent(), |ancestor| ancestor.of_parent());
+    let mut ours = ancestors.take_while(|ancestor| ancestor.session == us.session);
+    ours.any(|ancestor| ancestor.group != us.group)
 }
 
 /// What Ctrl-Z does with who does not catch it.

@@ -2,8 +2,8 @@
 //!
 //! A target is a plain test named `fuzz_<parser>` that hands a strategy and a check to [`run`]. A plain
 //! `cargo test` tries a few hundred inputs, new ones each time. With `COORDINATION_FUZZ_SECONDS=60` the
-//! target goes on for a minute; `tests/fuzz` does so with all of them. What fails is made smaller,
-//! printed, and can be had again with `COORDINATION_FUZZ_SEED`.
+//! target goes on for a minute, with `COORDINATION_FUZZ_CASES=4096` for so many inputs; `tests/fuzz` does so with all of
+//! them. What fails is made smaller, printed, and can be had again with `COORDINATION_FUZZ_SEED`, from which all inputs follow.
 //!
 //! Most random bytes are refused at the first one. So [`Mutants`] starts from valid inputs and spoils them a
 //! little: what comes out is often nearly right, which is where parsers err.
@@ -33,8 +33,9 @@ where
 {
     let replayed: Option<u64> = number("COORDINATION_FUZZ_SEED");
     let seconds = number("COORDINATION_FUZZ_SECONDS").unwrap_or(0);
+    let wanted = number("COORDINATION_FUZZ_CASES").unwrap_or(0);
     let first = replayed.unwrap_or_else(any_seed);
-    if seconds > 0 {
+    if seconds > 0 || wanted > 0 {
         // Before anything can abort: running from here on finds it again.
         println!("{name}: COORDINATION_FUZZ_SEED={first}");
     }
@@ -42,9 +43,8 @@ where
     loop {
         batch(name, first.wrapping_add(batches), inputs, &check);
         batches += 1;
-        let elapsed = start.elapsed();
-        if elapsed >= Duration::from_secs(seconds) {
-            let cases = batches * u64::from(BATCH);
+        let (elapsed, cases) = (start.elapsed(), batches * u64::from(BATCH));
+        if elapsed >= Duration::from_secs(seconds) && cases >= wanted {
             println!("{name}: {cases} cases in {} s", elapsed.as_secs());
             return;
         }

@@ -37,6 +37,23 @@ fn a_lost_lock_ends_its_command_though_the_terminal_stops_who_writes() {
     });
 }
 
+/// As where `unshare`, or who starts a container, is outside: session and group are, too, and have no number for us.
+#[test]
+fn a_session_outside_of_the_pid_namespace_has_no_number() {
+    judged(|| {
+        let store = Store::file();
+        // Nobody within could let the wrapper go on, so it does not stop.
+        let signals = "trap 'exit 9' USR1\nkill -TSTP $PPID\nkill -USR1 $PPID\n";
+        let text = format!("#!/bin/sh\n{signals}while :; do sleep 0.01; done\n");
+        let command = store.script("command", &text);
+        let mut contained = Command::new("unshare");
+        contained.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
+        contained.args([env!("CARGO_BIN_EXE_coordination"), "run", "--url", &store.url]);
+        contained.args(["--lock", "x", "--", &command]);
+        assert_eq!(Wrapper::start(&mut contained).code(), Some(9));
+    });
+}
+
 /// A script that runs for long, and where it writes its process id.
 fn leader(store: &Store) -> (String, std::path::PathBuf) {
     let started = store.path("started");
