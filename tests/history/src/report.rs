@@ -25,6 +25,13 @@ pub enum Rule {
     O7,
 }
 
+impl Rule {
+    /// Whether a slow machine can break it: the others hold whatever the machine does.
+    pub fn is_of_time(self) -> bool {
+        matches!(self, Self::O5 | Self::O6)
+    }
+}
+
 /// A promise was broken.
 #[derive(Clone, Debug)]
 pub struct Violation {

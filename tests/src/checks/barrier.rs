@@ -15,6 +15,7 @@ use super::tools::{
     ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_after_polls, without_a_runtime,
 };
 use crate::harness::{Mode, eventually_async};
+use crate::must_hold;
 
 const NAME: &str = "phase";
 
@@ -231,7 +232,7 @@ pub async fn br2_the_first_who_come(stage: &Stage) -> Result<()> {
     until_waiting(&mine, 1).await;
     let second = is_in(enter_in_background(&theirs)).await?;
     let first = is_in(first).await?;
-    assert!(first.token() < second.token());
+    must_hold!(first.token() < second.token());
     // The next round begins while this one is still in.
     let third = enter_in_background(&theirs);
     until_waiting(&mine, 1).await;
@@ -279,7 +280,7 @@ pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     assert!(!leaving.is_finished(), "the other is in");
     stage.lose(&one, "one").await?;
     timeout(PATIENCE, lost.lost()).await.expect("told");
-    assert!(!lost.is_held());
+    must_hold!(!lost.is_held());
     assert!(lost.leave(Some(PATIENCE)).await.is_err());
     leaving.await.expect("no panic")?;
     if !stage.backend().is_in_process() {
@@ -312,7 +313,7 @@ pub async fn br2_cut_off(stage: &Stage) -> Result<()> {
     let (cut, inside) = both_in(&one, &other).await?;
     stage.proxy().set_both(Mode::Blackhole);
     inside.leave(Some(PATIENCE)).await?;
-    assert!(!cut.is_held(), "out for the others, so out for itself");
+    must_hold!(!cut.is_held(), "out for the others, so out for itself");
     drop(cut);
     stage.proxy().heal();
     let (inside, back) = both_in(&one, &other).await?;

@@ -14,6 +14,7 @@ use super::tools::{
 };
 use super::{SLACK, Stage};
 use crate::harness::Mode;
+use crate::must_hold;
 
 /// C2: how long what a cancelled call has entered may stay, apart from the time of a request.
 const CLEARED: Duration = Duration::from_millis(100);
@@ -277,7 +278,7 @@ pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
     let token = old.token();
     scene.interrupt(old.release()).await?;
     let later = acquire(&scene.one).await?;
-    assert!(later.token() > token, "{scene:?}");
+    must_hold!(later.token() > token, "{scene:?}");
     assert!(lock(&scene.other).try_acquire().await?.is_none(), "{scene:?}: granted to two");
     // Longer than a release takes that is still under way.
     sleep(scene.stage.attempt_timeout() / 10).await;

@@ -14,6 +14,7 @@ use super::tools::{
 };
 use crate::faults::identity::odd_names;
 use crate::harness::{Direction, Unit, eventually_async};
+use crate::must_hold;
 
 /// S5: whatever is done with the guard of a grant that ended, a later grant stays.
 ///
@@ -126,7 +127,7 @@ pub async fn s6_entry_removed_while_waiting(stage: &Stage) -> Result<()> {
     assert!(stage.server().delete_entry(&stage.entry("lock", entries[1].token)));
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
-    assert!(guard.token() > entries[1].token);
+    must_hold!(guard.token() > entries[1].token);
     assert!(guard.is_held());
     assert_eq!(lock(&holder).holders().await?[0].token, guard.token());
     sleep(2 * stage.heartbeat()).await;
@@ -149,7 +150,7 @@ pub async fn s6_session_removed_while_waiting(stage: &Stage) -> Result<()> {
     }
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
-    assert!(guard.token() > lost, "a dead entry was granted");
+    must_hold!(guard.token() > lost, "a dead entry was granted");
     assert!(lock(&holder).try_acquire().await?.is_none());
     sleep(3 * stage.heartbeat()).await;
     assert!(guard.is_held());
@@ -172,7 +173,7 @@ pub async fn s7_not_reentrant(stage: &Stage) -> Result<()> {
     let token = held.token();
     held.release().await?;
     let again = waiting.await.expect("no panic")?;
-    assert!(again.token() > token);
+    must_hold!(again.token() > token);
     again.release().await
 }
 

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::Stage;
 use super::tools::{MOMENT, PATIENCE, until_state};
 use crate::harness::Mode;
+use crate::must_hold;
 
 pub use dropped::*;
 pub use incarnations::*;
@@ -409,7 +410,7 @@ pub async fn g1_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     let lost = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
     assert_ne!(lost, LossReason::Closed);
     assert_eq!(short(&next(&mut watch).await?), "-one");
-    assert!(!membership.is_held());
+    must_hold!(!membership.is_held());
     assert_eq!(kind(membership.update(&1).await), Some(ErrorKind::Lost));
     let before = membership.incarnation();
     assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
@@ -436,6 +437,6 @@ pub async fn g1_a_silent_member_is_dropped(stage: &Stage) -> Result<()> {
     assert_eq!(short(&next(&mut watch).await?), "-silent");
     let took = cut.elapsed();
     assert!(took <= stage.crash_bound(), "dropped after {took:?}");
-    assert!(!membership.is_held());
+    must_hold!(!membership.is_held());
     Ok(())
 }

@@ -15,6 +15,7 @@ use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
 use super::{SLACK, Stage};
 use crate::harness::{Mode, eventually_async};
+use crate::must_hold;
 
 const NAME: &str = "nightly";
 /// How late somebody may come back whose patience is over (L4).
@@ -137,7 +138,7 @@ pub async fn lm1_never_more_than_there_are(stage: &Stage) -> Result<()> {
                     assert_eq!(before, None, "slot {index}");
                     let before =
                         std::mem::replace(&mut last.lock().expect("no panic")[index], token);
-                    assert!(before < token, "tokens of slot {index} rise");
+                    must_hold!(before < token, "tokens of slot {index} rise");
                     sleep(Duration::from_millis(1)).await;
                     assert!(slot.is_held());
                     slots.lock().expect("no panic")[index] = None;
@@ -171,7 +172,8 @@ pub async fn lm2_standby_takes_over(stage: &Stage) -> Result<()> {
     let token = worker.token();
     worker.release().await?;
     let Admission::Working(next) = admitted(entering).await? else { panic!("its turn") };
-    assert!(next.slot() == 1 && next.token() > token);
+    assert!(next.slot() == 1);
+    must_hold!(next.token() > token);
     assert_eq!(*told.lock().expect("fine"), [Standing::Standby, Standing::Working(1)]);
     Ok(())
 }
@@ -219,7 +221,7 @@ pub async fn lm2_oldest_first(stage: &Stage) -> Result<()> {
     worker.release().await?;
     for entering in waiting {
         let Admission::Working(slot) = admitted(entering).await? else { panic!("its turn") };
-        assert!(slot.token() > last);
+        must_hold!(slot.token() > last);
         last = slot.token();
         slot.release().await?;
     }
@@ -241,7 +243,7 @@ pub async fn lm2_the_latest_wins(stage: &Stage) -> Result<()> {
         let token = worker.token();
         worker.release().await?;
         let Admission::Working(next) = admitted(new).await? else { panic!("the latest") };
-        assert!(next.token() > token);
+        must_hold!(next.token() > token);
         worker = next;
     }
     worker.release().await
@@ -395,7 +397,7 @@ pub async fn lm3_cut_off(stage: &Stage) -> Result<()> {
     until_inside(&limiter(&other, 1, 1), 1, 1).await;
     stage.proxy().set_both(Mode::Blackhole);
     let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
-    assert!(!old.is_held());
+    must_hold!(!old.is_held());
     stage.proxy().heal();
     assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
     assert!(new.is_held());

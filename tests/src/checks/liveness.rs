@@ -16,6 +16,7 @@ use super::tools::{
 };
 use super::{Place, SLACK, Stage};
 use crate::harness::Mode;
+use crate::must_hold;
 
 /// L4: how late a call may return.
 const LATENESS: Duration = Duration::from_millis(100);
@@ -279,7 +280,7 @@ pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
     eprintln!("L7: served within {:?}", start.elapsed());
     let tokens = tokens.lock().expect("nobody panicked");
     // All had entered before the first of them was served, and the token is the number of the entry.
-    assert!(tokens.len() == crowd && tokens.is_sorted(), "{tokens:?}");
+    must_hold!(tokens.len() == crowd && tokens.is_sorted(), "{tokens:?}");
     Ok(())
 }
 

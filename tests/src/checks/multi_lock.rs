@@ -17,6 +17,7 @@ use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
 use crate::harness::{Mode, eventually_async};
+use crate::must_hold;
 
 /// L4: how late a call may return.
 const LATENESS: Duration = Duration::from_millis(100);
@@ -261,7 +262,7 @@ pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
     assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("b")));
     assert_eq!(refused.effect(), Effect::Applied);
     assert_eq!(guard.lost().await, LossReason::EntryDeleted);
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     assert!(guard.guards()[0].is_held() && guard.guards()[2].is_held());
     assert!(other.lock("a")?.try_acquire().await?.is_none());
     let refused = guard.release().await.expect_err("one was lost");
@@ -295,7 +296,7 @@ pub async fn ml1_the_end_of_the_session_takes_all(stage: &Stage) -> Result<()> {
     until(&other, "b", 2).await;
     one.stop().await?;
     assert_eq!(guard.lost().await, LossReason::Closed);
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     let refused = waiting.await.expect("no panic").expect_err("it is closed");
     assert_eq!(refused.kind(), ErrorKind::Closed);
     let refused = guard.release().await.expect_err("it was lost");
@@ -379,7 +380,7 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -
     let cut = Instant::now();
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     assert!(probe.join().expect("the probe") < granted);
     assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
     assert!(last_held.load(Ordering::SeqCst) > 0);

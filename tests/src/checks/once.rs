@@ -13,6 +13,7 @@ use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::PATIENCE;
 use crate::harness::{Mode, eventually_async};
+use crate::must_hold;
 
 const NAME: &str = "backup";
 const LONG: Duration = Duration::from_secs(3_600);
@@ -45,7 +46,7 @@ pub async fn on1_one_of_many(stage: &Stage) -> Result<()> {
         }
         assert_eq!(claims.len(), 1, "{claims:?}");
         let claim = claims.remove(0);
-        assert!(last.is_none_or(|last| last < claim.token()), "tokens rise");
+        must_hold!(last.is_none_or(|last| last < claim.token()), "tokens rise");
         last = Some(claim.token());
         assert!(claim.give_back().await?, "for the next round");
     }
@@ -132,7 +133,7 @@ pub async fn on2_spent_by_success_only(stage: &Stage) -> Result<()> {
     let elsewhere = other.semaphore("elsewhere", 2)?.acquire(None).await?;
     assert!(theirs.try_claim_under(&elsewhere).await?.is_none(), "nor who holds something else");
     let second = theirs.try_claim_under(&waiting).await?.expect("it was left undone");
-    assert!(second.token() > first.token());
+    must_hold!(second.token() > first.token());
     assert!(!first.done().await?, "it is somebody else's by now");
     assert!(second.done().await?);
     waiting.release().await?;

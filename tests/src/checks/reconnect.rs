@@ -12,6 +12,7 @@ use super::tools::{
 };
 use super::{SLACK, Stage};
 use crate::harness::{Direction, Mode};
+use crate::must_hold;
 
 /// How long a waiter may wait for a lock that is free (L2).
 const WAKING: Duration = Duration::from_secs(2);
@@ -172,7 +173,7 @@ pub async fn r3_no_entry_outlives_its_session(stage: &Stage) -> Result<()> {
     until_state(&mut state, |state| state == State::Connected).await;
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
-    assert!(guard.token() > old, "an entry of the old session was taken over");
+    must_hold!(guard.token() > old, "an entry of the old session was taken over");
     assert_eq!(stage.contenders(&lock(&holder)).await.len(), 1);
     if let Some(old_session) = old_session {
         assert!(old_session.is_some());
@@ -222,8 +223,9 @@ pub async fn r5_a_new_session_after_a_loss(stage: &Stage) -> Result<()> {
     }
     until_state(&mut state, |state| state == State::Connected).await;
     let new = acquire(&one).await?;
-    assert!(new.is_held() && new.token() > old.token());
-    assert!(!old.is_held() && !also_old.is_held());
+    assert!(new.is_held());
+    must_hold!(new.token() > old.token());
+    must_hold!(!old.is_held() && !also_old.is_held());
     assert!(one.lock("another")?.try_acquire().await?.is_some(), "nothing is carried over");
     let after = stage.contenders(&lock(&one)).await;
     assert!(after.iter().all(|entry| !before.contains(entry)), "{before:?} → {after:?}");

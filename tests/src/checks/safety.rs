@@ -16,6 +16,7 @@ use super::tools::{
     until_contenders, until_state,
 };
 use crate::harness::{Direction, Mode};
+use crate::must_hold;
 
 /// What the contenders of one lock share.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ pub async fn s1_timed_exclusion(stage: &Stage) -> Result<()> {
     let tokens = contest.tokens.lock().expect("nobody panicked");
     assert_eq!(tokens.len(), visits);
     assert!(visits >= 3 * 3 * rounds, "only the impatient may fail: {visits}");
-    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    must_hold!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     Ok(())
 }
 
@@ -113,7 +114,7 @@ pub async fn s1_exclusion_of_threads(stage: &Stage) -> Result<()> {
         outcome.expect("no panic in the critical section")?;
     }
     let tokens = contest.tokens.lock().expect("nobody panicked");
-    assert!(
+    must_hold!(
         tokens.len() == 4 * rounds && tokens.is_sorted_by(|one, next| one < next),
         "{tokens:?}"
     );
@@ -139,7 +140,7 @@ pub async fn s1_exclusion_of_processes(stage: &Stage) -> Result<()> {
             workers[worker].call(json!({ "command": "release", "handle": NAME }));
         }
     }
-    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    must_hold!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     Ok(())
 }
 
@@ -150,8 +151,8 @@ pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
     let mut last = take_turn(&one).await?;
     for round in 0..stage.rounds(20, 4) {
         let old = acquire(&one).await?;
-        assert!(old.token() > last);
-        assert!(fence.check(old.token()).is_ok());
+        must_hold!(old.token() > last);
+        must_hold!(fence.check(old.token()).is_ok());
         last = old.token();
         match round % 4 {
             0 => old.release().await?,
@@ -168,9 +169,9 @@ pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
             }
         }
         let new = acquire(&other).await?;
-        assert!(new.token() > last);
-        assert!(fence.check(new.token()).is_ok());
-        assert!(fence.check(last).is_err(), "an old holder must not write any more");
+        must_hold!(new.token() > last);
+        must_hold!(fence.check(new.token()).is_ok());
+        must_hold!(fence.check(last).is_err(), "an old holder must not write any more");
         last = new.token();
         new.release().await?;
     }
@@ -183,7 +184,7 @@ pub async fn s2_tokens_survive(stage: &Stage) -> Result<()> {
     for client in ["first", "second", "third"] {
         let coordinator = stage.connect(client).await?;
         let token = take_turn(&coordinator).await?;
-        assert!(Some(token) > last, "{token} after {last:?}");
+        must_hold!(Some(token) > last, "{token} after {last:?}");
         last = Some(token);
         coordinator.stop().await?;
         stage.restart();
@@ -202,10 +203,11 @@ pub async fn s3_loss_before_grant(stage: &Stage) -> Result<()> {
     stage.proxy().set_both(Mode::Blackhole);
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
-    assert!(!guard.is_held());
-    assert!(!probe.is_held());
+    must_hold!(!guard.is_held());
+    must_hold!(!probe.is_held());
     assert!(probe.last_held().await < granted);
-    assert!(next.is_held() && next.token() > guard.token());
+    assert!(next.is_held());
+    must_hold!(next.token() > guard.token());
     Ok(())
 }
 
@@ -225,7 +227,7 @@ pub async fn s3_loss_before_grant_one_way(stage: &Stage) -> Result<()> {
         stage.proxy().heal();
         let next = waiting.await.expect("no panic")?;
         let granted = BootInstant::now();
-        assert!(!guard.is_held());
+        must_hold!(!guard.is_held());
         assert!(probe.last_held().await < granted);
         next.release().await?;
         // The next try to connect may be a lease away, and that is longer than `stop` waits.
@@ -249,7 +251,7 @@ pub async fn s4_a_late_heartbeat_revives_nothing(stage: &Stage) -> Result<()> {
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     until_state(&mut state, |state| state == State::Connected).await;
     for _ in 0..20 {
-        assert!(!guard.is_held());
+        must_hold!(!guard.is_held());
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
         sleep(MOMENT).await;
     }
@@ -270,7 +272,8 @@ pub async fn s4_a_broken_lock_stays_lost(stage: &Stage) -> Result<()> {
     assert_eq!(broken.lost().await, LossReason::EntryDeleted);
     let again = acquire(&holder).await?;
     for _ in 0..5 {
-        assert!(!broken.is_held() && again.is_held());
+        must_hold!(!broken.is_held());
+        assert!(again.is_held());
         sleep(stage.heartbeat()).await;
     }
     assert_eq!(broken.lost().await, LossReason::EntryDeleted);

@@ -13,6 +13,7 @@ use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time};
 use crate::harness::{Mode, eventually_async};
+use crate::must_hold;
 
 const NAME: &str = "uploads";
 /// Ten times as long as what a cancelled call has entered may stay (C2).
@@ -51,9 +52,9 @@ impl Slots {
     fn take(&mut self, permit: &Permit) {
         let token = permit.token().value();
         for slot in permit.slots() {
-            assert_eq!(self.held.insert(*slot, token), None, "slot {slot} is taken");
+            must_hold!(self.held.insert(*slot, token).is_none(), "slot {slot} is taken");
             let last = self.last.insert(*slot, token);
-            assert!(last.is_none_or(|last| last < token), "tokens of slot {slot} rise");
+            must_hold!(last.is_none_or(|last| last < token), "tokens of slot {slot} rise");
         }
         self.most = self.most.max(self.held.len());
     }
@@ -238,7 +239,7 @@ pub async fn p2_a_lost_session_frees_its_permits(stage: &Stage) -> Result<()> {
     until_entries(&semaphore(&other, 3), 2).await;
     one.stop().await?;
     assert_eq!(held.lost().await, LossReason::Closed);
-    assert!(!held.is_held());
+    must_hold!(!held.is_held());
     timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?.release().await?;
     assert!(held.release().await.is_err());
     all_are_free(&other, 3).await
@@ -282,7 +283,7 @@ pub async fn p2_cut_off(stage: &Stage) -> Result<()> {
     until_entries(&semaphore(&other, 1), 2).await;
     stage.proxy().set_both(Mode::Blackhole);
     let next = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
-    assert!(!held.is_held(), "lost before it was granted to another");
+    must_hold!(!held.is_held(), "lost before it was granted to another");
     let back = in_background(&semaphore(&one, 1), 1);
     stage.proxy().heal();
     until_entries(&semaphore(&other, 1), 2).await;

@@ -15,6 +15,7 @@ use super::tools::{
 };
 use super::{SLACK, Stage};
 use crate::harness::Mode;
+use crate::must_hold;
 
 /// How late the release may be; over a network a request and its answer are added.
 fn lateness(stage: &Stage) -> Duration {
@@ -94,7 +95,7 @@ pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
         tasks.spawn(async move {
             let guard = lock.acquire(Some(PATIENCE)).await?;
             let granted = Instant::now();
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            must_hold!(inside.fetch_add(1, Ordering::SeqCst) == 0, "two at once");
             let token = guard.token();
             // Before the time is over: it counts from the grant, which was a little earlier.
             sleep(HELD_FOR / 5).await;
@@ -110,7 +111,7 @@ pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
     grants.sort_unstable_by_key(|(token, _)| *token);
     for pair in grants.windows(2) {
         let (before, after) = (pair[0].1, pair[1].1);
-        assert!(before < after, "in the order of their tokens");
+        must_hold!(before < after, "in the order of their tokens");
         // Between the grant and the moment at which it was seen lies what the machine withheld.
         let apart = (after - before) + stage.scheduling() + Duration::from_millis(2);
         assert!(apart >= HELD_FOR, "{:?} apart", after - before);

@@ -14,6 +14,7 @@ use super::Stage;
 use super::tools::{MOMENT, NAME, PATIENCE, Probe, acquire, lock, take_turn, until_state};
 use crate::harness::log::now_ns;
 use crate::harness::{Mode, eventually};
+use crate::must_hold;
 
 /// How soon a loss is told (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
@@ -64,7 +65,7 @@ pub async fn t1_needs_no_executor(stage: &Stage) -> Result<()> {
             let deadline = guard.deadline().expect("a lease has a deadline");
             // The whole thread, and with it every task of the runtime.
             thread::sleep(deadline.remaining());
-            assert!(!guard.is_held());
+            must_hold!(!guard.is_held());
             assert_eq!(guard.remaining(), Some(Duration::ZERO));
             let refused = guard.release().await.expect_err("it was lost");
             assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
@@ -163,7 +164,7 @@ async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration
     let taken = BootInstant::now();
     let told = timeout(PATIENCE, listening).await.expect("the loss is told");
     let (reason, told) = told.expect("no panic");
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     (late(told, taken), reason)
 }
 

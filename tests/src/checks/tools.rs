@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Stage;
 use crate::harness::Pulse;
+use crate::must_hold;
 
 /// The lock that most checks are about.
 pub const NAME: &str = "vol-7";
@@ -148,7 +149,7 @@ impl Room {
     /// Goes in and comes out when the answer is dropped.
     pub fn enter(&self) -> Inside<'_> {
         let others = self.0.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(others, 0, "somebody is in the critical section already");
+        must_hold!(others == 0, "somebody is in the critical section already");
         Inside(self)
     }
 }

@@ -12,6 +12,7 @@ use coordination::{Coordinator, ErrorKind, Lock, LockGuard};
 use tokio::runtime::Runtime;
 
 use super::Site;
+use crate::must_hold;
 
 const LOCK: &str = "guards";
 /// L2: how soon somebody else can have what was released.
@@ -81,7 +82,7 @@ async fn release_after_loss(site: &Site) {
         assert_eq!(broken.expect("somebody holds it").member, "ours");
         let next = theirs.acquire(Some(SOON)).await.expect("it was broken");
         tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is told");
-        assert!(!guard.is_held());
+        must_hold!(!guard.is_held());
         if is_dropped {
             drop(guard);
         } else {
@@ -131,7 +132,7 @@ pub fn f43_runtime_dropped(site: &Site) {
 /// When that does not hold.
 pub fn f43_tied_runtime_dropped(site: &Site) {
     let (coordinator, guard) = holder(site, true);
-    assert!(!guard.is_held(), "its heartbeats have ended");
+    must_hold!(!guard.is_held(), "its heartbeats have ended");
     let error = pollster_block(guard.release()).expect_err("it was lost");
     assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     let other = Runtime::new().expect("a runtime");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Process, Site, crash::since};
 use crate::harness::{Scratch, Worker, wait_until};
+use crate::must_hold;
 
 const LOCK: &str = "many";
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -74,6 +75,7 @@ fn finish(client: &Worker, id: u64) -> Value {
 fn judge(history: &[Record], grants: usize) -> Served {
     let lock = Object { id: 1, name: LOCK.into(), kind: Kind::Lock, fifo: true };
     let report = check(history, &Rules::new(vec![lock]));
+    must_hold!(report.violations.iter().all(|found| found.rule.is_of_time()), "{report}");
     assert!(report.is_clean(), "{report}");
     let served = [report.attempts, report.grants, report.held, report.released];
     assert_eq!(served, [grants as u64; 4], "each has one grant, and keeps it\n{report}");

@@ -10,6 +10,7 @@ use super::told::{assert_told, assert_told_within};
 use super::{LONG, Process, Site};
 use crate::harness::log::now_ns;
 use crate::harness::{Direction, Mode, Proxy};
+use crate::must_hold;
 
 const LOCK: &str = "network";
 
@@ -72,7 +73,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     assert!(valid < site.valid_for(), "held for {valid:?} without a reply");
     assert_told(probe.last_true_ns, lock.holder.lost(LONG).t_ns);
     let next = lock.waiter.granted(lock.waiting, LONG);
-    assert!(next.token > lock.token);
+    must_hold!(next.token > lock.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
     assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
@@ -82,7 +83,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     lock.waiter.release(LOCK);
     // L5: the same process, without help from anybody.
     let again = lock.holder.acquire_within(LOCK, 2 * site.lease() + Duration::from_secs(5));
-    assert!(again.expect("the network is back").token > next.token);
+    must_hold!(again.expect("the network is back").token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
 }
 
@@ -136,7 +137,7 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
     let next = waiter.granted(waiting, LONG);
     let took = since(released_ns, next.t_ns);
     assert!(took <= Duration::from_secs(2), "L2: served after {took:?}");
-    assert!(next.token > token);
+    must_hold!(next.token > token);
     waiter.release(LOCK);
     took
 }

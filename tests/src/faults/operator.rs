@@ -7,6 +7,7 @@ use serde_json::json;
 use super::told::assert_told_within;
 use super::{LONG, Site};
 use crate::harness::log::now_ns;
+use crate::must_hold;
 
 const LOCK: &str = "operator";
 
@@ -51,7 +52,7 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
         assert!(!holder.is_held(LOCK));
         let next = waiter.granted(waiting, Duration::from_secs(2));
-        assert!(next.token > first.token);
+        must_hold!(next.token > first.token);
         println!("F-22/23 {}: told after {told:?}: {}", site.name(), lost.reason);
         let error = holder.try_call(json!({ "command": "release", "handle": LOCK }));
         assert_eq!(error.expect_err("it was lost")["kind"], "Lost");

@@ -12,6 +12,7 @@ use super::told::assert_told;
 use super::{LONG, Process, SCHEDULING, Site};
 use crate::harness::log::now_ns;
 use crate::harness::{Direction, Mode, wait_until};
+use crate::must_hold;
 
 const LOCK: &str = "paused";
 
@@ -46,7 +47,7 @@ pub fn f03_holder_paused_long(site: &Site) {
     let probe = holder.not_held(LONG);
     assert!(probe.last_true_ns < paused_ns, "held after the pause: {probe:?}");
     let told = assert_told(resumed_ns, holder.lost(LONG).t_ns);
-    assert!(resource.check(token_of(&holder)).is_err(), "a stale write was applied");
+    must_hold!(resource.check(token_of(&holder)).is_err(), "a stale write was applied");
     println!("F-3 {}: granted after {took:?}, loss told {told:?} after SIGCONT", site.name());
     waiter.observe(LOCK);
     // The resumed client cleans up after itself, and after nobody else.

@@ -10,6 +10,7 @@ use super::told::{AT_ONCE, assert_told};
 use super::{LONG, Process, SCHEDULING, Site};
 use crate::harness::log::now_ns;
 use crate::harness::{Node, wait_until};
+use crate::must_hold;
 
 const LOCK: &str = "server";
 
@@ -53,7 +54,7 @@ impl Contended {
         self.keeps();
         self.holder.release(LOCK);
         let next = self.waiter.granted(self.waiting, LONG);
-        assert!(next.token > self.token);
+        must_hold!(next.token > self.token);
     }
 
     /// The holder gave up in time: it had no answer since that moment.
@@ -70,12 +71,12 @@ impl Contended {
         let ended = Instant::now();
         let bound = 2 * self.ttl() + Duration::from_secs(5);
         let next = self.waiter.granted(self.waiting, bound);
-        assert!(next.token > self.token);
+        must_hold!(next.token > self.token);
         println!("F-8, F-9: the waiter was served {:?} after the end", ended.elapsed());
         self.waiter.release(LOCK);
         let left = bound.saturating_sub(ended.elapsed());
         let again = self.holder.acquire_within(LOCK, left).expect("the old holder may ask again");
-        assert!(again.token > next.token);
+        must_hold!(again.token > next.token);
         self.site.process("new").acquire("other");
         self.holder.release(LOCK);
         assert_eq!(self.waiter.holders(LOCK), [""; 0]);

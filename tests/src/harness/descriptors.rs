@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::violation::why;
 use super::{Launch, Scratch};
 
 /// Set in the process that may have few: how many.
@@ -39,7 +40,11 @@ pub fn with_descriptors<T>(most: u64, body: impl FnOnce() -> T) -> Option<T> {
     let status = child.wait(LIMIT);
     let log = child.log();
     println!("{log}");
-    assert!(status.is_some_and(|status| status.success()), "{name} with {most}: {status:?}");
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{name} with {most}: {status:?}, {}",
+        why(&log)
+    );
     assert!(log.contains("1 passed"), "there is no test called {name}");
     None
 }

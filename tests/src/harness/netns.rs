@@ -15,6 +15,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use super::verdict::count_fault;
+use super::violation::why;
 use super::{Child, Direction, Launch, Scratch, wait_until};
 
 /// Set in the process that runs in the namespace.
@@ -57,7 +58,11 @@ pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     let status = child.wait(LIMIT);
     let log = child.log();
     println!("{log}");
-    assert!(status.is_some_and(|status| status.success()), "{name} in its namespace: {status:?}");
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{name} in its namespace: {status:?}, {}",
+        why(&log)
+    );
     assert!(log.contains("1 passed"), "there is no test called {name}");
 }
 

@@ -1,19 +1,21 @@
-//! Whose fault it is when a check fails: that of the code, or of a machine that let nobody run.
+//! What becomes of a check that fails.
 //!
-//! Bounds are corrected for what the machine withheld ([`Pulse`]), but there is an end to that: on a starved machine answers
-//! come too late to be answers, leases run out that should be renewed, and what happens is right and not what the check
-//! is about. Such a check cannot judge. It says so and runs again, from the beginning and alone on this machine. It
-//! neither passes unjudged nor fails for the machine's fault alone.
+//! * A [violation](super::violation) is red at once, whatever a repetition would say.
+//! * Bounds are corrected for what the machine withheld ([`Pulse`]), but there is an end to that: on a *starved* machine answers
+//!   come too late to be answers, leases run out that should be renewed, and what happens is right and not what the check
+//!   is about. Such a check cannot judge. It runs again, from the beginning and alone on this machine, until it could judge,
+//!   and fails after [so many](STARVED) times.
+//! * Everything else, a bound in time for instance, or a server that did not come up, runs [twice more](AGAIN), alone. If
+//!   one of the two fails too, the check has failed. If both pass it is *unstable*.
 //!
-//! This is no way to repeat what fails now and then. A check that fails on a machine that was not starved has failed, in
-//! company or alone; one that finds it starved [each time](ALONE) has failed too; and each repetition is
-//! printed and added to the list that `COORDINATION_TEST_STARVED` names.
+//! An unstable check is not accepted, it is put off: it is printed, added to the list that `COORDINATION_TEST_UNSTABLE` names, and
+//! its first failure is in `target/unstable`. `tests/run` allows ten in one run.
 
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -21,10 +23,13 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use super::pulse::{Pulse, Withheld, processors};
+use super::violation::{Account, is_violation, keep_accounts};
 use super::{descriptors, netns};
 
-/// How often a check is tried alone.
-const ALONE: usize = 3;
+/// How often a check that could not judge is tried again, alone.
+const STARVED: usize = 3;
+/// How often one that failed for want of time, or so it seems, has to pass alone.
+const AGAIN: usize = 2;
 /// A machine is starved if so many threads want each of its processors, in the mean: who has to compute gets a quarter of
 /// what it asks for. Twenty processes that do nothing else are ten for each of two processors.
 const CROWD: f64 = 4.0;
@@ -53,11 +58,11 @@ impl<E: Debug> Outcome for Result<(), E> {
     }
 }
 
-/// Runs a check, which makes all that it needs itself; again and alone where it failed and could not judge.
+/// Runs a check, which makes all that it needs itself; again and alone where it failed without a violation.
 ///
 /// # Panics
 ///
-/// When the check does, or when it could not judge however often it was tried.
+/// When the check has failed, as told at the head of this module.
 pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, false)
 }
@@ -77,7 +82,8 @@ fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
         return check();
     }
     let _judged = Judged::begin();
-    let machine = Machine { lock: lock_file(), withheld: Pulse::withheld, tell: Starved::tell };
+    keep_accounts();
+    let machine = Machine { lock: lock_file(), withheld: Pulse::withheld, tell: Failure::tell };
     machine.judge(&name(), check, is_alone)
 }
 
@@ -148,37 +154,62 @@ struct Machine {
     /// Locked by each check that runs: shared, or exclusively by one that runs alone.
     lock: PathBuf,
     withheld: fn(&Pulse) -> Withheld,
-    tell: fn(&Starved, &str),
+    tell: fn(&Failure, &str, &str),
 }
 
 impl Machine {
     fn judge<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T, is_alone: bool) -> T {
-        let mut attempt = self.attempt(check, is_alone);
-        for _ in 0..ALONE {
-            let Err(starved) = &attempt else { break };
-            (self.tell)(starved, name);
-            attempt = self.attempt(check, true);
+        let first = match self.attempt(check, is_alone) {
+            Ok(outcome) => return outcome,
+            Err(failure) => failure,
+        };
+        if first.kind == Kind::Violation {
+            first.end(name, None);
         }
-        attempt.unwrap_or_else(|Starved { withheld, fault }| {
-            panic!("the machine was starved: {withheld}; at last {fault}")
-        })
+        (self.tell)(&first, name, first.kind.word());
+        let again = || self.alone(name, check).unwrap_or_else(|last| last.end(name, Some(&first)));
+        if first.kind == Kind::Starved {
+            return again();
+        }
+        for _ in 1..AGAIN {
+            again();
+        }
+        let outcome = again();
+        (self.tell)(&first, name, UNSTABLE);
+        outcome
     }
 
-    /// Runs the check once; answers or panics as it does, but where it failed on a starved machine.
-    fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Starved> {
+    /// Runs the check alone, until it could judge.
+    fn alone<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T) -> Result<T, Failure> {
+        let mut attempt = self.attempt(check, true);
+        for _ in 1..STARVED {
+            match &attempt {
+                Err(failure) if failure.kind == Kind::Starved => {
+                    (self.tell)(failure, name, failure.kind.word());
+                }
+                _ => break,
+            }
+            attempt = self.attempt(check, true);
+        }
+        attempt
+    }
+
+    /// Runs the check once.
+    fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Failure> {
         // Invariant: nobody waits for the lock who has it.
         let _turn = turn(&self.lock, is_alone);
         let pulse = Pulse::start();
+        drop(Account::take());
         let outcome = catch_unwind(AssertUnwindSafe(check));
         let withheld = (self.withheld)(&pulse);
-        let fault = match &outcome {
-            Ok(outcome) => outcome.fault(),
-            Err(panic) => Some(said(&**panic)),
+        let fault = match outcome {
+            Ok(outcome) => match outcome.fault() {
+                None => return Ok(outcome),
+                Some(fault) => fault,
+            },
+            Err(panic) => said(&*panic),
         };
-        match fault {
-            Some(fault) if withheld.is_starvation() => Err(Starved { withheld, fault }),
-            _ => Ok(outcome.unwrap_or_else(|panic| resume_unwind(panic))),
-        }
+        Err(Failure::new(fault, Account::take().as_ref(), withheld))
     }
 }
 
@@ -198,22 +229,88 @@ impl Withheld {
     }
 }
 
-/// A check that failed and could not judge.
-struct Starved {
-    withheld: Withheld,
-    fault: String,
+/// Why a check has failed, as far as can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A promise was broken.
+    Violation,
+    /// The machine let nobody run.
+    Starved,
+    /// Something took too long, or so it seems.
+    Time,
 }
 
-impl Starved {
+/// What an unstable check is told as.
+const UNSTABLE: &str = "unstable";
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Violation => "violation",
+            Self::Starved => "starved",
+            Self::Time => "failed once",
+        }
+    }
+}
+
+/// A check that failed.
+struct Failure {
+    kind: Kind,
+    fault: String,
+    /// The panic with its backtrace, if it was one of the check's own thread.
+    account: String,
+    withheld: Withheld,
+}
+
+impl Failure {
+    fn new(fault: String, account: Option<&Account>, withheld: Withheld) -> Self {
+        let kind = match () {
+            () if is_violation(&fault, account) => Kind::Violation,
+            () if withheld.is_starvation() => Kind::Starved,
+            () => Kind::Time,
+        };
+        let account = account.map_or_else(|| fault.clone(), |account| account.text.clone());
+        Self { kind, fault, account, withheld }
+    }
+
     /// Past what the test harness captures: a check that passes in the end says it too. On a line of its own, as others print
     /// dots.
-    fn tell(&self, name: &str) {
-        let Self { withheld, fault } = self;
-        let fault = fault.replace('\n', ";");
-        let line = format!("\nstarved: {name}: {withheld}; again, alone ({fault:.200})\n");
+    fn tell(&self, name: &str, word: &str) {
+        let Self { withheld, fault, .. } = self;
+        let fault = one_line(fault);
+        let line = format!("\n{word}: {name}: {withheld} ({fault:.200})\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
-        note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
+        if self.kind == Kind::Starved {
+            note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
+        }
+        if word == UNSTABLE {
+            note("COORDINATION_TEST_UNSTABLE", &format!("{name}\t{fault:.200}\n"));
+            if let Some(list) = std::env::var_os("COORDINATION_TEST_UNSTABLE") {
+                self.keep(Path::new(&list).with_file_name("unstable").as_path(), name);
+            }
+        }
     }
+
+    /// Writes all that is known of it into a file of this folder.
+    fn keep(&self, folder: &Path, name: &str) {
+        let text = format!("{name}\n{}\n{}\n", self.withheld, self.account);
+        let path = folder.join(format!("{}.log", name.replace([' ', ':'], "_")));
+        let kept = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(path, text));
+        kept.expect("there is room beside the tests");
+    }
+
+    /// The check has failed.
+    fn end(&self, name: &str, first: Option<&Self>) -> ! {
+        let Self { kind, fault, withheld, .. } = self;
+        let before = first.map(|first| format!("; the first time: {}", first.fault));
+        let why = format!("{}: {fault}{} ({withheld})", kind.word(), before.unwrap_or_default());
+        note("COORDINATION_TEST_FAILED", &format!("{name}\t{:.300}\n", one_line(&why)));
+        panic!("{why}")
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\t'], "; ")
 }
 
 /// Counts a fault that a test makes, for the table of `tests/soak`.
@@ -231,7 +328,7 @@ pub(crate) fn note(variable: &str, line: &str) {
 }
 
 /// What a panic says.
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("it panicked").to_owned()
@@ -257,37 +354,73 @@ mod tests {
     }
 
     fn machine(scratch: &Scratch, withheld: fn(&Pulse) -> Withheld) -> Machine {
-        Machine { lock: scratch.join("lock"), withheld, tell: |_, _| {} }
+        Machine { lock: scratch.join("lock"), withheld, tell: |_, _, _| {} }
     }
 
-    /// How often a check that fails `failures` times is run, and what comes of it.
-    fn runs(failures: usize, withheld: fn(&Pulse) -> Withheld) -> (usize, Result<(), String>) {
+    /// How often a check is run that fails at these runs with this text, and what comes of it.
+    fn runs(
+        fails: impl Fn(usize) -> bool,
+        text: &str,
+        withheld: fn(&Pulse) -> Withheld,
+    ) -> (usize, Result<(), String>) {
         let scratch = Scratch::new("verdict");
         let (machine, count) = (machine(&scratch, withheld), AtomicUsize::new(0));
-        let check = || assert!(count.fetch_add(1, Ordering::SeqCst) >= failures, "a fault");
+        let check = || assert!(!fails(count.fetch_add(1, Ordering::SeqCst)), "{text}");
         let outcome = catch_unwind(AssertUnwindSafe(|| machine.judge("check", &check, false)));
         (count.into_inner(), outcome.map_err(|panic| said(&*panic)))
     }
 
     #[test]
     fn what_holds_is_not_run_again() {
-        assert_eq!(runs(0, starved), (1, Ok(())));
+        assert_eq!(runs(|_| false, "", starved), (1, Ok(())));
     }
 
     #[test]
-    fn a_fault_on_a_calm_machine_is_one() {
-        assert_eq!(runs(1, calm), (1, Err("a fault".to_owned())));
+    fn a_violation_is_red_at_once() {
+        for withheld in [calm, starved] {
+            let (count, outcome) = runs(|run| run == 0, "violation: two holders", withheld);
+            assert_eq!(count, 1);
+            assert!(outcome.expect_err("it is red").contains("two holders"));
+        }
+    }
+
+    #[test]
+    fn what_seems_late_has_to_pass_twice_alone() {
+        assert_eq!(runs(|run| run == 0, "late", calm), (1 + AGAIN, Ok(())));
+        for again in 1..=AGAIN {
+            let (count, outcome) = runs(|run| run == 0 || run == again, "late", calm);
+            assert_eq!(count, 1 + again);
+            let text = outcome.expect_err("it is red");
+            assert!(text.starts_with("failed once: late; the first time: late"), "{text}");
+        }
     }
 
     #[test]
     fn a_starved_check_runs_again_and_fails_in_the_end() {
-        assert_eq!(runs(1, starved), (2, Ok(())));
-        assert_eq!(runs(ALONE, starved), (1 + ALONE, Ok(())));
-        let (count, outcome) = runs(usize::MAX, starved);
-        assert_eq!(count, 1 + ALONE);
+        assert_eq!(runs(|run| run < 1, "a fault", starved), (2, Ok(())));
+        assert_eq!(runs(|run| run < STARVED, "a fault", starved), (1 + STARVED, Ok(())));
+        let (count, outcome) = runs(|_| true, "a fault", starved);
+        assert_eq!(count, 1 + STARVED);
         let text = outcome.expect_err("it never held");
-        assert!(text.starts_with("the machine was starved: withheld 2.5s of 5.0s"), "{text}");
-        assert!(text.ends_with("at last a fault"), "{text}");
+        assert!(text.starts_with("starved: a fault; the first time: a fault"), "{text}");
+    }
+
+    #[test]
+    fn who_is_unstable_is_told_and_kept_in_full() {
+        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let scratch = Scratch::new("verdict");
+        let mut machine = machine(&scratch, calm);
+        machine.tell =
+            |_, name, word| TOLD.lock().expect("no panic").push(format!("{word}: {name}"));
+        let count = AtomicUsize::new(0);
+        // Every third time.
+        let check = || assert!(!count.fetch_add(1, Ordering::SeqCst).is_multiple_of(3), "late");
+        machine.judge("third", &check, false);
+        assert_eq!(*TOLD.lock().expect("no panic"), ["failed once: third", "unstable: third"]);
+        let failure = Failure::new("late".to_owned(), None, calm(&Pulse::start()));
+        failure.keep(&scratch.join("unstable"), "suite gate::third");
+        let kept = std::fs::read_to_string(scratch.join("unstable/suite_gate__third.log"));
+        assert!(kept.expect("it is kept").contains("late"));
     }
 
     #[test]

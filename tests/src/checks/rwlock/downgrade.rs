@@ -1,6 +1,7 @@
 //! W1: a writer who lets readers in, and stays one of them.
 
 use super::*;
+use crate::must_hold;
 
 /// W1: downgrading keeps the token, lets in the readers who are next, and nobody behind a writer.
 pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
@@ -23,7 +24,7 @@ pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
     let holders = lock(&one).holders().await?;
     let seen: Vec<_> = holders.iter().map(|one| (one.holding, one.shared)).collect();
     assert_eq!(seen, [(true, true), (true, true), (false, false), (false, true)]);
-    assert!(token < first.token());
+    must_hold!(token < first.token());
     held.release().await?;
     first.release().await?;
     let writer = served(stage, writer).await?;
@@ -40,7 +41,8 @@ pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
     assert!(lock(&other).try_acquire().await?.is_none());
     // Twice is once.
     let held = held.downgrade().await?;
-    assert!(held.is_held() && held.token() < beside.token());
+    assert!(held.is_held());
+    must_hold!(held.token() < beside.token());
     held.release().await?;
     assert!(lock(&one).try_acquire().await?.is_none());
     beside.release().await?;

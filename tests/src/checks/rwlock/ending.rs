@@ -7,6 +7,7 @@ use coordination::{BootInstant, LossReason};
 use super::super::tools::{ANSWERED, Probe, assert_out_of_time};
 use super::*;
 use crate::harness::Mode;
+use crate::must_hold;
 
 /// W1, L3: a writer who gives up lets the readers behind him in, though others still read.
 pub async fn w1_a_writer_who_gives_up_blocks_nobody(stage: &Stage) -> Result<()> {
@@ -42,7 +43,7 @@ pub async fn w1_a_session_that_ends_lets_others_in(stage: &Stage) -> Result<()> 
     until_contenders(stage, &lock(&other), 2).await;
     dying.stop().await?;
     assert_eq!(lost.lost().await, LossReason::Closed);
-    assert!(!lost.is_held());
+    must_hold!(!lost.is_held());
     let held = served(stage, writer).await?;
     drop(lost);
     assert!(held.is_held());
@@ -89,7 +90,7 @@ pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
         }
         held.release().await?;
         let guard = waiting.await.expect("no panic")?;
-        assert!(guard.token() > old, "a dead entry was granted");
+        must_hold!(guard.token() > old, "a dead entry was granted");
         assert!(guard.is_held() && guard.is_shared() == waits_for_a_share);
         sleep(3 * stage.heartbeat()).await;
         assert!(guard.is_held());
@@ -149,10 +150,11 @@ pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(stage: &Stage) 
     beside.release().await?;
     let next = writer.await.expect("no panic")?;
     let granted = BootInstant::now();
-    assert!(!reading.is_held());
+    must_hold!(!reading.is_held());
     assert!(probe.last_held().await < granted);
     assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
-    assert!(next.is_held() && next.token() > reading.token());
+    assert!(next.is_held());
+    must_hold!(next.token() > reading.token());
     next.release().await?;
     // And back: the reader's next session reads again.
     stage.proxy().heal();

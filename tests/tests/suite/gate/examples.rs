@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use coordination_tests::harness::etcd::Etcd;
+use coordination_tests::harness::judged;
 
 /// The built program; `tests/run` builds all examples before it runs any test.
 fn example(name: &str) -> Command {
@@ -34,58 +35,68 @@ fn passes(output: &Output) {
 
 #[test]
 fn resize_keeps_every_update_without_a_server() {
-    passes(&example("resize").output().expect("it starts"));
+    judged(|| {
+        passes(&example("resize").output().expect("it starts"));
+    });
 }
 
 #[test]
 fn resize_without_the_lock_loses_updates() {
-    let output = example("resize").arg("--unlocked").output().expect("it starts");
-    let text = shown(&output);
-    assert!(!output.status.success() && text.contains("LOST"), "{text}");
+    judged(|| {
+        let output = example("resize").arg("--unlocked").output().expect("it starts");
+        let text = shown(&output);
+        assert!(!output.status.success() && text.contains("LOST"), "{text}");
+    });
 }
 
 #[test]
 fn resize_keeps_every_update_on_one_etcd() {
-    let etcd = Etcd::one();
-    let url = format!("etcd://{}/resize", etcd.authority());
-    passes(&example("resize").env("COORDINATION_URL", url).output().expect("it starts"));
+    judged(|| {
+        let etcd = Etcd::one();
+        let url = format!("etcd://{}/resize", etcd.authority());
+        passes(&example("resize").env("COORDINATION_URL", url).output().expect("it starts"));
+    });
 }
 
 #[test]
 fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
-    let etcd = Etcd::three();
-    let url = format!("etcd://{}/resize", etcd.authority());
-    let mut running = example("resize");
-    running.env("COORDINATION_URL", url);
-    running.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let running = running.spawn().expect("it starts");
-    std::thread::sleep(Duration::from_secs(1));
-    etcd.node(0).kill();
-    passes(&running.wait_with_output().expect("it ends"));
+    judged(|| {
+        let etcd = Etcd::three();
+        let url = format!("etcd://{}/resize", etcd.authority());
+        let mut running = example("resize");
+        running.env("COORDINATION_URL", url);
+        running.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let running = running.spawn().expect("it starts");
+        std::thread::sleep(Duration::from_secs(1));
+        etcd.node(0).kill();
+        passes(&running.wait_with_output().expect("it ends"));
+    });
 }
 
 #[test]
 fn the_small_examples_end_well_without_a_server() {
-    let names = [
-        "boot",
-        "timeouts",
-        "fenced",
-        "blocking",
-        "operators",
-        "read_write",
-        "several_locks",
-        "semaphore",
-        "limiter",
-        "rate_limiter",
-        "once",
-        "group",
-        "partition",
-        "election",
-        "barrier",
-        "values",
-    ];
-    for name in names {
-        let output = example(name).output().expect("it starts");
-        assert!(output.status.success(), "{name}: {}", shown(&output));
-    }
+    judged(|| {
+        let names = [
+            "boot",
+            "timeouts",
+            "fenced",
+            "blocking",
+            "operators",
+            "read_write",
+            "several_locks",
+            "semaphore",
+            "limiter",
+            "rate_limiter",
+            "once",
+            "group",
+            "partition",
+            "election",
+            "barrier",
+            "values",
+        ];
+        for name in names {
+            let output = example(name).output().expect("it starts");
+            assert!(output.status.success(), "{name}: {}", shown(&output));
+        }
+    });
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use coordination::Coordinator;
 use coordination_tests::harness::{Server, Zookeeper, eventually_async, judged_on_threads};
+use coordination_tests::must_hold;
 use tokio::task::block_in_place;
 
 const NAME: &str = "vol-7";
@@ -150,7 +151,7 @@ fn locks_take_turns() {
             assert!(lock.try_acquire().await.expect("the store answers").is_none());
             second.release();
             let third = third.await.expect("no panic").expect("it was released");
-            assert!(third.token() > token);
+            must_hold!(third.token() > token);
             third.release().await.expect("the store confirms");
         }
     });

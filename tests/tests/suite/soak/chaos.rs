@@ -11,6 +11,7 @@ use std::{
 
 use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
 use coordination_tests::checks::tools::given_seed;
+use coordination_tests::must_hold;
 
 /// How many servers run at a time: with more they would starve each other, and a pause that nobody planned is
 /// judged as one that was.
@@ -40,6 +41,9 @@ fn survives(store: Store, seconds: u64) -> Summary {
     ended.notify_all();
     let outcome = outcome.unwrap_or_else(|panic| resume_unwind(panic));
     println!("{}", outcome.summary);
+    let summary = &outcome.summary;
+    let is_safe = summary.broken.keys().all(|rule| rule.is_of_time()) && summary.fenced_lost() == 0;
+    must_hold!(is_safe, "{}", outcome.failures.join("\n"));
     assert!(outcome.failures.is_empty(), "{}", outcome.failures.join("\n"));
     outcome.summary
 }

@@ -6,6 +6,7 @@ use coordination::Coordinator;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::Site;
 use coordination_tests::harness::Worker;
+use coordination_tests::must_hold;
 use serde_json::{Value, json};
 
 use crate::WORKER;
@@ -72,10 +73,10 @@ fn sample(url: &str) -> usize {
             let working = slots.len();
             slots.sort_unstable();
             slots.dedup();
-            assert_eq!(slots.len(), working, "a slot is taken twice: {inside:?}");
-            assert!(working <= SLOTS, "{inside:?}");
+            must_hold!(slots.len() == working, "a slot is taken twice: {inside:?}");
+            must_hold!(working <= SLOTS, "{inside:?}");
             let waiting = inside.iter().filter(|occupant| occupant.standby).count();
-            assert!(waiting <= STANDBY, "{inside:?}");
+            must_hold!(waiting <= STANDBY, "{inside:?}");
             samples += 1;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -93,7 +94,7 @@ fn judge(mut stays: Vec<Stay>) {
         let slot = in_slot.get_mut(index).expect("no more slots than there are");
         if let Some(before) = slot.replace(stay) {
             assert!(before.to < stay.from, "two in one slot: {before:?} {stay:?}");
-            assert!(before.token < stay.token, "tokens of a slot rise: {before:?} {stay:?}");
+            must_hold!(before.token < stay.token, "tokens of a slot rise: {before:?} {stay:?}");
         }
         edges.extend([(stay.from, 1_isize), (stay.to, -1)]);
     }

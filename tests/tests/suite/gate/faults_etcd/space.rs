@@ -3,6 +3,7 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use coordination::{Coordinator, Effect, ErrorKind};
+use coordination_tests::must_hold;
 use coordination_tests::{
     faults::{Process, Site},
     harness::{Etcd, judged, judged_on_threads},
@@ -43,7 +44,7 @@ fn f36_out_of_space() {
         holder.release(LOCK);
         assert_eq!(site.entries(), [""; 0]);
         free(&etcd);
-        assert!(other.acquire(LOCK).token > first.token);
+        must_hold!(other.acquire(LOCK).token > first.token);
         late.try_connect(&site, "late").expect("there is space");
     });
 }

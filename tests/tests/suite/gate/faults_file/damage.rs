@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use coordination_tests::must_hold;
 use coordination_tests::{
     faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
     harness::{Scratch, judged, log::now_ns},
@@ -58,7 +59,7 @@ impl Contended {
         );
         assert!(!self.holder.is_held(LOCK));
         let mut next = self.waiter.granted(self.waiting, LONG);
-        assert!(next.token > self.token, "{next:?} after {}", self.token);
+        must_hold!(next.token > self.token, "{next:?} after {}", self.token);
         // It may have been served from what is left of the old files, and learns of it in its turn.
         let settled = (HEARTBEAT + SCHEDULING).saturating_sub(since(damaged_ns, now_ns()));
         std::thread::sleep(settled);
@@ -79,7 +80,7 @@ impl Contended {
         self.waiter.keeps(LOCK);
         assert!(third.poll(waiting).is_none(), "granted to two");
         self.waiter.release(LOCK);
-        assert!(third.granted(waiting, LONG).token > token);
+        must_hold!(third.granted(waiting, LONG).token > token);
     }
 }
 
@@ -133,7 +134,7 @@ fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
         fs::rename(other, lock.file()).expect("it can be replaced");
         lock.holder.release(LOCK);
         let next = lock.waiter.granted(lock.waiting, LONG);
-        assert!(next.token > lock.token);
+        must_hold!(next.token > lock.token);
         lock.waiter.observe(LOCK);
         lock.works(next.token);
     });

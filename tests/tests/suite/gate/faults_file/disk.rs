@@ -10,6 +10,7 @@ use std::{
 };
 
 use coordination::{Effect, ErrorKind};
+use coordination_tests::must_hold;
 use coordination_tests::{
     faults::{HEARTBEAT, Process, Site, crash::since},
     harness::{Mounted, judged, judged_on_threads, log::now_ns},
@@ -57,7 +58,7 @@ fn f36_disk_full() {
             other.acquire(lock);
             assert!(holder.try_acquire(lock).is_none(), "granted to two");
         }
-        assert!(holder.acquire("held").token > first.token);
+        must_hold!(holder.acquire("held").token > first.token);
     });
 }
 
@@ -75,7 +76,7 @@ fn f36_disk_full_while_in_use() {
         for _ in 0..200 {
             match client.acquire_within("busy", Duration::from_secs(1)) {
                 Ok(grant) => {
-                    assert!(grant.token > last);
+                    must_hold!(grant.token > last);
                     last = grant.token;
                     assert!(other.holders("busy") == ["client"]);
                     client.release("busy");
@@ -89,7 +90,7 @@ fn f36_disk_full_while_in_use() {
         }
         println!("F-36 file: {refused} of 200 acquires were refused");
         fs::remove_file(filler).expect("it is ours");
-        assert!(other.acquire("busy").token > last);
+        must_hold!(other.acquire("busy").token > last);
     });
 }
 
@@ -109,12 +110,12 @@ fn f36_waiters_served_on_a_full_disk() {
         disk.fill();
         first.release("queue");
         let next = second.granted(waiting, Duration::from_secs(2));
-        assert!(next.token > token);
+        must_hold!(next.token > token);
         let killed_ns = now_ns();
         second.kill();
         let last = third.granted(behind, Duration::from_secs(10));
         let took = since(killed_ns, last.t_ns);
-        assert!(last.token > next.token);
+        must_hold!(last.token > next.token);
         assert!(took <= site.crash_release(), "free only {took:?} after the death");
         third.release("queue");
         assert_eq!(first.holders("queue"), [""; 0]);

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use coordination_tests::must_hold;
 use coordination_tests::{
     checks::Backend,
     faults::{LONG, Site},
@@ -44,7 +45,7 @@ fn process_ids_of_containers_are_not_mixed_up() {
         let waiting = waiter.wait_for(LOCK);
         outside.sees_contenders(LOCK, 2);
         holder.kill();
-        assert!(waiter.granted(waiting, LONG).token > first.token);
+        must_hold!(waiter.granted(waiting, LONG).token > first.token);
         assert!(outside.try_acquire(LOCK).is_none());
     });
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use coordination_tests::harness::{Direction, Proxy, Unit};
+use coordination_tests::harness::{Direction, Proxy, Unit, judged};
 
 use super::{
     SECOND,
@@ -46,20 +46,22 @@ fn conversation() -> Vec<u8> {
 
 #[test]
 fn proxy_counts_frames_however_they_are_split() {
-    for pause_every in [1, 7, 9, 100_000] {
-        let (proxy, client) = proxied_echo();
-        let all = conversation();
-        let (head, tail) = all.split_at(200);
-        for piece in head.chunks(pause_every) {
-            (&client).write_all(piece).expect("open");
-            thread::sleep(Duration::from_micros(200));
+    judged(|| {
+        for pause_every in [1, 7, 9, 100_000] {
+            let (proxy, client) = proxied_echo();
+            let all = conversation();
+            let (head, tail) = all.split_at(200);
+            for piece in head.chunks(pause_every) {
+                (&client).write_all(piece).expect("open");
+                thread::sleep(Duration::from_micros(200));
+            }
+            (&client).write_all(tail).expect("open");
+            (&client).read_exact(&mut vec![0; all.len()]).expect("open");
+            assert_eq!((proxy.requests(), proxy.messages()), (2, 3));
+            let streams = proxy.messages_by_stream(Direction::ToServer);
+            assert_eq!(Vec::from_iter(streams), [((1, 1), 1), ((1, 3), 2)]);
         }
-        (&client).write_all(tail).expect("open");
-        (&client).read_exact(&mut vec![0; all.len()]).expect("open");
-        assert_eq!((proxy.requests(), proxy.messages()), (2, 3));
-        let streams = proxy.messages_by_stream(Direction::ToServer);
-        assert_eq!(Vec::from_iter(streams), [((1, 1), 1), ((1, 3), 2)]);
-    }
+    });
 }
 
 /// The server's bytes begin with a frame, so a server that skips the preface stands in for one.
@@ -78,43 +80,47 @@ fn server_without_preface() -> SocketAddr {
 
 #[test]
 fn proxy_counts_frames_of_the_server() {
-    let proxy = Proxy::start(server_without_preface());
-    let client = client_of(&proxy);
-    let all = conversation();
-    (&client).write_all(&all).expect("open");
-    (&client).read_exact(&mut vec![0; all.len() - PREFACE.len()]).expect("open");
-    assert_eq!(proxy.messages_in(Direction::ToClient), 3);
+    judged(|| {
+        let proxy = Proxy::start(server_without_preface());
+        let client = client_of(&proxy);
+        let all = conversation();
+        (&client).write_all(&all).expect("open");
+        (&client).read_exact(&mut vec![0; all.len() - PREFACE.len()]).expect("open");
+        assert_eq!(proxy.messages_in(Direction::ToClient), 3);
+    });
 }
 
 #[test]
 fn proxy_cuts_at_a_frame() {
-    let all = conversation();
-    // What reaches the server and comes back, for each way to cut.
-    let until_second = PREFACE.len() + 9 + 13 + 22 + 9 + 17 + 13;
-    let cases = [
-        (true, Unit::Frames, 1, PREFACE.len() + 9),
-        (false, Unit::Frames, 1, PREFACE.len()),
-        (true, Unit::Requests, 1, PREFACE.len() + 9 + 13),
-        (true, Unit::Messages, 1, PREFACE.len() + 9 + 13 + 22),
-        (false, Unit::Messages, 2, until_second),
-        (true, Unit::Messages, 2, until_second + 9 + 40_000),
-        (false, Unit::Requests, 2, until_second - 13),
-    ];
-    for (inclusive, unit, count, passed) in cases {
-        // The bytes that reached the server are read there: what it sends back meets the cut.
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let proxy = Proxy::start(listener.local_addr().expect("bound"));
-        match inclusive {
-            true => proxy.cut_after(Direction::ToServer, unit, count),
-            false => proxy.cut_before(Direction::ToServer, unit, count),
+    judged(|| {
+        let all = conversation();
+        // What reaches the server and comes back, for each way to cut.
+        let until_second = PREFACE.len() + 9 + 13 + 22 + 9 + 17 + 13;
+        let cases = [
+            (true, Unit::Frames, 1, PREFACE.len() + 9),
+            (false, Unit::Frames, 1, PREFACE.len()),
+            (true, Unit::Requests, 1, PREFACE.len() + 9 + 13),
+            (true, Unit::Messages, 1, PREFACE.len() + 9 + 13 + 22),
+            (false, Unit::Messages, 2, until_second),
+            (true, Unit::Messages, 2, until_second + 9 + 40_000),
+            (false, Unit::Requests, 2, until_second - 13),
+        ];
+        for (inclusive, unit, count, passed) in cases {
+            // The bytes that reached the server are read there: what it sends back meets the cut.
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let proxy = Proxy::start(listener.local_addr().expect("bound"));
+            match inclusive {
+                true => proxy.cut_after(Direction::ToServer, unit, count),
+                false => proxy.cut_before(Direction::ToServer, unit, count),
+            }
+            let client = client_of(&proxy);
+            let (server, _) = listener.accept().expect("the proxy connects");
+            server.set_read_timeout(Some(30 * SECOND)).expect("not zero");
+            // May fail when the cut comes first.
+            let _ = (&client).write_all(&all);
+            let got = rest(&server).expect("an ordinary end");
+            assert_eq!(got.len(), passed, "{unit:?} {count} {inclusive}");
+            assert!(!proxy.is_cut_pending());
         }
-        let client = client_of(&proxy);
-        let (server, _) = listener.accept().expect("the proxy connects");
-        server.set_read_timeout(Some(30 * SECOND)).expect("not zero");
-        // May fail when the cut comes first.
-        let _ = (&client).write_all(&all);
-        let got = rest(&server).expect("an ordinary end");
-        assert_eq!(got.len(), passed, "{unit:?} {count} {inclusive}");
-        assert!(!proxy.is_cut_pending());
-    }
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Instant};
 
-use coordination_tests::harness::{Child, Launch, Scratch, Worker, wait_until};
+use coordination_tests::harness::{Child, Launch, Scratch, Worker, judged, wait_until};
 use serde_json::json;
 
 use super::{MOMENT, SECOND};
@@ -19,43 +19,49 @@ fn process_state(id: u32) -> Option<char> {
 
 #[test]
 fn a_child_is_paused_and_resumed() {
-    let scratch = Scratch::new("child");
-    let child = sleeper(&scratch);
-    for _ in 0..3 {
-        child.pause();
-        child.pause();
-        assert_eq!(process_state(child.id()), Some('T'));
-        assert!(child.is_running());
-        child.resume();
-        assert!(wait_until(30 * SECOND, || process_state(child.id()) == Some('S')));
-    }
+    judged(|| {
+        let scratch = Scratch::new("child");
+        let child = sleeper(&scratch);
+        for _ in 0..3 {
+            child.pause();
+            child.pause();
+            assert_eq!(process_state(child.id()), Some('T'));
+            assert!(child.is_running());
+            child.resume();
+            assert!(wait_until(30 * SECOND, || process_state(child.id()) == Some('S')));
+        }
+    });
 }
 
 #[test]
 fn a_child_dies_on_drop_even_when_paused() {
-    let scratch = Scratch::new("child");
-    let child = sleeper(&scratch);
-    let id = child.id();
-    child.pause();
-    drop(child);
-    assert_eq!(process_state(id), None);
+    judged(|| {
+        let scratch = Scratch::new("child");
+        let child = sleeper(&scratch);
+        let id = child.id();
+        child.pause();
+        drop(child);
+        assert_eq!(process_state(id), None);
+    });
 }
 
 #[test]
 fn a_child_is_terminated_or_killed() {
-    let scratch = Scratch::new("child");
-    let obedient = sleeper(&scratch);
-    let start = Instant::now();
-    assert!(!obedient.terminate(60 * SECOND).success());
-    assert!(start.elapsed() < 20 * SECOND);
-    let stubborn = Launch::new("sh", scratch.join("log"))
-        .args(["-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"])
-        .start();
-    assert!(wait_until(30 * SECOND, || stubborn.log().contains("ready")));
-    stubborn.terminate(MOMENT);
-    assert!(!stubborn.is_running());
-    stubborn.pause();
-    stubborn.resume();
+    judged(|| {
+        let scratch = Scratch::new("child");
+        let obedient = sleeper(&scratch);
+        let start = Instant::now();
+        assert!(!obedient.terminate(60 * SECOND).success());
+        assert!(start.elapsed() < 20 * SECOND);
+        let stubborn = Launch::new("sh", scratch.join("log"))
+            .args(["-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"])
+            .start();
+        assert!(wait_until(30 * SECOND, || stubborn.log().contains("ready")));
+        stubborn.terminate(MOMENT);
+        assert!(!stubborn.is_running());
+        stubborn.pause();
+        stubborn.resume();
+    });
 }
 
 /// The parent is this test binary, run again; see the next test.
@@ -80,22 +86,24 @@ fn parent_of_an_orphan() {
 
 #[test]
 fn a_child_dies_with_its_parent() {
-    let scratch = Scratch::new("child");
-    let file = scratch.join("id");
-    let parent = Launch::new(std::env::current_exe().expect("known"), scratch.join("log"))
-        .args(["--exact", "gate::harness::processes::parent_of_an_orphan"])
-        .env("HARNESS_ORPHAN", &file)
-        .start();
-    let read_id = || std::fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();
-    let mut id: Option<u32> = None;
-    assert!(wait_until(30 * SECOND, || {
-        id = read_id();
-        id.is_some()
-    }));
-    let id = id.expect("just checked");
-    assert_eq!(process_state(id), Some('S'));
-    parent.kill();
-    assert!(wait_until(30 * SECOND, || { matches!(process_state(id), None | Some('Z')) }));
+    judged(|| {
+        let scratch = Scratch::new("child");
+        let file = scratch.join("id");
+        let parent = Launch::new(std::env::current_exe().expect("known"), scratch.join("log"))
+            .args(["--exact", "gate::harness::processes::parent_of_an_orphan"])
+            .env("HARNESS_ORPHAN", &file)
+            .start();
+        let read_id = || std::fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();
+        let mut id: Option<u32> = None;
+        assert!(wait_until(30 * SECOND, || {
+            id = read_id();
+            id.is_some()
+        }));
+        let id = id.expect("just checked");
+        assert_eq!(process_state(id), Some('S'));
+        parent.kill();
+        assert!(wait_until(30 * SECOND, || { matches!(process_state(id), None | Some('Z')) }));
+    });
 }
 
 fn worker() -> Worker {
@@ -104,29 +112,35 @@ fn worker() -> Worker {
 
 #[test]
 fn a_worker_answers() {
-    let worker = worker();
-    let pong = worker.call(json!({ "command": "ping" }));
-    assert_eq!(pong["pid"], worker.child().id());
-    let error = worker.try_call(json!({ "command": "dance" }));
-    assert_eq!(error.expect_err("unknown")["kind"], "UnknownCommand");
+    judged(|| {
+        let worker = worker();
+        let pong = worker.call(json!({ "command": "ping" }));
+        assert_eq!(pong["pid"], worker.child().id());
+        let error = worker.try_call(json!({ "command": "dance" }));
+        assert_eq!(error.expect_err("unknown")["kind"], "UnknownCommand");
+    });
 }
 
 #[test]
 fn a_paused_worker_answers_later() {
-    let worker = worker();
-    worker.call(json!({ "command": "ping" }));
-    worker.pause();
-    let id = worker.send(json!({ "command": "ping" }));
-    assert_eq!(worker.receive(id, MOMENT), None);
-    worker.resume();
-    assert!(worker.receive(id, 30 * SECOND).is_some_and(|answer| answer.is_ok()));
+    judged(|| {
+        let worker = worker();
+        worker.call(json!({ "command": "ping" }));
+        worker.pause();
+        let id = worker.send(json!({ "command": "ping" }));
+        assert_eq!(worker.receive(id, MOMENT), None);
+        worker.resume();
+        assert!(worker.receive(id, 30 * SECOND).is_some_and(|answer| answer.is_ok()));
+    });
 }
 
 #[test]
 fn a_worker_that_ended_is_noticed_at_once() {
-    let worker = worker();
-    let id = worker.send(json!({ "command": "exit", "code": 3 }));
-    assert_eq!(worker.receive(id, 30 * SECOND), None);
-    let status = worker.child().wait(30 * SECOND);
-    assert_eq!(status.and_then(|status| status.code()), Some(3));
+    judged(|| {
+        let worker = worker();
+        let id = worker.send(json!({ "command": "exit", "code": 3 }));
+        assert_eq!(worker.receive(id, 30 * SECOND), None);
+        let status = worker.child().wait(30 * SECOND);
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+    });
 }

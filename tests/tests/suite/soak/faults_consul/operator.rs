@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, ErrorKind};
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::{Consul, Server, judged, wait_until};
+use coordination_tests::must_hold;
 
 use tokio::runtime::Runtime;
 
@@ -45,7 +46,7 @@ fn f52_the_index_goes_back() {
         holder.keeps(LOCK);
         holder.release(LOCK);
         let next = waiter.granted(waiting, LONG);
-        assert!(next.token > first.token);
+        must_hold!(next.token > first.token);
         waiter.release(LOCK);
         assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
     });
@@ -71,7 +72,7 @@ fn f23_consul_lock_among_our_keys() {
             thread::sleep(Duration::from_millis(100));
             holder.keeps(LOCK);
             holder.release(LOCK);
-            assert!(waiter.granted(waiting, LONG).token > first.token);
+            must_hold!(waiter.granted(waiting, LONG).token > first.token);
             assert!(!server.key(&key)["Session"].is_null(), "it holds its own lock still");
             waiter.release(LOCK);
             assert!(other.wait().expect("it is ours").success());
@@ -122,7 +123,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             let waited = ended.elapsed();
             println!("granted after {waited:?}");
             assert!(waited >= DELAY - Duration::from_millis(200), "after {waited:?}");
-            assert!(guard.token() > held.token());
+            must_hold!(guard.token() > held.token());
             // What is given back, by a session that ends in peace, is not kept.
             drop(guard);
             let guard = lock(&late).acquire(Some(LONG)).await.expect("it is free");
@@ -130,7 +131,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             late.stop().await.expect("it stops");
             let next = lock(&waiter).acquire(Some(LONG)).await.expect("it is free");
             assert!(stopped.elapsed() < DELAY, "after {:?}", stopped.elapsed());
-            assert!(next.token() > guard.token());
+            must_hold!(next.token() > guard.token());
             next.release().await.expect("it is held");
         });
         assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());

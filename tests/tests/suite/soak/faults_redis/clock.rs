@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use coordination_tests::faults::{SCHEDULING, Site};
 use coordination_tests::harness::redis::{RedisOptions, Reply};
 use coordination_tests::harness::{Redis, Scratch, Server, judged};
+use coordination_tests::must_hold;
 
 use tokio::runtime::Runtime;
 
@@ -138,7 +139,7 @@ fn f28_server_clock_set_forward() {
         let took = set.elapsed();
         println!("F-28 redis, +60 s: told after {took:?}: {}", lost.reason);
         assert!(took <= site.heartbeat + SCHEDULING, "{took:?}");
-        assert!(other.acquire("x").token > old.token);
+        must_hold!(other.acquire("x").token > old.token);
     });
 }
 
@@ -157,7 +158,7 @@ fn f28_server_clock_set_back() {
         holder.keeps("x");
         holder.release("x");
         let second = other.acquire("x");
-        assert!(second.token > first.token, "{} after {}", second.token, first.token);
+        must_hold!(second.token > first.token, "{} after {}", second.token, first.token);
         let waiting = holder.wait_for("x");
         holder.sees_contenders("x", 2);
         let killed = Instant::now();
@@ -166,7 +167,7 @@ fn f28_server_clock_set_back() {
         let took = killed.elapsed();
         println!("F-28 redis, −1 h: followed after {took:?}");
         assert!(took <= site.crash_release(), "{took:?}");
-        assert!(third.token > second.token);
+        must_hold!(third.token > second.token);
     });
 }
 
@@ -184,7 +185,7 @@ fn f28_server_clock_steps() {
             clock.set(step);
             sleep(Duration::from_millis(1_000));
             let token = other.acquire("y").token;
-            assert!(token > last, "{token} after {last}");
+            must_hold!(token > last, "{token} after {last}");
             last = token;
             other.release("y");
         }
@@ -285,7 +286,7 @@ fn f29_client_clock_set() {
         holder.release("x");
         for process in [&other, &holder] {
             let token = process.acquire("x").token;
-            assert!(token > last, "{token} after {last}");
+            must_hold!(token > last, "{token} after {last}");
             last = token;
             process.release("x");
         }

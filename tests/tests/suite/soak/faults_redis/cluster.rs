@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coordination_tests::harness::redis::RedisOptions;
 use coordination_tests::harness::{Redis, Server, judged, wait_until};
+use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, quarantined, site, work};
 
@@ -42,7 +43,7 @@ fn f60_a_slot_moves() {
         }
         redis.move_slot(CLOCK, (first + 1) % 3, site.heartbeat);
         holder.release("x");
-        assert!(other.granted(waiting, LONG).token > held.token);
+        must_hold!(other.granted(waiting, LONG).token > held.token);
         // Who comes now has the URL only.
         other.release("x");
         let late = site.process("late");
@@ -105,7 +106,7 @@ fn f60_failover_after_a_death() {
         let first = holder.acquire("x");
         redis.node(master).kill();
         let second = holder.acquire_within("y", LONG).expect("the replica serves");
-        assert!(second.token > first.token);
+        must_hold!(second.token > first.token);
     });
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use coordination_tests::faults::Process;
 use coordination_tests::harness::{Mode, Redis, Server, judged, wait_until};
+use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site};
 
@@ -115,7 +116,7 @@ fn f68_restored_from_an_older_log() {
             lost.reason
         );
         let new = other.acquire_within("x", LONG).expect("nobody holds it");
-        assert!(new.token > old.token, "{} after {}", new.token, old.token);
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
     });
 }
 

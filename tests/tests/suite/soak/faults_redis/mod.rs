@@ -21,6 +21,7 @@ use coordination_tests::checks::Backend;
 use coordination_tests::faults::{Process, Site, matrix};
 use coordination_tests::harness::Redis;
 use coordination_tests::harness::redis::RedisOptions;
+use coordination_tests::must_hold;
 
 use crate::WORKER;
 
@@ -36,7 +37,7 @@ fn granted_once_lost(holder: &Process, token: u64, other: &Process) {
     let asked = Instant::now();
     let new = other.acquire_within("x", LONG).expect("the quarantine ends");
     println!("redis: granted after {:?}", asked.elapsed());
-    assert!(new.token > token, "{} after {token}", new.token);
+    must_hold!(new.token > token, "{} after {token}", new.token);
     let old = holder.not_held(LONG);
     assert!(old.last_true_ns < new.t_ns, "held by two");
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{Redis, judged};
+use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, site};
 
@@ -43,7 +44,7 @@ fn f27_clients_killed() {
         }
         holder.keeps("x");
         holder.release("x");
-        assert!(waiter.granted(waiting, LONG).token > first.token);
+        must_hold!(waiter.granted(waiting, LONG).token > first.token);
     });
 }
 
@@ -108,7 +109,7 @@ fn f26_evicted() {
         redis.ask(&["DEL", &keys[0]]);
         let lost = holder.lost(LONG);
         assert_eq!(lost.reason, "ExpiredByServer");
-        assert!(site.process("other").acquire("x").token > old.token);
+        must_hold!(site.process("other").acquire("x").token > old.token);
     });
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use coordination_tests::harness::redis::MASTER;
 use coordination_tests::harness::{Proxy, Redis, Server, judged, wait_until};
+use coordination_tests::must_hold;
 
 use super::{LONG, site, with_url};
 
@@ -83,7 +84,7 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
             });
         }
         let granted = other.granted(waiting, LONG);
-        assert!(granted.token > held.token, "{} after {}", granted.token, held.token);
+        must_hold!(granted.token > held.token, "{} after {}", granted.token, held.token);
         let not_held = holder.not_held(LONG);
         let overlap = Duration::from_nanos(not_held.last_true_ns.saturating_sub(granted.t_ns));
         let early = Duration::from_nanos(granted.t_ns.saturating_sub(not_held.last_true_ns));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use coordination_tests::faults::SCHEDULING;
 use coordination_tests::harness::{Mode, Redis, Server, judged, wait_until};
+use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, work};
 
@@ -23,7 +24,7 @@ fn f24_all_is_flushed() {
         assert_eq!(lost.reason, "ExpiredByServer");
         assert!(took <= site.heartbeat + SCHEDULING, "{took:?}");
         let new = other.acquire("x");
-        assert!(new.token > old.token, "{} after {}", new.token, old.token);
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
     });
 }
 
@@ -50,7 +51,7 @@ fn f07_restarted_with_nothing_left() {
         let new = other.granted(waiting, LONG);
         let took = restarted.elapsed();
         println!("F-7 redis: granted {took:?} after the restart");
-        assert!(new.token > old.token);
+        must_hold!(new.token > old.token);
         assert!(took + Duration::from_millis(500) >= quarantine, "{took:?}");
         assert!(took <= 2 * quarantine + Duration::from_secs(2), "{took:?}");
         let old = holder.not_held(LONG);
@@ -68,7 +69,7 @@ fn f07_without_quarantine() {
         redis.node(0).restart();
         redis.wait_ready();
         let new = site.process("other").acquire("x");
-        assert!(new.token > old.token);
+        must_hold!(new.token > old.token);
     });
 }
 
@@ -87,11 +88,11 @@ fn f07_restarted_with_older_data() {
         let restarted = Instant::now();
         let new = other.acquire_within("x", LONG).expect("nobody holds it");
         println!("F-7 redis: granted {:?} after a restart with older data", restarted.elapsed());
-        assert!(new.token > old.token);
+        must_hold!(new.token > old.token);
         // Its session was in those data too, or is a new one.
         let waiting = one.wait_for("x");
         other.release("x");
-        assert!(one.granted(waiting, LONG).token > new.token);
+        must_hold!(one.granted(waiting, LONG).token > new.token);
     });
 }
 
@@ -225,6 +226,7 @@ fn f07_a_synced_log_needs_no_quarantine() {
         let restarted = Instant::now();
         let new = quarantined(&site, "2s").process("other").acquire("x");
         println!("F-7 redis: granted {:?} after a restart that kept all", restarted.elapsed());
-        assert!(new.token > old.token && restarted.elapsed() < Duration::from_millis(1_500));
+        must_hold!(new.token > old.token);
+        assert!(restarted.elapsed() < Duration::from_millis(1_500));
     });
 }

@@ -8,6 +8,7 @@ use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{
     Launch, Mode, Redis, Scratch, Server, judged, ports::free_address, wait_until,
 };
+use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, with_url};
 use crate::WORKER;
@@ -81,7 +82,7 @@ fn f25_failover_to_a_lagging_replica() {
         let lost = holder.lost(LONG);
         println!("F-25 redis: told {:?} after the fail-over: {}", promoted.elapsed(), lost.reason);
         let new = other.acquire_within("x", LONG).expect("the replica serves");
-        assert!(new.token > old.token, "{} after {}", new.token, old.token);
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
     });
 }
 
@@ -232,7 +233,7 @@ fn f25_sentinels() {
         assert!(wait_until(LONG, is_master), "no fail-over");
         let second = holder.acquire_within("x", LONG).expect("the new master serves");
         println!("F-25 redis: granted {:?} after the Sentinel was asked", moved.elapsed());
-        assert!(second.token > first.token);
+        must_hold!(second.token > first.token);
         let unknown = with_url(by, format!("redis://{sentinel}/?sentinel=nobody"));
         let refused =
             Process::unconnected(&unknown).try_connect(&unknown, "x").expect_err("unknown");
@@ -282,6 +283,6 @@ fn f27_moved() {
         let waiting = other.wait_for("x");
         one.sees_contenders("x", 2);
         one.release("x");
-        assert!(other.granted(waiting, Duration::from_secs(5)).token > held.token);
+        must_hold!(other.granted(waiting, Duration::from_secs(5)).token > held.token);
     });
 }
