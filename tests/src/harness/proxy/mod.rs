@@ -511,11 +511,7 @@ async fn serve(lines: Vec<Line>, shared: &Arc<Shared>, mut orders: mpsc::Unbound
             }
             order = orders.recv() => match order {
                 Some(Order::Refuse(done)) => {
-                    for (listener, _) in listeners.drain(..) {
-                        // Closing would not do: a process that another thread starts at this moment has a copy of the
-                        // socket until its program begins, and the kernel would go on accepting.
-                        shutdown(&listener, Shutdown::Read).expect("it listens");
-                    }
+                    stop_listening(&mut listeners);
                     let _ = done.send(());
                 }
                 Some(Order::Accept(done)) => {
@@ -532,9 +528,18 @@ async fn serve(lines: Vec<Line>, shared: &Arc<Shared>, mut orders: mpsc::Unbound
             Some(_) = connections.join_next() => {}
         }
     }
+    stop_listening(&mut listeners);
     let whose = shared.open().keys().copied().collect();
     shared.end.send_replace(Some(Ending { end: End::Reset, whose }));
     while connections.join_next().await.is_some() {}
+}
+
+/// Closing would not do: a process that another thread starts at this moment has a copy of the socket until its program
+/// begins, and the kernel would go on accepting.
+fn stop_listening(listeners: &mut Vec<(TcpListener, SocketAddr)>) {
+    for (listener, _) in listeners.drain(..) {
+        shutdown(&listener, Shutdown::Read).expect("it listens");
+    }
 }
 
 /// A connection, and where it leads.
