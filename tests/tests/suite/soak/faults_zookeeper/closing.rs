@@ -22,6 +22,7 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
         let begun = Instant::now();
         client.stop().await.expect("the server has said that it is over");
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(!proxy.is_cut_pending(), "no answer was lost");
         proxy.heal();
     }
 }
