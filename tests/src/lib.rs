@@ -10,6 +10,7 @@
 //!
 //! Nothing here is published.
 
+pub mod bounds;
 pub mod chaos;
 pub mod checks;
 pub mod faults;

@@ -37,6 +37,7 @@ pub use run::{Chaos, Outcome};
 
 use std::time::Duration;
 
+use crate::bounds;
 use crate::checks::Backend;
 
 /// A store under chaos.
@@ -126,12 +127,12 @@ impl Store {
     /// How long one attempt at a call may take (L4: a try asks once).
     fn attempt(self) -> Duration {
         let heartbeat = self.heartbeat();
-        self.ttl().map_or(heartbeat, |ttl| heartbeat.min(ttl / 6))
+        self.ttl().map_or(heartbeat, |ttl| bounds::attempt(heartbeat, ttl))
     }
 
     /// L5: how soon everything works again when nothing is broken any more.
     fn recovery(self) -> Duration {
-        2 * self.ttl().unwrap_or_default() + Duration::from_secs(5)
+        bounds::recovered(self.ttl())
     }
 }
 

@@ -27,6 +27,7 @@ use super::{
     things::{Group, NAMED, What, pace},
     turn::Recipe,
 };
+use crate::bounds;
 use crate::harness::{Pulse, Scratch, wait_until};
 
 /// What to run.
@@ -267,7 +268,7 @@ fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
     // A holder writes to the resource after its hold, if it was late.
-    chaos.store.recovery() + Duration::from_secs(2) + ahead * pace(chaos.store).longest / 4 + SLACK
+    chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SLACK
 }
 
 /// The driver's own clients, by which it looks for what is left, and does what operators do.

@@ -13,11 +13,10 @@ use super::tools::{
     drop_after_polls, held_by_an_ended_runtime, lock, take_turn, until_contenders,
 };
 use super::{SLACK, Stage};
+use crate::bounds;
 use crate::harness::Mode;
 use crate::must_hold;
 
-/// C2: how long what a cancelled call has entered may stay, apart from the time of a request.
-const CLEARED: Duration = Duration::from_millis(100);
 /// Ten times as long as a drop may take.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -26,10 +25,10 @@ pub(super) async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &s
     let start = Instant::now();
     take_turn(other).await?;
     let took = start.elapsed();
-    assert!(took <= CLEARED + SLACK + stage.scheduling(), "{what}: taken after {took:?}");
+    assert!(took <= bounds::cleared() + SLACK + stage.scheduling(), "{what}: taken after {took:?}");
     until_contenders(stage, &lock(other), 0).await;
     let took = start.elapsed();
-    assert!(took <= 10 * CLEARED + stage.scheduling(), "{what}: empty after {took:?}");
+    assert!(took <= 10 * bounds::cleared() + stage.scheduling(), "{what}: empty after {took:?}");
     Ok(())
 }
 
@@ -119,7 +118,7 @@ pub async fn c2_timed_out_waiters_leave_the_queue(stage: &Stage) -> Result<()> {
     let refused_at = Instant::now();
     until_contenders(stage, &lock(&one), 1).await;
     let took = refused_at.elapsed();
-    assert!(took <= 10 * CLEARED + stage.scheduling(), "{took:?}");
+    assert!(took <= 10 * bounds::cleared() + stage.scheduling(), "{took:?}");
     assert!(lock(&other).try_acquire().await?.is_none());
     held.release().await?;
     nothing_is_left(stage, &other, "timed out").await?;
@@ -136,7 +135,8 @@ pub async fn c2_cancelled_during_an_outage(stage: &Stage) -> Result<()> {
         let refused = lock.try_acquire().await.expect_err("out of reach");
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         stage.proxy().heal();
-        sleep(CLEARED + SLACK).await;
+        // The next try comes after the longest delay.
+        sleep(bounds::between_tries(stage.heartbeat()) + bounds::cleared() + SLACK).await;
         nothing_is_left(stage, &other, &format!("stalled, {polls} polls")).await?;
     }
     take_turn(&one).await.map(drop)
@@ -202,7 +202,7 @@ pub async fn c4_drop_never_blocks(stage: &Stage) -> Result<()> {
     assert!(lock(&other).try_acquire().await?.is_none());
     stage.proxy().heal();
     // Long before the lease ends.
-    sleep(stage.attempt_timeout() + SLACK).await;
+    sleep(bounds::between_tries(stage.heartbeat()) + SLACK).await;
     nothing_is_left(stage, &other, "dropped while stalled").await
 }
 

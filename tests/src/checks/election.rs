@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, Room, assert_out_of_time};
+use crate::bounds;
 use crate::harness::eventually_async;
 
 pub use loss::*;
@@ -26,8 +27,6 @@ pub use observers::*;
 const NAME: &str = "scheduler";
 /// How soon a loss is told (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
-/// What it allows, beyond the bound of L1, for a new leader (E4).
-const ELECTING: Duration = Duration::from_secs(2);
 
 fn election(coordinator: &Coordinator) -> Election {
     coordinator.election(NAME).expect("a valid name")
@@ -281,11 +280,11 @@ pub async fn e4_a_stopped_leader_is_followed(stage: &Stage) -> Result<()> {
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&other), &["leader", "other"]).await;
     assert_eq!(election(&other).leader().await?.map(|term| term.leader), Some("leader".into()));
-    let stopped = Instant::now();
-    leader.stop().await?;
-    let next = waiting.await.expect("no panic")?;
-    let took = stopped.elapsed();
-    assert!(took <= ELECTING, "elected after {took:?}");
+    let handing_over = async {
+        leader.stop().await?;
+        waiting.await.expect("no panic")
+    };
+    let next = stage.within(bounds::served(), handing_over).await?;
     assert_eq!(old.lost().await, LossReason::Closed);
     assert!(next.term() > old.term() && !old.is_leader());
     assert_eq!(election(&other).leader().await?.map(|term| term.leader), Some("other".into()));

@@ -15,11 +15,9 @@ use tokio::time::timeout;
 use super::tools::{
     ANSWERED, NAME, PATIENCE, acquire, assert_out_of_time, lock, take_turn, until_contenders,
 };
-use super::{SLACK, Stage, with_option};
+use super::{Stage, with_option};
+use crate::bounds;
 use crate::harness::{Mode, ports::free_port};
-
-/// How long connecting may take, whatever happens.
-const CONNECT: Duration = Duration::from_secs(5);
 
 async fn refused(url: &str) -> Error {
     let start = Instant::now();
@@ -27,7 +25,7 @@ async fn refused(url: &str) -> Error {
         Ok(_) => panic!("{url:?} was taken"),
         Err(error) => error,
     };
-    assert!(start.elapsed() <= CONNECT, "{url}: {error} after {:?}", start.elapsed());
+    assert!(start.elapsed() <= bounds::connected(), "{url}: {error} after {:?}", start.elapsed());
     error
 }
 
@@ -155,7 +153,7 @@ pub async fn x1_no_answer_is_unknown(stage: &Stage) -> Result<()> {
     assert!(error.is_transient());
     let start = Instant::now();
     let error = one.stop().await.expect_err("out of reach");
-    let bound = stage.ttl().unwrap_or_default() + SLACK + stage.scheduling();
+    let bound = bounds::stopped(stage.ttl().unwrap_or_default()) + stage.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert_eq!(held.lost().await, LossReason::Closed);

@@ -27,14 +27,13 @@ use tokio::time::{sleep, timeout};
 
 use super::Stage;
 use super::tools::{MOMENT, PATIENCE, acquire, lock, poll_once};
+use crate::bounds;
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 
 /// More places than any operation has: beyond them it does not end.
 const MANY: usize = 2_000;
 /// How long a conversation is left standing still, so that all that can go on has gone on.
 const STANDSTILL: Duration = Duration::from_millis(3);
-/// L2: how long an operation may take whose connection is cut.
-const SERVED: Duration = Duration::from_secs(2);
 
 /// Where a connection ends: at such a unit, this one being the last that goes through or not.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +162,7 @@ impl<'a> Scene<'a> {
 
     /// How long the operation may wait: as long as it likes, unless nothing but a cut happens to it.
     pub fn patience(&self) -> Option<Duration> {
-        matches!(self.place, Place::Cut(..)).then_some(2 * SERVED)
+        matches!(self.place, Place::Cut(..)).then_some(2 * bounds::served())
     }
 
     /// Does the operation, and interrupts it at the place; what came of it, if it was not dropped. An error
@@ -214,7 +213,7 @@ impl<'a> Scene<'a> {
                 let begun = Instant::now();
                 let outcome = operation.await;
                 let took = begun.elapsed();
-                let bound = 2 * SERVED + super::SLACK + self.stage.scheduling();
+                let bound = 2 * bounds::served() + super::SLACK + self.stage.scheduling();
                 assert!(took <= bound, "{self:?}: {took:?}");
                 (Some(outcome), proxy.is_cut_pending())
             }

@@ -14,12 +14,11 @@ use tokio::time::{sleep, timeout};
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
 use super::{SLACK, Stage};
+use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
 
 const NAME: &str = "nightly";
-/// How late somebody may come back whose patience is over (L4).
-const LATENESS: Duration = Duration::from_millis(100);
 
 /// A limiter of so many slots and so many on standby, with as much patience as a test has.
 fn limiter(coordinator: &Coordinator, slots: u32, standby: u32) -> Limiter {
@@ -262,7 +261,7 @@ pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
         let refusal = refused(&limiter(&other, 1, 1).patience(patience)).await?;
         let took = start.elapsed();
         assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
-        let bound = expected + LATENESS + SLACK + stage.scheduling();
+        let bound = bounds::returned(expected) + SLACK + stage.scheduling();
         assert!(took >= expected && took <= bound, "{took:?}");
         // Room for the next one, once the store has heard of it.
         until_inside(&limiter(&one, 1, 1), 1, 0).await;
@@ -334,7 +333,7 @@ async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
     working(&theirs).await?.release().await?;
     until_inside(&theirs, 0, 0).await;
     let took = start.elapsed();
-    assert!(took <= 10 * LATENESS + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + scene.stage.scheduling(), "{scene:?}: {took:?}");
     Ok(())
 }
 

@@ -8,20 +8,16 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, ErrorKind, Result};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::tools::{
     ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
     take_turn, until_contenders,
 };
-use super::{Place, SLACK, Stage};
+use super::{Place, Stage};
+use crate::bounds;
 use crate::harness::Mode;
 use crate::must_hold;
-
-/// L4: how late a call may return.
-const LATENESS: Duration = Duration::from_millis(100);
-/// L2: how long a waiter may wait for a lock that is free.
-const WAKING: Duration = Duration::from_secs(2);
 
 /// L1: the next waiter is served when the holder's process was killed.
 pub async fn l1_a_killed_holder_is_followed(stage: &Stage) -> Result<()> {
@@ -50,14 +46,14 @@ pub async fn l2_no_wake_up_is_lost(stage: &Stage) -> Result<()> {
         let waiting = acquire_in_background(&other);
         // Sweeps over the moments at which the waiter enters, starts to watch, and looks.
         sleep(Duration::from_micros(100) * u32::try_from(round % 60).unwrap_or_default()).await;
-        let released = Instant::now();
-        match round % 2 {
-            0 => drop(held),
-            _ => held.release().await?,
-        }
-        let guard = timeout(WAKING, waiting).await.expect("the waiter is woken");
-        drop(guard.expect("no panic")?);
-        assert!(released.elapsed() < WAKING);
+        let handing_over = async {
+            match round % 2 {
+                0 => drop(held),
+                _ => held.release().await?,
+            }
+            waiting.await.expect("no panic")
+        };
+        drop(stage.within(bounds::served(), handing_over).await?);
     }
     Ok(())
 }
@@ -143,11 +139,11 @@ pub async fn l3_cancelled_waiters_do_not_block(stage: &Stage) -> Result<()> {
     waiting.remove(0).abort();
     until_contenders(stage, &lock(&one), 4).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    let released = Instant::now();
-    held.release().await?;
-    timeout(WAKING, last).await.expect("served").expect("no panic")?.release().await?;
-    assert!(released.elapsed() < WAKING);
-    Ok(())
+    let handing_over = async {
+        held.release().await?;
+        last.await.expect("no panic")
+    };
+    stage.within(bounds::served(), handing_over).await?.release().await
 }
 
 /// L3: waiters whose process was killed delay the next one once, all together.
@@ -180,7 +176,7 @@ pub async fn l4_timeouts_are_kept(stage: &Stage) -> Result<()> {
         let start = Instant::now();
         let refused = lock(&other).acquire(Some(limit)).await.expect_err("it is held");
         let took = start.elapsed();
-        let bound = limit + LATENESS + stage.scheduling();
+        let bound = bounds::returned(limit) + stage.scheduling();
         assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
         assert_out_of_time(&refused, limit);
         assert!(refused.is_transient());
@@ -189,7 +185,7 @@ pub async fn l4_timeouts_are_kept(stage: &Stage) -> Result<()> {
     assert!(lock(&other).try_acquire().await?.is_none());
     let refused = lock(&other).acquire(Some(Duration::ZERO)).await.expect_err("it is held");
     assert_out_of_time(&refused, stage.attempt_timeout());
-    let bound = 2 * (stage.attempt_timeout() + LATENESS) + stage.scheduling();
+    let bound = 2 * bounds::returned(stage.attempt_timeout()) + stage.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     held.release().await
 }
@@ -202,13 +198,13 @@ pub async fn l4_timeouts_are_kept_while_the_store_hangs(stage: &Stage) -> Result
         let start = Instant::now();
         let refused = lock(&coordinator).acquire(Some(limit)).await.expect_err("it hangs");
         let took = start.elapsed();
-        let bound = limit + LATENESS + stage.scheduling();
+        let bound = bounds::returned(limit) + stage.scheduling();
         assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         let start = Instant::now();
         let refused = lock(&coordinator).try_acquire().await.expect_err("it hangs");
         let took = start.elapsed();
-        let bound = stage.attempt_timeout() + LATENESS + stage.scheduling();
+        let bound = bounds::returned(stage.attempt_timeout()) + stage.scheduling();
         assert!(took <= bound, "{took:?}");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         for asked in [
@@ -219,7 +215,7 @@ pub async fn l4_timeouts_are_kept_while_the_store_hangs(stage: &Stage) -> Result
         }
     }
     stage.server().node(0).resume();
-    take_turn(&coordinator).await?;
+    stage.within(bounds::recovered(stage.ttl()), take_turn(&coordinator)).await?;
     until_contenders(stage, &lock(&coordinator), 0).await;
     Ok(())
 }
@@ -236,7 +232,7 @@ pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
     stage.proxy().set_both(Mode::Blackhole);
     let refused = waiting.await.expect("no panic").expect_err("it is held");
     let took = start.elapsed();
-    let bound = limit + LATENESS + stage.scheduling();
+    let bound = bounds::returned(limit) + stage.scheduling();
     assert!(took <= bound, "{took:?} instead of {limit:?}");
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
     Ok(())
@@ -333,8 +329,5 @@ pub async fn l1_a_paused_holder_keeps_a_lock_without_lease(stage: &Stage) -> Res
     worker.resume();
     assert_eq!(worker.call(json!({ "command": "is_held", "handle": NAME }))["held"], true);
     worker.call(json!({ "command": "release", "handle": NAME }));
-    let start = Instant::now();
-    take_turn(&coordinator).await?;
-    assert!(start.elapsed() <= WAKING + SLACK);
-    Ok(())
+    stage.within(bounds::served(), take_turn(&coordinator)).await.map(drop)
 }

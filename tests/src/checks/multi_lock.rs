@@ -16,11 +16,10 @@ use tokio::time::{sleep, timeout};
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
+use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
 
-/// L4: how late a call may return.
-const LATENESS: Duration = Duration::from_millis(100);
 fn locks(coordinator: &Coordinator, names: &[&str]) -> MultiLock {
     coordinator.locks(names).expect("valid names")
 }
@@ -193,7 +192,7 @@ pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
     first.release().await?;
     let refused = waiting.await.expect("no panic").expect_err("the second is taken");
     let took = start.elapsed();
-    assert!(took >= LIMIT && took <= LIMIT + LATENESS + stage.scheduling(), "{took:?}");
+    assert!(took >= LIMIT && took <= bounds::returned(LIMIT) + stage.scheduling(), "{took:?}");
     assert_out_of_time(&refused, LIMIT / 2);
     assert_eq!(refused.key(), Some("b"));
     second.release().await?;
@@ -243,7 +242,7 @@ async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
         until(&scene.other, name, 0).await;
     }
     let took = start.elapsed();
-    assert!(took <= 10 * LATENESS + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + scene.stage.scheduling(), "{scene:?}: {took:?}");
     Ok(())
 }
 
@@ -387,9 +386,6 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -
     assert!(next.is_held());
     stage.proxy().heal();
     next.release().await?;
-    // L5.
-    let again = 2 * stage.ttl().unwrap_or_default() + Duration::from_secs(5);
-    timeout(again + stage.scheduling(), all_are_free(&one, &["a", "b", "c"]))
-        .await
-        .expect("the next session works")
+    // With the next session.
+    stage.within(bounds::recovered(stage.ttl()), all_are_free(&one, &["a", "b", "c"])).await
 }

@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coordination::{LossReason, Result, State};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::tools::{
     MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
     until_contenders, until_state,
 };
 use super::{SLACK, Stage};
+use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
-
-/// How long a waiter may wait for a lock that is free (L2).
-const WAKING: Duration = Duration::from_secs(2);
 
 /// R1: connections break again and again; the session, its lease and its locks stay.
 pub async fn r1_a_reset_keeps_the_session(stage: &Stage) -> Result<()> {
@@ -81,9 +79,7 @@ pub async fn r2_watches_stand_again(stage: &Stage) -> Result<()> {
         sleep(2 * MOMENT).await;
         stage.proxy().heal();
         let healed = Instant::now();
-        let guard = timeout(WAKING + SLACK + stage.scheduling(), waiting).await;
-        let guard =
-            guard.unwrap_or_else(|_| panic!("case {case}: not woken")).expect("no panic")?;
+        let guard = stage.within(bounds::served(), waiting).await.expect("no panic")?;
         eprintln!("R2: case {case}: woken {:?} after healing", healed.elapsed());
         guard.release().await?;
     }
@@ -102,9 +98,7 @@ pub async fn r2_a_later_release_is_seen(stage: &Stage) -> Result<()> {
     }
     assert!(!waiting.is_finished());
     held.release().await?;
-    let guard =
-        timeout(WAKING + stage.scheduling(), waiting).await.expect("woken").expect("no panic")?;
-    guard.release().await
+    stage.within(bounds::served(), waiting).await.expect("no panic")?.release().await
 }
 
 /// R2: history is compacted while a waiter waits, and while it is away.
@@ -132,10 +126,7 @@ pub async fn r2_compaction_is_survived(stage: &Stage) -> Result<()> {
             stage.proxy().reset_all();
             stage.proxy().heal();
         }
-        let guard = timeout(WAKING + SLACK + stage.scheduling(), waiting)
-            .await
-            .expect("woken")
-            .expect("no panic")?;
+        let guard = stage.within(bounds::served(), waiting).await.expect("no panic")?;
         assert!(guard.is_held());
         guard.release().await?;
         until_contenders(stage, &lock(&one), 0).await;
@@ -153,8 +144,9 @@ pub async fn r2_a_missed_deletion_is_noticed(stage: &Stage) -> Result<()> {
     assert!(stage.server().delete_entry(&keys[0]));
     stage.proxy().reset_all();
     stage.proxy().heal();
-    let told = timeout(WAKING + stage.scheduling(), guard.lost()).await;
-    assert_eq!(told, Ok(LossReason::EntryDeleted));
+    // What is missed is made up for as soon as for a waiter.
+    let told = stage.within(bounds::served(), guard.lost()).await;
+    assert_eq!(told, LossReason::EntryDeleted);
     Ok(())
 }
 

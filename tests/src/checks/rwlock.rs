@@ -20,13 +20,11 @@ use super::tools::{
     ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
     take_turn, until_contenders,
 };
-use crate::must_hold;
+use crate::bounds;
 
 pub use downgrade::*;
 pub use ending::*;
 
-/// L2: how long whoever is next may wait.
-const WAKING: Duration = Duration::from_secs(2);
 /// How long one stays in the hall: long enough to meet others who may be there.
 const VISIT: Duration = Duration::from_millis(1);
 
@@ -41,8 +39,7 @@ fn share_in_background(coordinator: &Coordinator) -> JoinHandle<Result<LockGuard
 
 /// The guard of a waiter who is next.
 async fn served(stage: &Stage, waiting: JoinHandle<Result<LockGuard>>) -> Result<LockGuard> {
-    let guard = timeout(WAKING + stage.scheduling(), waiting).await.expect("it is its turn");
-    guard.expect("no panic")
+    stage.within(bounds::served(), waiting).await.expect("no panic")
 }
 
 /// Who is in a room with readers and writers.
@@ -57,17 +54,17 @@ impl Hall {
     async fn read(&self) {
         let readers = self.readers.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_readers.fetch_max(readers, Ordering::SeqCst);
-        must_hold!(self.writers.load(Ordering::SeqCst) == 0, "a reader beside a writer");
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         tokio::time::sleep(VISIT).await;
-        must_hold!(self.writers.load(Ordering::SeqCst) == 0, "a reader beside a writer");
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
 
     async fn write(&self) {
-        must_hold!(self.writers.fetch_add(1, Ordering::SeqCst) == 0, "two writers");
-        must_hold!(self.readers.load(Ordering::SeqCst) == 0, "a writer beside a reader");
+        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
         tokio::time::sleep(VISIT).await;
-        must_hold!(self.readers.load(Ordering::SeqCst) == 0, "a writer beside a reader");
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
         self.writers.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -267,14 +264,14 @@ pub async fn w1_order_of_a_mixed_queue(stage: &Stage) -> Result<()> {
     for group in groups {
         let mut seen = Vec::new();
         for _ in &group {
-            let came = timeout(WAKING + stage.scheduling(), inside.recv()).await;
-            seen.push(came.expect("it is their turn").expect("there are more"));
+            let came = stage.within(bounds::served(), inside.recv()).await;
+            seen.push(came.expect("there are more"));
         }
         assert!(timeout(MOMENT, inside.recv()).await.is_err(), "nobody else: {seen:?}");
         seen.sort_unstable();
         assert!(seen.iter().map(|(place, _)| *place).eq(group), "{seen:?}");
         for (place, token) in seen {
-            must_hold!(token > last);
+            assert!(token > last);
             last = token;
             drop(leave[place].take());
         }
@@ -292,7 +289,7 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
     for round in 0..stage.rounds(20, 4) {
         let shares = [share(&one).await?, share(&other).await?, share(&one).await?];
         let tokens: Vec<_> = shares.iter().map(|share| share.token()).collect();
-        must_hold!(tokens.iter().all(|token| *token > last), "{last} → {tokens:?}");
+        assert!(tokens.iter().all(|token| *token > last), "{last} → {tokens:?}");
         for share in shares {
             match round % 2 {
                 0 => share.release().await?,
@@ -300,7 +297,7 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
             }
         }
         last = take_turn(if round % 2 == 0 { &one } else { &other }).await?;
-        must_hold!(tokens.iter().all(|token| *token < last), "{tokens:?} → {last}");
+        assert!(tokens.iter().all(|token| *token < last), "{tokens:?} → {last}");
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time};
+use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
 
@@ -223,7 +224,7 @@ pub async fn p2_timed_out_waiters_leave(stage: &Stage) -> Result<()> {
     let start = Instant::now();
     let late = semaphore(&other, 2).acquire_many(2, Some(ANSWERED)).await;
     assert_out_of_time(&late.expect_err("one is held"), ANSWERED);
-    let bound = ANSWERED + Duration::from_millis(100) + super::SLACK + stage.scheduling();
+    let bound = bounds::returned(ANSWERED) + super::SLACK + stage.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     let behind = semaphore(&other, 2).acquire(Some(PATIENCE)).await?;
     assert_eq!(behind.slot(), 1);

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination::{Builder, Coordinator, FencingToken, Lock, Result};
 use serde_json::json;
+use tokio::time::timeout;
 
+use super::tools::PATIENCE;
 use super::{Backend, Place};
+use crate::bounds;
 use crate::harness::{Connecting, Proxy, Pulse, Scratch, Server, Worker};
 
 /// The lease asked for where the store has none to grant.
@@ -165,7 +169,7 @@ impl Stage {
 
     /// How long one heartbeat may take.
     pub fn attempt_timeout(&self) -> Duration {
-        self.heartbeat().min(self.ttl_asked_for() / 6)
+        bounds::attempt(self.heartbeat(), self.ttl_asked_for())
     }
 
     /// How long after a holder's crash the next waiter is granted the lock (L1).
@@ -190,6 +194,35 @@ impl Stage {
     /// What the machine has added to the time that anything takes: to be added to each bound.
     pub fn scheduling(&self) -> Duration {
         self.pulse.allowance(0, u64::MAX)
+    }
+
+    /// Does what a clause [bounds](bounds), and asserts that it was done in that time, apart from what the machine
+    /// withheld meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// When it was not.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of the work.
+    #[track_caller]
+    pub fn within<F: Future>(
+        &self,
+        bound: Duration,
+        work: F,
+    ) -> impl Future<Output = F::Output> + use<'_, F> {
+        let caller = Location::caller();
+        async move {
+            let start = Instant::now();
+            let done = timeout(bound + PATIENCE, work).await;
+            let took = start.elapsed();
+            let bound = bound + SLACK + self.scheduling();
+            match done {
+                Ok(done) if took <= bound => done,
+                _ => panic!("{took:?}, and {bound:?} is the bound: the work at {caller}"),
+            }
+        }
     }
 
     /// Whether the store is at the other end of a connection, and not within reach of a function call.

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{LONG, Site};
+use crate::bounds;
 use crate::checks::with_option;
 use crate::harness::{Direction, Mode, Worker, ports::free_address};
-
-/// X1: a configuration error fails within this time.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that tells all it does, and keeps what it told.
 #[derive(Debug)]
@@ -47,7 +45,7 @@ impl Traced {
         println!("F-48: {} in {took:?}: {}", error["kind"], error["message"]);
         let kind = error["kind"].as_str().unwrap_or_default();
         assert!(kinds.contains(&kind), "{url}: {error} instead of {kinds:?}");
-        assert!(took <= LIMIT, "{url}: {error} took {took:?}");
+        assert!(took <= bounds::connected(), "{url}: {error} took {took:?}");
     }
 
     /// Connecting works, and what comes after it.

@@ -5,8 +5,8 @@ use std::{thread, time::Duration};
 use serde_json::json;
 
 use super::{SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::log::now_ns;
-use crate::must_hold;
 
 const LOCK: &str = "crash";
 const LONG: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ pub fn f01_holder_killed(site: &Site) {
     let second = waiter.granted(waiting, LONG);
     let took = since(killed_ns, second.t_ns);
     assert!(took <= site.crash_release(), "free only {took:?} after the holder's death");
-    must_hold!(second.token > first.token);
+    assert!(second.token > first.token);
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
     waiter.release(LOCK);
     assert_eq!(waiter.holders(LOCK), [""; 0]);
@@ -59,7 +59,7 @@ pub fn f02_waiters_killed(site: &Site) {
     for survivor in [1, 3] {
         let (waiter, waiting) = &waiters[survivor];
         let grant = waiter.granted(*waiting, LONG);
-        must_hold!(grant.token > last_token);
+        assert!(grant.token > last_token);
         last_token = grant.token;
         took = since(killed_ns, grant.t_ns);
         // The bound once for both dead waiters, not for each; a hand-over for each survivor.
@@ -95,8 +95,8 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
     }
     let released_ns = holder.release(LOCK);
     let second = waiter.granted(waiting, LONG);
-    must_hold!(second.token > first.token);
-    assert!(since(released_ns, second.t_ns) <= Duration::from_secs(2), "L2");
+    assert!(second.token > first.token);
+    assert!(since(released_ns, second.t_ns) <= bounds::served() + SCHEDULING, "L2");
 }
 
 /// F-43: the process ends by `exit`, which drops nothing.
@@ -113,7 +113,7 @@ pub fn f43_exit_with_a_guard(site: &Site) {
     holder.send(json!({ "command": "exit", "code": 3 }));
     let status = holder.child().wait(Duration::from_secs(5)).expect("exit is not held up");
     let exit = since(exited_ns, now_ns());
-    assert!(exit <= Duration::from_millis(500) + SCHEDULING, "exit took {exit:?}");
+    assert!(exit <= bounds::last_try() + SCHEDULING, "exit took {exit:?}");
     assert_eq!(status.code(), Some(3), "no panic on the way out");
     let took = since(exited_ns, waiter.granted(waiting, LONG).t_ns);
     assert!(took <= site.crash_release(), "free only {took:?} after the exit");

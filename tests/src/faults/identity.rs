@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{Process, Site};
+use crate::bounds;
 use crate::harness::wait_until;
 
 /// Names that are different, however alike they look to a store.
@@ -107,7 +108,7 @@ pub fn f51_member_exists(site: &Site) {
     let error = second.try_connect(site, "twin").expect_err("the id is in use");
     assert_eq!(error["kind"], "MemberExists", "{error}");
     assert_eq!(error["effect"], "None", "{error}");
-    assert!(begun.elapsed() <= Duration::from_secs(5));
+    assert!(begun.elapsed() <= bounds::connected());
     first.acquire("identity");
     second.try_connect(site, "other").expect("another id is free");
     first.call(serde_json::json!({ "command": "stop" }));

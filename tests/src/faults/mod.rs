@@ -29,4 +29,4 @@ pub use process::{Grant, Lost, NotHeld, Process};
 pub use rows::on_stage;
 pub use silent::Apart;
 pub use site::{HEARTBEAT, LONG, SCHEDULING, Site};
-pub use told::{AT_ONCE, assert_told, assert_told_within};
+pub use told::{assert_told, assert_told_within};

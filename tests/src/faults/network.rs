@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::crash::since;
 use super::told::{assert_told, assert_told_within};
-use super::{LONG, Process, Site};
+use super::{LONG, Process, SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::log::now_ns;
 use crate::harness::{Direction, Mode, Proxy};
-use crate::must_hold;
 
 const LOCK: &str = "network";
 
@@ -73,7 +73,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     assert!(valid < site.valid_for(), "held for {valid:?} without a reply");
     assert_told(probe.last_true_ns, lock.holder.lost(LONG).t_ns);
     let next = lock.waiter.granted(lock.waiting, LONG);
-    must_hold!(next.token > lock.token);
+    assert!(next.token > lock.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
     assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
@@ -82,8 +82,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     lock.proxies.iter().for_each(Proxy::heal);
     lock.waiter.release(LOCK);
     // L5: the same process, without help from anybody.
-    let again = lock.holder.acquire_within(LOCK, 2 * site.lease() + Duration::from_secs(5));
-    must_hold!(again.expect("the network is back").token > next.token);
+    assert!(lock.holder.acquire(LOCK).token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
 }
 
@@ -112,7 +111,7 @@ pub fn f13_connections_reset(site: &Site) {
     println!("F-13 {}: {states:?}", site.name());
     let notice = site.server().notice(site.heartbeat);
     assert_told_within(notice, deleted_ns, lock.holder.lost(LONG).t_ns);
-    lock.waiter.granted(lock.waiting, Duration::from_secs(2));
+    lock.waiter.granted(lock.waiting, bounds::served() + SCHEDULING);
 }
 
 /// F-13: a waiter whose connection is reset is served all the same.
@@ -136,8 +135,8 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
     let released_ns = holder.release(LOCK);
     let next = waiter.granted(waiting, LONG);
     let took = since(released_ns, next.t_ns);
-    assert!(took <= Duration::from_secs(2), "L2: served after {took:?}");
-    must_hold!(next.token > token);
+    assert!(took <= bounds::served() + SCHEDULING, "L2: served after {took:?}");
+    assert!(next.token > token);
     waiter.release(LOCK);
     took
 }

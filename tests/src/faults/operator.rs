@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::told::assert_told_within;
-use super::{LONG, Site};
+use super::{LONG, SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::log::now_ns;
-use crate::must_hold;
 
 const LOCK: &str = "operator";
 
@@ -51,8 +51,8 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         // Whichever word came first: of the entry, or of the session.
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
         assert!(!holder.is_held(LOCK));
-        let next = waiter.granted(waiting, Duration::from_secs(2));
-        must_hold!(next.token > first.token);
+        let next = waiter.granted(waiting, bounds::served() + SCHEDULING);
+        assert!(next.token > first.token);
         println!("F-22/23 {}: told after {told:?}: {}", site.name(), lost.reason);
         let error = holder.try_call(json!({ "command": "release", "handle": LOCK }));
         assert_eq!(error.expect_err("it was lost")["kind"], "Lost");

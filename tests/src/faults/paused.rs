@@ -10,6 +10,7 @@ use serde_json::json;
 use super::crash::{holder_paused_keeps, since};
 use super::told::assert_told;
 use super::{LONG, Process, SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::log::now_ns;
 use crate::harness::{Direction, Mode, wait_until};
 use crate::must_hold;
@@ -125,5 +126,5 @@ pub fn f06_executor_blocked(site: &Site) {
     holder.keeps(LOCK);
     assert!(waiter.poll(waiting).is_none(), "granted to two");
     holder.release(LOCK);
-    waiter.granted(waiting, Duration::from_secs(2));
+    waiter.granted(waiting, bounds::served() + SCHEDULING);
 }

@@ -8,13 +8,16 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::Site;
+use super::{SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::{Worker, wait_until};
 
 /// A [`Worker`] that is connected to a store.
 #[derive(Debug)]
 pub struct Process {
     worker: Worker,
+    /// L5: how soon after the end of a fault a free lock can be acquired.
+    recovered: Duration,
     /// Events that came while another was waited for.
     aside: Mutex<Vec<Value>>,
 }
@@ -57,7 +60,8 @@ impl Process {
     /// Starts a process that is yet to be told to connect.
     pub fn unconnected(site: &Site) -> Self {
         let worker = Worker::start(&site.worker, &site.url, &[]);
-        Self { worker, aside: Mutex::default() }
+        let recovered = bounds::recovered(site.ttl) + SCHEDULING;
+        Self { worker, recovered, aside: Mutex::default() }
     }
 
     /// Connects, or answers the error.
@@ -69,9 +73,15 @@ impl Process {
         self.try_call(connect_command(site, member))
     }
 
-    /// Acquires `lock`, which must be free.
+    /// Acquires `lock`, which must be free; it has the time that L5 gives it, whatever fault came before.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot.
+    #[track_caller]
     pub fn acquire(&self, lock: &str) -> Grant {
-        grant(&self.call(json!({ "command": "acquire", "lock": lock, "timeout_ms": 5_000 })))
+        let acquired = self.acquire_within(lock, self.recovered);
+        acquired.unwrap_or_else(|error| panic!("{lock:?} is free: {error}"))
     }
 
     /// Acquires `lock` within `timeout`, or answers the error.
@@ -129,10 +139,10 @@ impl Process {
     ///
     /// # Panics
     ///
-    /// When they are not within five seconds.
+    /// When they are not as soon as L5 says.
     #[track_caller]
     pub fn sees_contenders(&self, lock: &str, count: usize) {
-        let seen = wait_until(Duration::from_secs(5), || {
+        let seen = wait_until(self.recovered, || {
             // A server that was broken just now may not answer at once.
             let answer = self.try_call(json!({ "command": "holders", "lock": lock }));
             answer.is_ok_and(|holders| members(&holders).len() == count)

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::crash::since;
-use super::told::{AT_ONCE, assert_told};
+use super::told::assert_told;
 use super::{LONG, Process, SCHEDULING, Site};
+use crate::bounds;
 use crate::harness::log::now_ns;
 use crate::harness::{Node, wait_until};
 use crate::must_hold;
@@ -69,7 +70,7 @@ impl Contended {
     /// After an outage: the waiter is served, new sessions work, and nothing is left behind (L5).
     fn recovers(&self) {
         let ended = Instant::now();
-        let bound = 2 * self.ttl() + Duration::from_secs(5);
+        let bound = bounds::recovered(Some(self.ttl())) + SCHEDULING;
         let next = self.waiter.granted(self.waiting, bound);
         must_hold!(next.token > self.token);
         println!("F-8, F-9: the waiter was served {:?} after the end", ended.elapsed());
@@ -164,7 +165,7 @@ pub fn f09_server_paused_long(site: &Site) {
     assert_eq!(error_of(third.receive(late, LONG))["kind"], "Unavailable");
     let dropped = third.call(json!({ "command": "drop", "handle": "held-dropped" }));
     let took = since(number(&dropped, "before_ns"), number(&dropped, "after_ns"));
-    assert!(took <= AT_ONCE, "drop took {took:?}");
+    assert!(took <= bounds::told(), "drop took {took:?}");
     let release = json!({ "command": "release", "handle": "held-released" });
     let error = third.try_call(release).expect_err("nobody confirms");
     assert!(number(&error, "ms") <= (lock.ttl() + SCHEDULING).as_millis() as u64, "{error}");
@@ -172,8 +173,8 @@ pub fn f09_server_paused_long(site: &Site) {
     lock.given_up(paused_ns);
     let stopped = third.try_call(json!({ "command": "stop" })).expect_err("nobody confirms");
     assert_eq!(stopped["kind"], "Unavailable", "{stopped}");
-    // L6: the shorter of T and 5 s.
-    assert!(number(&stopped, "ms") <= (lock.ttl() + SCHEDULING).as_millis() as u64, "{stopped}");
+    let bound = bounds::stopped(lock.ttl()) + SCHEDULING;
+    assert!(number(&stopped, "ms") <= bound.as_millis() as u64, "{stopped}");
     thread::sleep((3 * lock.ttl()).saturating_sub(began.elapsed()));
     lock.node(0).resume();
     lock.recovers();

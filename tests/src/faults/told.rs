@@ -4,10 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::crash::since;
+use crate::bounds;
 use crate::harness::{Pulse, log::now_ns};
-
-/// T2, T3: how soon a loss is told.
-pub const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Beats from the first site on.
 static PULSE: LazyLock<Pulse> = LazyLock::new(Pulse::start);
@@ -25,7 +23,7 @@ pub(super) fn begin() {
 /// When it was told later.
 #[track_caller]
 pub fn assert_told(from_ns: u64, told_ns: u64) -> Duration {
-    assert_told_within(AT_ONCE, from_ns, told_ns)
+    assert_told_within(bounds::told(), from_ns, told_ns)
 }
 
 /// The same within another bound, such as a store's for what it is not told of at once (T3).

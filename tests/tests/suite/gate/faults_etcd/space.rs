@@ -5,7 +5,8 @@ use std::{sync::Arc, thread, time::Duration};
 use coordination::{Coordinator, Effect, ErrorKind};
 use coordination_tests::must_hold;
 use coordination_tests::{
-    faults::{Process, Site},
+    bounds,
+    faults::{Process, SCHEDULING, Site},
     harness::{Etcd, judged, judged_on_threads},
 };
 use serde_json::Value;
@@ -39,7 +40,7 @@ fn f36_out_of_space() {
         holder.keeps(LOCK);
         // Deleting needs no space, and who waits has its entry.
         other.release("released");
-        holder.granted(waiting, Duration::from_secs(2));
+        holder.granted(waiting, bounds::served() + SCHEDULING);
         holder.release("released");
         holder.release(LOCK);
         assert_eq!(site.entries(), [""; 0]);

@@ -10,9 +10,9 @@ use std::{
 };
 
 use coordination::{Effect, ErrorKind};
-use coordination_tests::must_hold;
 use coordination_tests::{
-    faults::{HEARTBEAT, Process, Site, crash::since},
+    bounds,
+    faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
     harness::{Mounted, judged, judged_on_threads, log::now_ns},
 };
 use tokio::task::block_in_place;
@@ -58,7 +58,7 @@ fn f36_disk_full() {
             other.acquire(lock);
             assert!(holder.try_acquire(lock).is_none(), "granted to two");
         }
-        must_hold!(holder.acquire("held").token > first.token);
+        assert!(holder.acquire("held").token > first.token);
     });
 }
 
@@ -76,7 +76,7 @@ fn f36_disk_full_while_in_use() {
         for _ in 0..200 {
             match client.acquire_within("busy", Duration::from_secs(1)) {
                 Ok(grant) => {
-                    must_hold!(grant.token > last);
+                    assert!(grant.token > last);
                     last = grant.token;
                     assert!(other.holders("busy") == ["client"]);
                     client.release("busy");
@@ -90,7 +90,7 @@ fn f36_disk_full_while_in_use() {
         }
         println!("F-36 file: {refused} of 200 acquires were refused");
         fs::remove_file(filler).expect("it is ours");
-        must_hold!(other.acquire("busy").token > last);
+        assert!(other.acquire("busy").token > last);
     });
 }
 
@@ -109,13 +109,13 @@ fn f36_waiters_served_on_a_full_disk() {
         first.sees_contenders("queue", 3);
         disk.fill();
         first.release("queue");
-        let next = second.granted(waiting, Duration::from_secs(2));
-        must_hold!(next.token > token);
+        let next = second.granted(waiting, bounds::served() + SCHEDULING);
+        assert!(next.token > token);
         let killed_ns = now_ns();
         second.kill();
         let last = third.granted(behind, Duration::from_secs(10));
         let took = since(killed_ns, last.t_ns);
-        must_hold!(last.token > next.token);
+        assert!(last.token > next.token);
         assert!(took <= site.crash_release(), "free only {took:?} after the death");
         third.release("queue");
         assert_eq!(first.holders("queue"), [""; 0]);
@@ -275,7 +275,7 @@ fn refused(site: &Site, kind: &str) -> String {
     let client = Process::unconnected(site);
     let begun = Instant::now();
     let error = client.try_connect(site, "client").expect_err("it should be refused");
-    assert!(begun.elapsed() <= Duration::from_secs(5));
+    assert!(begun.elapsed() <= bounds::connected());
     assert_eq!(error["kind"], kind, "{error}");
     assert_eq!(error["effect"], "None", "{error}");
     error["message"].as_str().unwrap_or_default().to_owned()
