@@ -1,12 +1,13 @@
 //! The conformance suite of `coordination`.
 //!
+//! * [`bounds`] says how long what a clause bounds may take.
 //! * [`harness`] starts, pauses, cuts off and kills servers and client processes.
 //! * [`checks`] says what must hold, as plain async functions over a harness.
 //! * [`faults`] says what must hold under a fault, where that is the same on every backend.
 //! * [`ground`] says where the library's own suite for stores runs.
 //! * [`chaos`] lets several processes contend while everything is broken, and judges what they saw.
 //! * `tooz-inventory.md` says which of them stand for the tests of Tooz.
-//! * `tests/*.rs` run the checks, one file per backend.
+//! * `tests/suite` is the one program that runs all this: its folder `gate` by `tests/run`, its folder `soak` by `tests/soak`.
 //!
 //! Nothing here is published.
 

@@ -1,8 +1,8 @@
 //! Rows of the fault matrix, `docs/faults.md`, that read the same on several stores.
 //!
 //! A row is a plain function over a [`Site`], or over a stage of the checks where it interrupts them.
-//! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `tests/faults_*` invoke it. What a row
-//! needs of one store only is there.
+//! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `faults_<store>` in the folders `gate`
+//! and `soak` of `tests/tests/suite` invoke it. What a row needs of one store only is there.
 
 pub mod connecting;
 pub mod crash;

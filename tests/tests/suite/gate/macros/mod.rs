@@ -1,6 +1,6 @@
 //! `#[synchronized]` at run time, on the memory store.
 //!
-//! What it refuses when it is compiled is in `coordination-macros/tests/ui.rs`.
+//! What it refuses when it is compiled is in `coordination-macros/tests/ui/`.
 
 use std::future::pending;
 use std::sync::Arc;
