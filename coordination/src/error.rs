@@ -77,7 +77,7 @@ pub enum Effect {
     None,
     /// It may have: the answer was lost. In the background the library goes on to undo or to finish it.
     Unknown,
-    /// It certainly did, but a later step failed.
+    /// It certainly did, but a later step failed: a lock was acquired and then lost, say.
     Applied,
 }
 

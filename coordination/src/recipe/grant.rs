@@ -178,12 +178,16 @@ impl Grant {
         TimedRelease(grant)
     }
 
+    /// The error of an operation that went on under it until it was lost.
     pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
-        // It was held for a while, so what was to run under it may have run in part.
-        Error::lost(operation, reason)
-            .with_effect(Effect::Applied)
-            .on_key(self.name())
-            .on_backend(self.own.session().backend.scheme())
+        // It was acquired, whatever ran under it since then: X1 of `docs/guarantees.md`.
+        self.lost_before(operation, reason).with_effect(Effect::Applied)
+    }
+
+    /// The error of an operation for which nothing was done under it before it was lost.
+    pub(crate) fn lost_before(&self, operation: &'static str, reason: LossReason) -> Error {
+        let scheme = self.own.session().backend.scheme();
+        Error::lost(operation, reason).on_key(self.name()).on_backend(scheme)
     }
 
     pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {

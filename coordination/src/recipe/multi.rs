@@ -308,7 +308,7 @@ pub(crate) async fn take_all<T: Take>(
     for next in wanted {
         let guard = tokio::select! {
             biased;
-            (grant, reason) = first_lost(&guards) => return Err(lost_before(grant, reason)),
+            (grant, reason) = first_lost(&guards) => return Err(grant.lost_before("acquire", reason)),
             guard = next.take(left(timeout, start, next.name())?) => guard?,
         };
         guards.push(guard);
@@ -316,7 +316,7 @@ pub(crate) async fn take_all<T: Take>(
     // A deadline may have passed unnoticed while the last one was granted, so look once more.
     let lost = guards.iter().find_map(|guard| Some((&**guard, guard.own_entry().lost()?)));
     match lost {
-        Some((grant, reason)) => Err(lost_before(grant, reason)),
+        Some((grant, reason)) => Err(grant.lost_before("acquire", reason)),
         None => Ok(guards),
     }
 }
@@ -328,12 +328,6 @@ fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<
         Error::new(ErrorKind::Timeout, "acquire", message).on_key(name)
     });
     left.map(Waiting::timeout)
-}
-
-fn lost_before(grant: &Grant, reason: LossReason) -> Error {
-    // Not `Grant::loss`, whose effect is unknown: nothing ran under the grant yet.
-    let backend = grant.own_entry().session().backend.scheme();
-    Error::lost("acquire", reason).on_key(grant.name()).on_backend(backend)
 }
 
 fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {

@@ -165,7 +165,8 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before.
+    /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before. The error has
+    /// [`Effect::None`](crate::Effect::None), as nothing was claimed.
     ///
     /// # Cancel safety
     ///
@@ -189,7 +190,7 @@ impl OncePer {
     /// ```
     pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
         if let Some(reason) = held.own_entry().lost() {
-            return Err(held.loss("claim", reason));
+            return Err(held.lost_before("claim", reason));
         }
         let key = held.key();
         let entry = held.own_entry().seq().unwrap_or_default();

@@ -181,6 +181,7 @@ pub async fn on2_a_lost_session_leaves_it_to_the_next(stage: &Stage) -> Result<(
     guard.lost().await;
     let refused = job(&one, LONG).try_claim_under(&guard).await.expect_err("it is lost");
     assert!(matches!(refused.kind(), ErrorKind::Lost | ErrorKind::Closed), "{refused}");
+    assert_eq!(refused.effect(), Effect::None, "nothing was claimed: X1");
     let following = next.acquire(None).await?;
     let second = job(&other, LONG).try_claim_under(&following).await?.expect("it was left undone");
     assert!(second.done().await?);
