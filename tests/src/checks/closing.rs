@@ -15,6 +15,7 @@ use super::tools::{
 use super::{SLACK, Stage};
 use crate::bounds;
 use crate::harness::{Mode, eventually, eventually_async};
+use crate::must_hold;
 
 /// C2, L6: a connect or a stop that is dropped at any point leaves no session for longer than its lease.
 pub async fn c2_dropped_connects_and_stops(stage: &Stage) -> Result<()> {
@@ -52,7 +53,7 @@ pub async fn interrupted_stop(scene: &Scene<'_>) -> Result<()> {
     scene.interrupt(visitor.stop()).await?;
     // Dropped before its first poll it has not begun.
     visitor.stop().await.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })?;
-    assert!(!guard.is_held(), "{scene:?}");
+    must_hold!(!guard.is_held(), "{scene:?}");
     take_turn(&scene.other).await?;
     let took = start.elapsed();
     assert!(took <= scene.stage.crash_bound(), "{scene:?}: free after {took:?}");
@@ -122,7 +123,7 @@ pub async fn c7_ended_runtime_loses_its_guards(stage: &Stage) -> Result<()> {
     let url = stage.url().to_owned();
     let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
     let ended = Instant::now();
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     assert_eq!(guard.lost().await, LossReason::RuntimeEnded);
     assert_eq!(coordinator.state().current(), State::Closed);
     let refused = lock(&coordinator).try_acquire().await.expect_err("it is closed");
@@ -209,7 +210,7 @@ pub async fn l5_recovers_after_an_outage(stage: &Stage) -> Result<()> {
         let working = async {
             let next = waiting.await.expect("no panic")?;
             eprintln!("L5: a waiter is served {:?} after the outage", healed.elapsed());
-            assert!(next.token() > guard.token());
+            must_hold!(next.token() > guard.token());
             next.release().await?;
             take_turn(&one).await?;
             let fresh = stage.connect("fresh").await?;
@@ -247,7 +248,7 @@ pub async fn l6_stop_is_confirmed(stage: &Stage) -> Result<()> {
     let waiting = acquire_in_background(&one);
     until_contenders(stage, &lock(&other), 2).await;
     one.stop().await?;
-    assert!(!guard.is_held());
+    must_hold!(!guard.is_held());
     assert!(stage.contenders(&lock(&other)).await.is_empty(), "confirmed, and still there");
     let refused = waiting.await.expect("no panic").expect_err("it is closed");
     assert_eq!(refused.kind(), ErrorKind::Closed);
@@ -273,7 +274,7 @@ pub async fn l6_stop_is_bounded(stage: &Stage) -> Result<()> {
         let bound = bounds::stopped(ttl) + stage.scheduling();
         assert!(took <= bound, "{took:?}");
         assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
-        assert!(!guard.is_held());
+        must_hold!(!guard.is_held());
         stage.server().node(0).resume();
         stage.server().wait_ready();
         // What was not confirmed ends with the lease.

@@ -21,6 +21,7 @@ use super::tools::{
     take_turn, until_contenders,
 };
 use crate::bounds;
+use crate::must_hold;
 
 pub use downgrade::*;
 pub use ending::*;
@@ -54,17 +55,17 @@ impl Hall {
     async fn read(&self) {
         let readers = self.readers.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_readers.fetch_max(readers, Ordering::SeqCst);
-        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
+        must_hold!(self.writers.load(Ordering::SeqCst) == 0, "a reader beside a writer");
         tokio::time::sleep(VISIT).await;
-        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
+        must_hold!(self.writers.load(Ordering::SeqCst) == 0, "a reader beside a writer");
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
 
     async fn write(&self) {
-        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
+        must_hold!(self.writers.fetch_add(1, Ordering::SeqCst) == 0, "two writers");
+        must_hold!(self.readers.load(Ordering::SeqCst) == 0, "a writer beside a reader");
         tokio::time::sleep(VISIT).await;
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
+        must_hold!(self.readers.load(Ordering::SeqCst) == 0, "a writer beside a reader");
         self.writers.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -271,7 +272,7 @@ pub async fn w1_order_of_a_mixed_queue(stage: &Stage) -> Result<()> {
         seen.sort_unstable();
         assert!(seen.iter().map(|(place, _)| *place).eq(group), "{seen:?}");
         for (place, token) in seen {
-            assert!(token > last);
+            must_hold!(token > last);
             last = token;
             drop(leave[place].take());
         }
@@ -289,7 +290,7 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
     for round in 0..stage.rounds(20, 4) {
         let shares = [share(&one).await?, share(&other).await?, share(&one).await?];
         let tokens: Vec<_> = shares.iter().map(|share| share.token()).collect();
-        assert!(tokens.iter().all(|token| *token > last), "{last} → {tokens:?}");
+        must_hold!(tokens.iter().all(|token| *token > last), "{last} → {tokens:?}");
         for share in shares {
             match round % 2 {
                 0 => share.release().await?,
@@ -297,7 +298,7 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
             }
         }
         last = take_turn(if round % 2 == 0 { &one } else { &other }).await?;
-        assert!(tokens.iter().all(|token| *token < last), "{tokens:?} → {last}");
+        must_hold!(tokens.iter().all(|token| *token < last), "{tokens:?} → {last}");
     }
     Ok(())
 }

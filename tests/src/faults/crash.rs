@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{SCHEDULING, Site};
 use crate::bounds;
 use crate::harness::log::now_ns;
+use crate::must_hold;
 
 const LOCK: &str = "crash";
 const LONG: Duration = Duration::from_secs(20);
@@ -26,7 +27,7 @@ pub fn f01_holder_killed(site: &Site) {
     let second = waiter.granted(waiting, LONG);
     let took = since(killed_ns, second.t_ns);
     assert!(took <= site.crash_release(), "free only {took:?} after the holder's death");
-    assert!(second.token > first.token);
+    must_hold!(second.token > first.token);
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
     waiter.release(LOCK);
     assert_eq!(waiter.holders(LOCK), [""; 0]);
@@ -59,7 +60,7 @@ pub fn f02_waiters_killed(site: &Site) {
     for survivor in [1, 3] {
         let (waiter, waiting) = &waiters[survivor];
         let grant = waiter.granted(*waiting, LONG);
-        assert!(grant.token > last_token);
+        must_hold!(grant.token > last_token);
         last_token = grant.token;
         took = since(killed_ns, grant.t_ns);
         // The bound once for both dead waiters, not for each; a hand-over for each survivor.
@@ -95,7 +96,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
     }
     let released_ns = holder.release(LOCK);
     let second = waiter.granted(waiting, LONG);
-    assert!(second.token > first.token);
+    must_hold!(second.token > first.token);
     assert!(since(released_ns, second.t_ns) <= bounds::served() + SCHEDULING, "L2");
 }
 

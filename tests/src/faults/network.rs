@@ -11,6 +11,7 @@ use super::{LONG, Process, SCHEDULING, Site};
 use crate::bounds;
 use crate::harness::log::now_ns;
 use crate::harness::{Direction, Mode, Proxy};
+use crate::must_hold;
 
 const LOCK: &str = "network";
 
@@ -73,7 +74,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     assert!(valid < site.valid_for(), "held for {valid:?} without a reply");
     assert_told(probe.last_true_ns, lock.holder.lost(LONG).t_ns);
     let next = lock.waiter.granted(lock.waiting, LONG);
-    assert!(next.token > lock.token);
+    must_hold!(next.token > lock.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
     assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
@@ -82,7 +83,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     lock.proxies.iter().for_each(Proxy::heal);
     lock.waiter.release(LOCK);
     // L5: the same process, without help from anybody.
-    assert!(lock.holder.acquire(LOCK).token > next.token);
+    must_hold!(lock.holder.acquire(LOCK).token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
 }
 
@@ -136,7 +137,7 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
     let next = waiter.granted(waiting, LONG);
     let took = since(released_ns, next.t_ns);
     assert!(took <= bounds::served() + SCHEDULING, "L2: served after {took:?}");
-    assert!(next.token > token);
+    must_hold!(next.token > token);
     waiter.release(LOCK);
     took
 }

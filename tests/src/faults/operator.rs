@@ -8,6 +8,7 @@ use super::told::assert_told_within;
 use super::{LONG, SCHEDULING, Site};
 use crate::bounds;
 use crate::harness::log::now_ns;
+use crate::must_hold;
 
 const LOCK: &str = "operator";
 
@@ -52,7 +53,7 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
         assert!(!holder.is_held(LOCK));
         let next = waiter.granted(waiting, bounds::served() + SCHEDULING);
-        assert!(next.token > first.token);
+        must_hold!(next.token > first.token);
         println!("F-22/23 {}: told after {told:?}: {}", site.name(), lost.reason);
         let error = holder.try_call(json!({ "command": "release", "handle": LOCK }));
         assert_eq!(error.expect_err("it was lost")["kind"], "Lost");

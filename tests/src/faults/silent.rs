@@ -15,6 +15,7 @@ use crate::checks::Backend;
 use crate::harness::log::now_ns;
 use crate::harness::netns::{Lines, SERVER, within};
 use crate::harness::{Direction, Setup};
+use crate::must_hold;
 
 /// What a row in a namespace of its own is started with.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +82,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     assert!(valid < site.valid_for(), "held for {valid:?} without a reply");
     let told = assert_told(probe.last_true_ns, holder.lost(LONG).t_ns);
     let next = waiter.granted(waiting, LONG);
-    assert!(next.token > first.token);
+    must_hold!(next.token > first.token);
     let freed = since(silent_ns, next.t_ns);
     assert!(freed <= site.crash_release() + renewed_for, "free only after {freed:?}");
     assert!(next.t_ns > probe.last_true_ns, "granted to two (S3)");
@@ -91,7 +92,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     waiter.release(LOCK);
     // L5: the same process, without help from anybody.
     let again = holder.acquire(LOCK);
-    assert!(again.token > next.token);
+    must_hold!(again.token > next.token);
     let back = since(healed_ns, again.t_ns);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
     println!(

@@ -10,6 +10,7 @@ use std::{
 };
 
 use coordination::{Effect, ErrorKind};
+use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
     faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
@@ -58,7 +59,7 @@ fn f36_disk_full() {
             other.acquire(lock);
             assert!(holder.try_acquire(lock).is_none(), "granted to two");
         }
-        assert!(holder.acquire("held").token > first.token);
+        must_hold!(holder.acquire("held").token > first.token);
     });
 }
 
@@ -76,7 +77,7 @@ fn f36_disk_full_while_in_use() {
         for _ in 0..200 {
             match client.acquire_within("busy", Duration::from_secs(1)) {
                 Ok(grant) => {
-                    assert!(grant.token > last);
+                    must_hold!(grant.token > last);
                     last = grant.token;
                     assert!(other.holders("busy") == ["client"]);
                     client.release("busy");
@@ -90,7 +91,7 @@ fn f36_disk_full_while_in_use() {
         }
         println!("F-36 file: {refused} of 200 acquires were refused");
         fs::remove_file(filler).expect("it is ours");
-        assert!(other.acquire("busy").token > last);
+        must_hold!(other.acquire("busy").token > last);
     });
 }
 
@@ -110,12 +111,12 @@ fn f36_waiters_served_on_a_full_disk() {
         disk.fill();
         first.release("queue");
         let next = second.granted(waiting, bounds::served() + SCHEDULING);
-        assert!(next.token > token);
+        must_hold!(next.token > token);
         let killed_ns = now_ns();
         second.kill();
         let last = third.granted(behind, Duration::from_secs(10));
         let took = since(killed_ns, last.t_ns);
-        assert!(last.token > next.token);
+        must_hold!(last.token > next.token);
         assert!(took <= site.crash_release(), "free only {took:?} after the death");
         third.release("queue");
         assert_eq!(first.holders("queue"), [""; 0]);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordination_tests::bounds;
 use coordination_tests::faults::{LONG, SCHEDULING, Site};
 use coordination_tests::harness::{Mode, Server, Setup, Zookeeper, judged};
+use coordination_tests::must_hold;
 
 use crate::WORKER;
 
@@ -47,7 +48,7 @@ fn f19_follower_cut_off() {
             zookeeper.silence(cut_off);
             let lost = holder.lost(LONG);
             let next = waiter.granted(waiting, LONG);
-            assert!(next.token > first.token);
+            must_hold!(next.token > first.token);
             // S3: here first, then there.
             assert!(lost.t_ns < next.t_ns, "lost {} ns too late", lost.t_ns - next.t_ns);
             let ahead = Duration::from_nanos(next.t_ns - lost.t_ns);
@@ -102,7 +103,7 @@ fn f20_majority_lost() {
         rest.iter().for_each(|index| zookeeper.node(*index).restart());
         zookeeper.wait_ready();
         let next = waiter.granted(waiting, bounds::recovered(site.ttl) + SCHEDULING);
-        assert!(next.token > first.token && next.t_ns > lost.t_ns);
+        must_hold!(next.token > first.token && next.t_ns > lost.t_ns);
         waiter.release(LOCK);
     });
 }
@@ -126,7 +127,7 @@ fn f21_an_old_entry_is_not_adopted() {
             proxy.reset_all();
             proxy.heal();
             let next = holder.acquire(LOCK);
-            assert!(next.token > first.token);
+            must_hold!(next.token > first.token);
             let entries = site.entries();
             let own = site.entry_of(next.token);
             assert_eq!(entries, [own.as_str()], "the old one is in the way no longer");
