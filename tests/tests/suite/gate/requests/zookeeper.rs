@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Zookeeper, judged, judged_on_threads};
+use coordination_tests::harness::{Zookeeper, judged_on_threads};
 use tokio::task::block_in_place;
 
 use super::{Counted, SETTLED, SOON, WAITERS, every};
@@ -70,33 +70,31 @@ fn a_try_in_vain_is_three_requests() {
 /// Those of one process that come at once share listings of those who wait.
 #[test]
 fn a_rush_lists_seldom() {
-    judged(|| {
-        const MANY: u64 = 300;
-        judged_on_threads(async || {
-            let server = counted().await;
-            let lock = server.lock("rush");
-            let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-            let rush = async {
-                let enter = |_| {
-                    let lock = lock.clone();
-                    tokio::spawn(async move { lock.acquire(None).await })
-                };
-                let waiting: Vec<_> = (0..MANY).map(enter).collect();
-                let all = 1 + MANY as usize;
-                let count = || server.server.entries("coordination", "lock").len();
-                while block_in_place(count) < all {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                waiting
+    const MANY: u64 = 300;
+    judged_on_threads(async || {
+        let server = counted().await;
+        let lock = server.lock("rush");
+        let guard = lock.acquire(Some(SOON)).await.expect("it is free");
+        let rush = async {
+            let enter = |_| {
+                let lock = lock.clone();
+                tokio::spawn(async move { lock.acquire(None).await })
             };
-            let mut waiting = Vec::new();
-            let cost = server.cost(async { waiting = rush.await }).await;
-            println!("{MANY} enter at once: {cost}");
-            // One that makes the node and one that watches the node before it, each; a listing each would be one more.
-            assert!(cost.requests < MANY * 5 / 2, "{cost}");
-            waiting.iter().for_each(|waiter| waiter.abort());
-            guard.release().await.expect("the store confirms");
-        });
+            let waiting: Vec<_> = (0..MANY).map(enter).collect();
+            let all = 1 + MANY as usize;
+            let count = || server.server.entries("coordination", "lock").len();
+            while block_in_place(count) < all {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            waiting
+        };
+        let mut waiting = Vec::new();
+        let cost = server.cost(async { waiting = rush.await }).await;
+        println!("{MANY} enter at once: {cost}");
+        // One that makes the node and one that watches the node before it, each; a listing each would be one more.
+        assert!(cost.requests < MANY * 5 / 2, "{cost}");
+        waiting.iter().for_each(|waiter| waiter.abort());
+        guard.release().await.expect("the store confirms");
     });
 }
 
