@@ -59,6 +59,28 @@ pub async fn g2_joins_leaves_and_updates_in_order(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// G2: who is replaced is not missed: a watcher that looks once in a while sees the new member before the old one leaves.
+pub async fn g2_a_rolling_replacement_is_never_empty(stage: &Stage) -> Result<()> {
+    let (_one, here) = with_group(stage, "one").await?;
+    let other = stage.connect("other").await?;
+    let mut watch = group(&other).watch().await?;
+    let mut old = here.join_as("old", &0).await?;
+    assert_eq!(short(&next(&mut watch).await?), "+old");
+    for round in 1..=5 {
+        let new = here.join_as(format!("new-{round}"), &round).await?;
+        old.leave().await?;
+        // Both are known here before the watch is asked.
+        until_members(&group(&other), &[&format!("new-{round}")]).await;
+        sleep(MOMENT).await;
+        let mut told = vec![next(&mut watch).await?, next(&mut watch).await?];
+        assert!(watch.try_next()?.is_none());
+        assert!(matches!(told.remove(0), GroupEvent::Joined(_)), "{told:?}");
+        assert!(matches!(told.remove(0), GroupEvent::Left(_)));
+        old = new;
+    }
+    Ok(())
+}
+
 /// G2: whatever many do at once, replaying what is told gives what there is in the end.
 pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
     let (_one, here) = with_group(stage, "one").await?;
