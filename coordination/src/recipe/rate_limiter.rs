@@ -83,9 +83,10 @@ impl Coordinator {
 /// Otherwise each process measures by its own clock how much time has passed since it saw that a permit was
 /// given. So permits may come later, by the time that this news takes from process to process and by half a
 /// percent for clocks that run at different rates, but never earlier. And a process that has just started may
-/// have to wait for up to a window if all permits had been taken, however long ago that was. From its first
-/// call on, a limiter follows the changes at the store as long as it or a clone of it lives: keep it, rather
-/// than making one for each call.
+/// have to wait for up to a window if all permits had been taken, however long ago that was, unless a permit has been
+/// given on its host since, or somebody was refused there. From its first call on, a limiter follows the changes at the
+/// store as long as it or a clone of it lives: keep it, rather than making one for each call, as a first call that is
+/// refused writes to the store.
 ///
 /// # Examples
 ///
@@ -243,8 +244,8 @@ impl RateLimiter {
     /// Replaces the stored settings by those of this limiter.
     ///
     /// Permits that were given before still count. If the new limits need more past permits than are
-    /// remembered, the forgotten ones count as if they were as recent as the oldest remembered one: for a
-    /// window that gives fewer permits, never more.
+    /// remembered, the forgotten ones count as if they were as recent as the old limits allowed: for a
+    /// window that may give fewer permits, never more. [`reset`](Self::reset) forgets them.
     ///
     /// # Errors
     ///
@@ -268,16 +269,41 @@ impl RateLimiter {
         self.queue.modify("reconfigure", step).await
     }
 
+    /// Forgets all permits given so far, and stores the settings of this limiter: for operators.
+    ///
+    /// From then on all permits can be had at once, so that a window around this moment may have twice as many. Waits
+    /// that have their slot keep it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_acquire`](Self::try_acquire) but `Mismatch`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn reset(&self) -> Result<()> {
+        self.input("reset", self.rules.check())?;
+        let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let step = move |listing: &Listing| {
+            let time = clock.read(listing, BootInstant::now())?;
+            let history = History::new(rules.clone(), time.epoch, time.now);
+            let data = to_data("reset", &history, MAX_VALUE_BYTES)?;
+            Ok(Change::Write(Some(data), ()))
+        };
+        self.queue.modify("reset", step).await
+    }
+
     /// Finds the first slot and takes it, unless the wait is too long.
     async fn look(&self, permits: u32, timeout: Option<Duration>) -> Result<Look> {
         self.input("acquire", self.rules.check_permits(permits))?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
         let mut before = BootInstant::now();
+        let is_first = !self.shared.follower.has_started();
         let step = move |listing: &Listing| {
             // Invariant: read after the listing has come, and the next listing is asked for after this.
             let at = (BootInstant::now(), Instant::now());
-            let look = look_at(listing, &rules, &clock, (permits, deadline), at, before);
+            let look = look_at(listing, &rules, &clock, (permits, deadline), is_first, at, before);
             before = at.0;
             look
         };
@@ -337,6 +363,7 @@ fn look_at(
     rules: &Rules,
     clock: &Clock,
     (permits, deadline): (u32, Option<Instant>),
+    is_first: bool,
     at: (BootInstant, Instant),
     before: BootInstant,
 ) -> Result<Change<Look>> {
@@ -357,7 +384,9 @@ fn look_at(
     });
     let slot = history.reserve(now, permits, longest);
     let mut look = Look { slot, now: now.max(history.now), has_clock, at, before, written: None };
-    if slot.is_err() && !is_cold {
+    // Who asks for the first time and is refused may not live until a window has passed.
+    let attests = !has_clock && (slot.is_ok() || is_first) && clock.attest(&mut history, at.0);
+    if slot.is_err() && !is_cold && !attests {
         return Ok(Change::Keep(look));
     }
     let data = to_data("acquire", &history, MAX_VALUE_BYTES)?;

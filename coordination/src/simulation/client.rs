@@ -174,6 +174,11 @@ impl Client {
         self.clocks.boot + u64::try_from(shown).unwrap_or_default()
     }
 
+    /// Clients whose clocks show the same are on one host.
+    pub(super) fn host(&self) -> u64 {
+        self.clocks.boot ^ self.clocks.faster_ppm.cast_unsigned().rotate_left(32)
+    }
+
     pub(super) fn wall_micros(&self, now: u64) -> u64 {
         now.saturating_add_signed(self.clocks.wall_ahead)
     }

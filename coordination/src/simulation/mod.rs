@@ -82,6 +82,10 @@ impl Simulated for Surroundings {
         run::client().map_or(now, |client| client.wall_micros(now))
     }
 
+    fn host(&self) -> u64 {
+        run::client().map_or(0, |client| client.host())
+    }
+
     fn random(&self) -> u64 {
         run::with(|run| run.random.next_u64())
             .expect("these are a thread's surroundings only while it has a run")

@@ -6,11 +6,13 @@
 //! for the threads on which it runs. This module knows no more of a simulation than the trait `Simulated`.
 
 pub(crate) mod blocking;
+mod host_clock;
 mod process;
 mod real;
 #[cfg(all(coordination_internals, feature = "memory"))]
 mod simulated;
 
+pub(crate) use host_clock::HostClock;
 pub(crate) use process::{Process, Unforked};
 #[cfg(not(all(coordination_internals, feature = "memory")))]
 pub(crate) use real::{boot_nanos, rng, spawn, unix_micros};

@@ -23,6 +23,9 @@ pub(crate) trait Simulated {
     /// What the wall clock shows, in microseconds since 1970.
     fn unix_micros(&self) -> u64;
 
+    /// Which host this is: processes of one host have one clock.
+    fn host(&self) -> u64;
+
     /// The next random number.
     fn random(&self) -> u64;
 
@@ -53,6 +56,11 @@ pub(crate) fn boot_nanos() -> u64 {
 /// who holds.
 pub(crate) fn unix_micros() -> u64 {
     INSTALLED.get().map_or_else(real::unix_micros, Simulated::unix_micros)
+}
+
+/// Which host this thread is on, in a simulation.
+pub(super) fn host() -> Option<u64> {
+    INSTALLED.get().map(Simulated::host)
 }
 
 /// Random numbers that nobody can guess, or in a simulation those that follow from its seed.

@@ -242,6 +242,8 @@ macro_rules! conformance {
             rate_limiter rl1_names_are_apart [everywhere] two;
             rate_limiter rl1_several_limits [everywhere] two;
             rate_limiter rl1_one_in_a_millisecond [everywhere] two;
+            rate_limiter rl2_callers_that_come_and_go_are_served [everywhere] gate;
+            rate_limiter rl2_a_raised_limit_is_there_at_once [everywhere] two;
             rate_limiter rl2_never_told_to_come_too_early [everywhere] gate;
             rate_limiter rl2_first_come_first_served [everywhere] gate;
             rate_limiter rl2_dropped_waits_let_nobody_in [everywhere] gate;
@@ -293,6 +295,7 @@ macro_rules! conformance {
             group g1_a_lost_session_is_out [processes] gate;
             group g1_a_silent_member_is_dropped [servers] gate;
             group g2_joins_leaves_and_updates_in_order [everywhere] gate;
+            group g2_a_rolling_replacement_is_never_empty [everywhere] gate;
             group g2_replay_gives_the_last_snapshot [everywhere] gate;
             group g2_a_missing_group_is_not_watched [everywhere] two;
             group g2_a_deleted_group_ends_the_watch [everywhere] gate;

@@ -91,6 +91,40 @@ pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// RL2: whoever comes back after a window is served, though nobody has lived for so long: each is a client of its own.
+pub async fn rl2_callers_that_come_and_go_are_served(stage: &Stage) -> Result<()> {
+    let seldom = |coordinator: &Coordinator| coordinator.rate_limiter("seldom", 1, WINDOW);
+    for (round, is_denied) in [false, true, false, false, true, false].into_iter().enumerate() {
+        let coordinator = stage.connect(&format!("caller-{round}")).await?;
+        if !is_denied {
+            // Clocks may differ by half a percent.
+            sleep(WINDOW + MOMENT).await;
+        }
+        let start = Instant::now();
+        match seldom(&coordinator)?.try_acquire(1).await? {
+            Attempt::Granted(_) => assert!(!is_denied || start.elapsed() >= WINDOW, "{round}"),
+            Attempt::Denied { retry_after } => assert!(is_denied, "{round}: {retry_after:?}"),
+        }
+        coordinator.stop().await?;
+    }
+    Ok(())
+}
+
+/// RL2: of a limit that is raised, what was not used up by the old one is there at once; a reset gives all of it.
+pub async fn rl2_a_raised_limit_is_there_at_once(stage: &Stage) -> Result<()> {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let coordinator = stage.connect("one").await?;
+    let limiter = |permits| coordinator.rate_limiter("daily", permits, DAY);
+    assert!(limiter(5)?.try_acquire(5).await?.granted().is_some());
+    assert!(matches!(limiter(5)?.try_acquire(1).await?, Attempt::Denied { .. }));
+    limiter(8)?.reconfigure().await?;
+    assert!(limiter(8)?.try_acquire(3).await?.granted().is_some());
+    assert!(matches!(limiter(8)?.try_acquire(1).await?, Attempt::Denied { .. }));
+    limiter(8)?.reset().await?;
+    assert!(limiter(8)?.try_acquire(8).await?.granted().is_some());
+    Ok(())
+}
+
 /// RL1: a killed process' permits count on, also when nobody is left and when all start again.
 pub async fn rl1_crashes_and_restarts(stage: &Stage) -> Result<()> {
     let mut slots = Vec::new();

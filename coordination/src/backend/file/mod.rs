@@ -35,7 +35,6 @@
 //!   false.
 //! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
 
-mod clock;
 mod config;
 mod directory;
 mod entries;

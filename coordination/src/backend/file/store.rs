@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::clock::HostClock;
 use super::config::Config;
 use super::directory::Directory;
 use super::floor::Floor;
@@ -17,14 +16,14 @@ use super::log::{Record, Removed, Written};
 use super::open_files::OpenFiles;
 use super::queue::{self, Locked, QueueFile};
 use crate::backend::{
-    Blocker, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
+    Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
     SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
-use crate::time::number_after;
-use crate::world::unix_micros;
+use crate::time::{BootInstant, number_after};
+use crate::world::{HostClock, unix_micros};
 
 /// How often to try to have a queue's file at once.
 const TRIES: usize = 20;
@@ -190,7 +189,9 @@ impl Store {
                     version: *version,
                     data: Data::clone(data),
                 }),
-                clock: self.clock.map(HostClock::now),
+                clock: self
+                    .clock
+                    .map(|clock| Clock { epoch: clock.epoch(), now: clock.at(BootInstant::now()) }),
             })
         })
     }

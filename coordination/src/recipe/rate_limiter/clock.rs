@@ -1,6 +1,7 @@
 //! What time it is for a limiter: by the store's clock, or by a virtual one where the store has none.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
@@ -10,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::data::from_data;
 use crate::recipe::queue::Queue;
 use crate::time::BootInstant;
-use crate::world::Process;
+use crate::world::{HostClock, Process};
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
@@ -33,7 +34,10 @@ pub(super) struct Time {
 
 /// What this process knows of a limiter's time. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Clock(Arc<Mutex<Ages>>);
+pub(super) struct Clock {
+    ages: Arc<Mutex<Ages>>,
+    host: Arc<OnceLock<Option<HostClock>>>,
+}
 
 impl Clock {
     /// `at` is a moment between the arrival of the listing and this call.
@@ -43,6 +47,9 @@ impl Clock {
             (Some(clock), _) => (clock.epoch, to_micros_floor(clock.now)),
             (None, Some(history)) => {
                 let mut ages = self.lock();
+                if let Some((then, seen)) = self.witnessed(history) {
+                    ages.learn(&then, seen);
+                }
                 ages.learn(history, at);
                 (0, ages.date(history, at))
             }
@@ -56,9 +63,33 @@ impl Clock {
         self.lock().learn(history, at);
     }
 
+    /// Makes this host a witness of the history as it is at this moment; false: it is one already, or cannot be.
+    ///
+    /// Processes come and go, and none of them may live for a whole window; their host's clock goes on.
+    pub(super) fn attest(&self, history: &mut History, at: BootInstant) -> bool {
+        let Some(host) = self.host() else { return false };
+        let is_known = history.witness(host.epoch()).is_some_and(|it| it.given == history.given);
+        if !is_known {
+            history.attest(host.epoch(), to_micros_floor(host.at(at)) + 1);
+        }
+        !is_known
+    }
+
+    /// The history as our host has seen it before, and when that was.
+    fn witnessed(&self, history: &History) -> Option<(History, BootInstant)> {
+        let host = self.host()?;
+        let witness = history.witness(host.epoch())?;
+        let seen = host.moment(Duration::from_micros(witness.shown))?;
+        Some((history.back_then(witness)?, seen))
+    }
+
+    fn host(&self) -> Option<HostClock> {
+        *self.host.get_or_init(HostClock::find)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ages> {
         // No user code runs under this mutex, so what it guards is consistent even if it is poisoned.
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.ages.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -91,6 +122,12 @@ impl Follower {
     }
 }
 
+impl Follower {
+    pub(super) fn has_started(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
 impl Drop for Follower {
     fn drop(&mut self) {
         if let Some((task, process)) = self.0.get()
@@ -112,6 +149,10 @@ impl Drop for Follower {
 /// A proved age is never more than the true one. So slots that are a window apart by proved ages are at least a
 /// window apart in truth, which is all that a limiter needs. The price is the time that the news of each permit takes
 /// to reach the next writer: permits come later by that, never earlier.
+///
+/// What a process knows ends with it. So the history has [witnesses](Clock::attest): that by some moment of a host's clock
+/// so many permits had been given. Another process of that host proves ages by it. The slots of those permits are at
+/// least what they were then, as no slot becomes earlier, so the ages that follow are never more than the true ones either.
 #[derive(Debug, Default)]
 struct Ages {
     /// The history's id.
@@ -227,16 +268,26 @@ mod tests {
         fn t4_without_a_clock(
             calls in prop::collection::vec(
                 (0_usize..4, 0_u64..3_000, 0_u64..2_000, 0_u64..2_000, any::<bool>(),
-                    prop::option::weighted(0.1, 1_u32..6)), 1..200),
+                    prop::option::weighted(0.1, 1_u32..6), any::<bool>()), 1..200),
         ) {
             const RATES: [u64; 4] = [1_000, 1_005, 1_002, 1_004];
             let local = |process: usize, real: u64| BootInstant::from_nanos(real * RATES[process]);
             let mut processes: [Ages; 4] = Default::default();
             let mut history = three_in_ten_ms();
             let (mut real, mut permits, mut given, mut slots) = (1_000, 3, Vec::new(), Vec::new());
-            for (process, pause, writing, telling, reserves, other_permits) in calls {
+            for (process, pause, writing, telling, reserves, other_permits, is_new) in calls {
                 real += pause;
                 let at = local(process, real);
+                // Each process has a host of its own, which remembers what the one before it there had seen.
+                if is_new {
+                    processes[process] = Ages::default();
+                }
+                let host = u64::try_from(process).expect("few");
+                if let Some(witness) = history.witness(host)
+                    && let Some(then) = history.back_then(witness)
+                {
+                    processes[process].learn(&then, BootInstant::from_nanos(witness.shown * 1_000));
+                }
                 processes[process].learn(&history, at);
                 let mut next = history.clone();
                 let now = processes[process].date(&mut next, at);
@@ -254,6 +305,10 @@ mod tests {
                         let mut later = history.clone();
                         let now = processes[process].date(&mut later, then);
                         prop_assert!(later.reserve(now, 1, Some(0)).is_ok());
+                        if is_new {
+                            next.attest(host, at.as_nanos().div_ceil(1_000));
+                            history = next;
+                        }
                         continue;
                     }
                 };
@@ -267,6 +322,7 @@ mod tests {
                     }
                     told.push(new);
                 }
+                next.attest(host, at.as_nanos().div_ceil(1_000));
                 history = next;
                 real += writing;
                 processes[process].learn(&history, at);
@@ -330,6 +386,30 @@ mod tests {
         let mut seen = history.clone();
         let now = late.date(&mut seen, at(1_020_000));
         assert_eq!(seen.reserve(now, 1, Some(0)), Err(10_000));
+    }
+
+    /// Each asks once and goes; nobody lives for a window.
+    #[test]
+    fn a_host_remembers_what_its_processes_have_seen() {
+        let mut history = three_in_ten_ms();
+        assert_eq!(history.reserve(0, 3, None), Ok(0));
+        let ask = |history: &mut History, micros: u64| {
+            let mut ages = Ages::default();
+            if let Some(then) = history.witness(7).and_then(|it| history.back_then(it)) {
+                ages.learn(&then, at(history.witness(7).expect("just seen").shown));
+            }
+            ages.learn(history, at(micros));
+            let now = ages.date(history, at(micros));
+            let asked = history.reserve(now, 1, Some(0));
+            if history.witness(7).is_none_or(|it| it.given != history.given) {
+                history.attest(7, micros);
+            }
+            asked
+        };
+        // Refused for as long as the first of them has seen nothing, and then served.
+        assert_eq!(ask(&mut history, 1_000_000), Err(10_000));
+        assert_eq!(ask(&mut history, 1_004_000), Err(6_020));
+        assert!(ask(&mut history, 1_011_000).is_ok());
     }
 
     #[test]

@@ -125,15 +125,43 @@ pub(super) struct History {
     pub(super) now: Micros,
     /// How many permits were given in all.
     pub(super) given: u64,
+    /// How many permits had been given when the rules began.
+    #[serde(default)]
+    ruled_from: u64,
+    /// What hosts have seen of this history, on a store without a clock; the newest last.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(super) witnesses: VecDeque<Witness>,
     /// The last slots, oldest first: as many as the rules need, or all if there were fewer.
     #[serde(with = "differences")]
     pub(super) slots: VecDeque<Micros>,
 }
 
+/// At `shown` on the clock of this host, so many permits had been given, and the history's time was `now`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Witness {
+    /// Another one after each boot.
+    pub(super) host: u64,
+    pub(super) shown: Micros,
+    pub(super) given: u64,
+    pub(super) now: Micros,
+}
+
+/// So many hosts are remembered.
+const WITNESSES: usize = 16;
+
 impl History {
     /// The history of a limiter that has given no permit yet.
     pub(super) fn new(rules: Rules, epoch: u64, now: Micros) -> Self {
-        Self { rules, id: world::rng().random(), epoch, now, given: 0, slots: VecDeque::new() }
+        Self {
+            rules,
+            id: world::rng().random(),
+            epoch,
+            now,
+            given: 0,
+            ruled_from: 0,
+            witnesses: VecDeque::new(),
+            slots: VecDeque::new(),
+        }
     }
 
     /// Sets which clock the times are by; true if it was another one before.
@@ -144,7 +172,8 @@ impl History {
         let is_cold = epoch != self.epoch;
         if is_cold {
             (self.epoch, self.now) = (epoch, now);
-            self.slots = std::iter::repeat_n(now, self.rules.memory()).collect();
+            let given = usize::try_from(self.given).unwrap_or(usize::MAX);
+            self.slots = std::iter::repeat_n(now, self.rules.memory().min(given)).collect();
         }
         is_cold
     }
@@ -184,17 +213,59 @@ impl History {
         free.fold(now.max(last), Micros::max)
     }
 
-    /// Replaces the rules.
+    /// Replaces the rules. Slots that were forgotten, and that the new rules need, count as late as they can have been.
     pub(super) fn reconfigure(&mut self, rules: Rules) {
-        let (before, after) = (self.rules.memory(), rules.memory());
-        if let Some(oldest) = self.slots.front().copied().filter(|_| self.slots.len() >= before) {
-            // Forgotten slots are at least as old as the oldest that is remembered, so they count as that one.
-            while self.slots.len() < after {
-                self.slots.push_front(oldest);
-            }
+        // Of what was never given nothing was forgotten.
+        let given = usize::try_from(self.given).unwrap_or(usize::MAX);
+        let wanted = rules.memory().min(given);
+        while self.slots.len() < wanted
+            && let Some(slot) = self.latest_before_the_first()
+        {
+            self.slots.push_front(slot);
         }
-        self.rules = rules;
+        (self.rules, self.ruled_from) = (rules, self.given);
         self.forget();
+    }
+
+    /// When the permit before the first remembered one was given, at the latest.
+    ///
+    /// It was no later than that one. And for each limit of `most` permits in a window, it was a window before the permit
+    /// `most` places after it, if that one was given under these rules.
+    fn latest_before_the_first(&self) -> Option<Micros> {
+        let first = self.slots.front().copied()?;
+        let is_ruled = |index: usize| {
+            let after = u64::try_from(self.slots.len() - index - 1).unwrap_or(u64::MAX);
+            self.given.saturating_sub(after) > self.ruled_from
+        };
+        let bounds = self.rules.windows().filter_map(|(most, window)| {
+            let index = most.checked_sub(1)?;
+            let slot = self.slots.get(index).filter(|_| is_ruled(index))?;
+            Some(slot.saturating_sub(window))
+        });
+        Some(bounds.fold(first, Micros::min))
+    }
+
+    /// What this host has seen, if that says something of the slots here.
+    pub(super) fn witness(&self, host: u64) -> Option<&Witness> {
+        self.witnesses.iter().find(|witness| witness.host == host)
+    }
+
+    /// From now on this host remembers that it has seen this version, at this time by its clock.
+    pub(super) fn attest(&mut self, host: u64, shown: Micros) {
+        self.witnesses.retain(|witness| witness.host != host);
+        let (given, now) = (self.given, self.now);
+        self.witnesses.push_back(Witness { host, shown, given, now });
+        let too_many = self.witnesses.len().saturating_sub(WITNESSES);
+        self.witnesses.drain(..too_many);
+    }
+
+    /// What was there when so many permits had been given, and the time was `now`, as far as it is remembered.
+    pub(super) fn back_then(&self, witness: &Witness) -> Option<Self> {
+        let since = usize::try_from(self.given.checked_sub(witness.given)?).ok()?;
+        let mut then = self.clone();
+        then.slots.truncate(self.slots.len().checked_sub(since)?);
+        (then.given, then.now) = (witness.given, witness.now);
+        Some(then)
     }
 
     fn forget(&mut self) {
@@ -340,9 +411,11 @@ mod tests {
         let mut history = history(&[(2, 10)]);
         assert_eq!(history.reserve(9_000_000, 1, None), Ok(9_000_000));
         assert!(history.begin(1, 50));
-        assert_eq!(history.reserve(60, 1, Some(0)), Err(10 * MS - 10));
+        // One was given in all, whenever that was.
+        assert_eq!(history.reserve(60, 1, Some(0)), Ok(60));
+        assert_eq!(history.reserve(70, 1, Some(0)), Err(10 * MS - 20));
         assert!(!history.begin(1, 70));
-        assert_eq!(history.reserve(50 + 10 * MS, 2, Some(0)), Ok(50 + 10 * MS));
+        assert_eq!(history.reserve(60 + 10 * MS, 2, Some(0)), Ok(60 + 10 * MS));
     }
 
     #[test]
@@ -359,15 +432,50 @@ mod tests {
             history.reserve(now, 1, Some(0)).expect("free");
         }
         history.reconfigure(rules(&[(4, 10)]));
-        // As if at 10, 10, 10 and 11.
-        assert_eq!(history.reserve(12 * MS, 1, Some(0)), Err(8 * MS));
+        // As if at 0, 1, 10 and 11, since the old rules allowed no later ones.
+        assert_eq!(history.slots, [0, MS, 10 * MS, 11 * MS]);
+        assert_eq!(history.reserve(12 * MS, 2, Some(0)), Ok(12 * MS));
         history.reconfigure(rules(&[(1, 10)]));
-        assert_eq!(history.reserve(12 * MS, 1, Some(0)), Err(9 * MS));
+        assert_eq!(history.reserve(12 * MS, 1, Some(0)), Err(10 * MS));
         // Nothing was forgotten where nothing had been given.
         let mut history = self::history(&[(2, 10)]);
         history.reserve(0, 1, Some(0)).expect("free");
         history.reconfigure(rules(&[(4, 10)]));
         assert_eq!(history.reserve(0, 3, Some(0)), Ok(0));
+    }
+
+    /// What is forgotten under rules that were looser counts as late as it can have been then.
+    #[test]
+    fn the_rules_before_the_last_ones_say_nothing_of_what_is_forgotten() {
+        let mut history = history(&[(9, 1)]);
+        history.reserve(0, 9, Some(0)).expect("free");
+        history.reconfigure(rules(&[(2, 10)]));
+        history.reserve(10 * MS, 1, Some(0)).expect("free");
+        history.reconfigure(rules(&[(5, 10)]));
+        // The last one was given under the second rules: the one two places before it was ten earlier. Before that, who knows.
+        assert_eq!(history.slots, [0, 0, 0, 0, 10 * MS]);
+    }
+
+    #[test]
+    fn a_raised_limit_is_there_at_once() {
+        let day = 86_400_000;
+        let mut history = history(&[(5, day)]);
+        history.reserve(0, 5, Some(0)).expect("free");
+        assert!(history.reserve(MS, 1, Some(0)).is_err());
+        history.reconfigure(rules(&[(1_000, day)]));
+        assert_eq!(history.reserve(MS, 995, Some(0)), Ok(MS));
+        assert!(history.reserve(MS, 1, Some(0)).is_err());
+        // A cap for the day that is added to a limit which has long been used.
+        let mut history = self::history(&[(2, 100)]);
+        for second in 0..1_000 {
+            history.reserve(second * 1_000 * MS, 2, Some(0)).expect("free");
+        }
+        history.reconfigure(rules(&[(2, 100), (1_000, day)]));
+        let now = 1_000_000 * MS;
+        // As if two had been given in each tenth of a second before the last two.
+        let wait =
+            history.reserve(now, 2, Some(0)).expect_err("a thousand may have been given today");
+        assert!(wait < day * MS && wait >= day * MS - 60_000 * MS, "{wait}");
     }
 
     #[test]
@@ -398,6 +506,7 @@ mod tests {
         for number in 0..u64::from(MAX_STRICT) {
             history.reserve(number * 15_778_800_000_000, 1, None).expect("no limit");
         }
+        (1..=2 * WITNESSES).for_each(|host| history.attest(u64::MAX - host as u64, u64::MAX));
         let text = serde_json::to_string(&history).expect("plain data");
         assert!(text.len() < crate::recipe::data::MAX_VALUE_BYTES, "{}", text.len());
         assert_eq!(stored(&history), history);

@@ -157,7 +157,7 @@ fn a_clock_that_starts_anew_starts_cold() {
         listing.clock = Some(crate::backend::Clock { epoch, now });
         let at = (BootInstant::now(), Instant::now());
         let wanted = (5, Some(at.1));
-        match look_at(&listing, &rules, &Clock::default(), wanted, at, at.0).expect("sound") {
+        match look_at(&listing, &rules, &Clock::default(), wanted, true, at, at.0).expect("sound") {
             Change::Write(Some(data), look) => {
                 listing.value = Some(crate::backend::Value { version: 1, data });
                 look.slot

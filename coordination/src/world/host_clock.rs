@@ -3,13 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::backend::Clock;
 use crate::time::BootInstant;
 
 /// What has to be known to read it.
 #[derive(Clone, Copy)]
-pub(super) struct HostClock {
-    /// Another one after each boot.
+pub(crate) struct HostClock {
+    /// Another one after each boot, and on each host.
     epoch: u64,
     /// By how many nanoseconds this process' clock is ahead of the host's: a time namespace has the host's boot id, and a
     /// clock of its own.
@@ -18,14 +17,28 @@ pub(super) struct HostClock {
 
 impl HostClock {
     /// `None`: the system does not tell.
-    pub(super) fn find() -> Option<Self> {
+    pub(crate) fn find() -> Option<Self> {
+        #[cfg(all(coordination_internals, feature = "memory"))]
+        if let Some(epoch) = super::simulated::host() {
+            return Some(Self { epoch, ahead: 0 });
+        }
         Some(Self { epoch: boot_id()?, ahead: ahead()? })
     }
 
-    pub(super) fn now(self) -> Clock {
-        let now = i128::from(BootInstant::now().as_nanos()) - self.ahead;
-        let now = u64::try_from(now).unwrap_or_default();
-        Clock { epoch: self.epoch, now: Duration::from_nanos(now) }
+    pub(crate) fn epoch(self) -> u64 {
+        self.epoch
+    }
+
+    /// What it shows at this moment of our own clock.
+    pub(crate) fn at(self, moment: BootInstant) -> Duration {
+        let shown = i128::from(moment.as_nanos()) - self.ahead;
+        Duration::from_nanos(u64::try_from(shown).unwrap_or_default())
+    }
+
+    /// The moment of our own clock at which it showed this.
+    pub(crate) fn moment(self, shown: Duration) -> Option<BootInstant> {
+        let nanos = i128::try_from(shown.as_nanos()).ok()? + self.ahead;
+        u64::try_from(nanos).ok().map(BootInstant::from_nanos)
     }
 }
 
@@ -73,8 +86,9 @@ mod tests {
     #[test]
     fn it_goes_on() {
         let clock = HostClock::find().expect("Linux tells");
-        let (before, after) = (clock.now(), clock.now());
-        assert!(before.epoch == after.epoch && before.now <= after.now);
-        assert!(before.now > Duration::ZERO);
+        let moments = [BootInstant::now(), BootInstant::now()];
+        let [before, after] = moments.map(|moment| clock.at(moment));
+        assert!(before <= after && before > Duration::ZERO);
+        assert_eq!(moments.map(|moment| clock.moment(clock.at(moment))), moments.map(Some));
     }
 }
