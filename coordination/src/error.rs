@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Permission,
     /// The store is out of space or over a quota. *Retry* when there is room.
     Quota,
-    /// The store did not answer in time, or has no quorum. *Retry.*
+    /// The store did not answer in time, or has no quorum, or what was to ask it panicked. *Retry.*
     Unavailable,
     /// The lock was not free within the time given. *Retry.*
     Timeout,

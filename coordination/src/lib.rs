@@ -138,6 +138,11 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod key;
+#[cfg(coordination_internals)]
+#[doc(hidden)]
+pub mod panics;
+#[cfg(not(coordination_internals))]
+mod panics;
 mod recipe;
 mod retry;
 mod session;

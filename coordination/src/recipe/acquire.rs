@@ -18,6 +18,7 @@ use super::waiting::Waiting;
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
+use crate::panics::on_purpose;
 use crate::session::Session;
 use crate::world::Unforked;
 
@@ -57,9 +58,18 @@ pub(crate) async fn acquire(
         is_blocked: AtomicBool::new(false),
         tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
-    drop(session.spawn(wait(acquire, started, answer)));
+    let task = Unforked::new(session.spawn(async move {
+        on_purpose("turn");
+        wait(acquire, started, answer).await;
+    }));
     // Dropped, it wakes the task, which a forked child must not do.
-    let outcome = Unforked::new(answered).await.unwrap_or_else(|_| Err(session.ended("acquire")));
+    let outcome = match Unforked::new(answered).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(match task.await {
+            Ok(()) => session.ended("acquire"),
+            Err(ended) => session.unanswered("acquire", ended),
+        }),
+    };
     if let Ok(Some(own)) = &outcome {
         own.deliver();
     }

@@ -184,7 +184,7 @@ impl OwnEntry {
                 Err(Error::lost(operation, LossReason::EntryDeleted))
             }
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(self.session.ended(operation)),
+            Err(ended) => Err(self.session.unanswered(operation, ended)),
         }
     }
 
@@ -209,7 +209,7 @@ impl OwnEntry {
             let mut delays = session.retry_delays(lease.ttl);
             loop {
                 let recheck = session.recheck_interval(&lease);
-                let gone = session.backend.gone(&entry.place, seq, Mode::Exclusive, recheck).await;
+                let gone = session.gone(&entry.place, seq, Mode::Exclusive, recheck).await;
                 // `gone` may resolve early, for example because of an update, and that is no loss.
                 let look = async { session.backend.position(&entry, seq).await };
                 let outcome = match gone {

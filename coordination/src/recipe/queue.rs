@@ -250,7 +250,7 @@ impl Queue {
     ) -> Result<T> {
         self.session.check_open(operation)?;
         let done = self.session.spawn(task).await;
-        self.named(done.unwrap_or_else(|_| Err(self.session.ended(operation))))
+        self.named(done.unwrap_or_else(|ended| Err(self.session.unanswered(operation, ended))))
     }
 
     /// An error about this queue.

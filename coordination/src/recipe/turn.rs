@@ -228,7 +228,7 @@ impl Acquire {
         let (session, lease) = (&self.session, own.lease());
         let before = EntryRef { queue: self.queue.clone(), id: blocker.id.clone() };
         let recheck = session.recheck_interval(lease);
-        let gone = session.backend.gone(&before, blocker.seq, mode, recheck);
+        let gone = session.gone(&before, blocker.seq, mode, recheck);
         tokio::select! {
             biased;
             _ = lease.ended() => return false,

@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::lease::Lease;
 use super::{LONGEST_RETRY, LONGEST_STOP, Session};
-use crate::backend::{EntryRef, Write};
+use crate::backend::{EntryRef, Mode, Write};
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 use crate::time::BootInstant;
 
@@ -63,8 +64,13 @@ impl Session {
             None => self.settings.heartbeat.max(LONGEST_RETRY),
         };
         let sent = sings(Canary::DeadlineFromReads).then(BootInstant::now);
-        match tokio::time::timeout(limit, call).await {
+        let call = async {
+            on_purpose(operation);
+            call.await
+        };
+        match tokio::time::timeout(limit, caught(operation, call)).await {
             Ok(answer) => {
+                let answer = answer.flatten();
                 if let (Some(sent), Some(lease), true) = (sent, self.lease_now(), answer.is_ok()) {
                     lease.extend(sent);
                 }
@@ -78,6 +84,21 @@ impl Session {
             .with_effect(Effect::Unknown)),
         }
         .map_err(|error| error.on_backend(self.backend.scheme()))
+    }
+
+    /// Waits until an entry is gone, or no longer blocks one of this mode. It may return early.
+    pub(crate) async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        mode: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let gone = async {
+            on_purpose("gone");
+            self.backend.gone(entry, seq, mode, recheck).await
+        };
+        caught("watch", gone).await.flatten()
     }
 
     /// Repeats a call until its outcome is known or the session is over.
@@ -217,7 +238,7 @@ impl Session {
         });
         // Nobody waits for it any more when this is dropped.
         let _listing = AbortOnDrop(listing.abort_handle());
-        listing.await.unwrap_or_else(|_| Err(self.ended(operation)))
+        listing.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
     }
 
     /// Removes what unused queues have left; answers of how many.
@@ -237,7 +258,7 @@ impl Session {
             }
         });
         let _pruning = AbortOnDrop(pruning.abort_handle());
-        pruning.await.unwrap_or_else(|_| Err(self.ended("prune")))
+        pruning.await.unwrap_or_else(|ended| Err(self.unanswered("prune", ended)))
     }
 
     /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the

@@ -14,6 +14,7 @@ use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 use crate::time::{BootInstant, sleep_until};
 
@@ -68,7 +69,12 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         let message = format!("the store did not answer within {CONNECT_TIMEOUT:?}");
         Error::new(ErrorKind::Unavailable, "connect", message)
     };
-    let backend = timeout_at(limit, target.connect(settings)).await.map_err(late)??;
+    let connecting = async {
+        on_purpose("connect");
+        target.connect(settings).await
+    };
+    let connected = timeout_at(limit, caught("connect", connecting)).await.map_err(late)?;
+    let backend = connected.flatten()?;
     let characteristics = backend.characteristics();
     let missing: Vec<_> = settings
         .require
@@ -106,7 +112,7 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
     };
     // Perhaps the session was opened, or a part of it. Then it would keep the member id until its lease ends, and the
     // caller's next try would be refused because of its own session (S9).
-    let _ = timeout(DROP_TIMEOUT, backend.close(id)).await;
+    let _ = timeout(DROP_TIMEOUT, caught("close", backend.close(id))).await;
     Err(error.on_backend(backend.scheme()))
 }
 
@@ -131,7 +137,11 @@ async fn open_while_unavailable(
 async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result<Lease> {
     let new = NewSession { id, member: Arc::clone(&settings.member), ttl: settings.ttl };
     let sent = BootInstant::now();
-    let granted = backend.open(&new).await?;
+    let opening = async {
+        on_purpose("open");
+        backend.open(&new).await
+    };
+    let granted = caught("open", opening).await??;
     tracing::debug!(session = %new.id, ?granted, "session opened");
     Ok(Lease::new(new.id, granted, sent))
 }

@@ -19,12 +19,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use crate::backend::Store;
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::panics;
 use crate::retry::DecorrelatedJitter;
 use crate::world::{self, Process};
 
@@ -169,6 +171,11 @@ impl Session {
     /// The error of a call whose task has ended without an answer.
     pub(crate) fn ended(&self, operation: &'static str) -> Error {
         Error::lost(operation, self.closed().unwrap_or(LossReason::RuntimeEnded))
+    }
+
+    /// The error of a call whose task has ended in this way.
+    pub(crate) fn unanswered(&self, operation: &'static str, ended: JoinError) -> Error {
+        panics::of_task(operation, ended).unwrap_or_else(|| self.ended(operation))
     }
 
     /// The state as this process has it: in a forked child the session is closed.

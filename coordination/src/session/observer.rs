@@ -11,6 +11,7 @@ use super::{Phase, Session};
 use crate::backend::Listing;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+use crate::panics::{caught, on_purpose};
 use crate::world::Process;
 
 /// The shortest time between two reads.
@@ -154,8 +155,10 @@ impl Session {
                     failed = false;
                 }
                 publish(sender, View { listing, gaps });
+                on_purpose("changed");
                 self.backend.changed(queue, revision, ttl.min(super::LONGEST_RECHECK)).await
             };
+            let looked = async { caught("observe", looked).await.flatten() };
             let begun = Instant::now();
             match looked.await {
                 Ok(()) => {

@@ -13,6 +13,7 @@ use super::entry::name_of;
 use super::kv::{Operation, Outcome, Pair};
 use super::txn::Transactions;
 use crate::backend::server::keyed::{Keyed, Keys};
+use crate::panics::caught;
 
 /// How long Consul is left alone that does not permit it yet.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -36,7 +37,8 @@ impl Leftovers {
             if self.removing().insert(pair.key.clone()) {
                 let (leftovers, pair) = (self.clone(), pair.clone());
                 tokio::spawn(async move {
-                    leftovers.remove_one(&pair).await;
+                    // Given up, it is found again.
+                    drop(caught("leave", leftovers.remove_one(&pair)).await);
                     leftovers.removing().remove(&pair.key);
                 });
             }

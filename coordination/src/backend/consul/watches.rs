@@ -17,6 +17,7 @@ use super::keys;
 use super::kv::{BATCH, Operation, Pair, listed, read_together};
 use crate::backend::server::hub::Hub;
 use crate::error::Result;
+use crate::panics::{caught, on_purpose};
 
 /// How many keys and queues have a query of their own.
 const OWN_QUERIES: usize = 2;
@@ -100,7 +101,18 @@ impl Watches {
     fn join(&self, subject: Subject, index: u64) -> watch::Receiver<Seen> {
         let (seen, is_new) = self.0.hub.join(&subject);
         if is_new {
-            tokio::spawn(Arc::clone(&self.0).follow(subject, index));
+            let queries = Arc::clone(&self.0);
+            tokio::spawn(async move {
+                let following = async {
+                    on_purpose("watching");
+                    queries.follow(&subject, index).await;
+                };
+                if caught("watch", following).await.is_err() {
+                    // Nobody asks any more: those who wait look, and the next one asks anew.
+                    tokio::time::sleep(PAUSE).await;
+                    queries.hub.end(&subject);
+                }
+            });
         }
         seen
     }
@@ -108,10 +120,10 @@ impl Watches {
 
 impl Queries {
     /// The queries about one subject, until nobody waits for their answers.
-    async fn follow(self: Arc<Self>, subject: Subject, mut index: u64) {
+    async fn follow(&self, subject: &Subject, mut index: u64) {
         let mut checked = Instant::now();
-        while !self.hub.end_if_idle(&subject) {
-            if subject == self.all && checked.elapsed() > RECHECK {
+        while !self.hub.end_if_idle(subject) {
+            if *subject == self.all && checked.elapsed() > RECHECK {
                 self.check().await;
                 checked = Instant::now();
             }
@@ -126,8 +138,8 @@ impl Queries {
                     index = seen.index;
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
                     // The same index: nothing has changed in all that time.
-                    self.hub.tell(&subject, |told| std::mem::replace(told, seen).index != index);
-                    if subject == self.all {
+                    self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
+                    if *subject == self.all {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
@@ -138,7 +150,7 @@ impl Queries {
                     tracing::debug!(?error, "a query ends");
                     let is_refused = error.is_some_and(|error| !error.is_transient());
                     tokio::time::sleep(if is_refused { LONG_PAUSE } else { PAUSE }).await;
-                    return self.hub.end(&subject);
+                    return self.hub.end(subject);
                 }
             }
         }

@@ -16,6 +16,7 @@ use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
+use crate::panics::caught;
 
 #[async_trait]
 impl Entries for Etcd {
@@ -139,7 +140,8 @@ impl Etcd {
                 tokio::time::sleep(pause).await;
                 // Gone with the coordinator.
                 let Some(keyed) = keyed.upgrade() else { return };
-                match tokio::time::timeout(2 * pause, keyed.leave(&entry, None)).await {
+                let leaving = caught("leave", keyed.leave(&entry, None));
+                match tokio::time::timeout(2 * pause, leaving).await.map(Result::flatten) {
                     Ok(Ok(())) => return keyed.slots.free(&entry),
                     Ok(Err(error)) if error.loss_reason().is_some() => return,
                     Ok(Err(_)) | Err(_) => {}

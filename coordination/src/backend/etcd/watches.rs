@@ -19,6 +19,7 @@ use super::client::{Connections, LONGEST_ANSWER};
 use super::txn::revision_in;
 use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::in_time;
+use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 
 /// How long a stream that failed is left alone.
@@ -181,7 +182,11 @@ impl Stream {
         while let Some(subject) = self.asked.recv().await {
             (self.takes_ids, self.asking) = (false, None);
             let Some((key, options)) = self.add(subject) else { continue };
-            let ended = self.serve(key, options).await;
+            let serving = async {
+                on_purpose("watching");
+                self.serve(key, options).await
+            };
+            let ended = caught("watch", serving).await.unwrap_or(Ended::Broken);
             // Whoever was watching is told, and looks again by itself (`R2`).
             self.watched.clear();
             self.hub.end_all();

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::error::wants_descriptors;
+use crate::panics::{caught, on_purpose};
 use crate::world;
 
 /// After a session's file was closed, its lock goes within this time, though the dying process may be stopped in between on a
@@ -22,6 +23,8 @@ use crate::world;
 const UNLOCKING: Duration = Duration::from_secs(2);
 /// After the close of a session's file, until it is looked at again.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// How long the task that reads events is left alone after a panic.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,7 +110,7 @@ impl Watcher {
         let inotify = register(descriptor)?;
         let shared =
             Arc::new(Shared { inotify, listeners: Mutex::default(), ended: Mutex::default() });
-        world::spawn(&Handle::current(), distribute(Arc::downgrade(&shared)));
+        world::spawn(&Handle::current(), keep_distributing(Arc::downgrade(&shared)));
         Ok(Arc::clone(slot.insert(shared)))
     }
 }
@@ -225,6 +228,14 @@ impl Drop for Waiting {
     }
 }
 
+/// [`distribute`], again after a panic: what came meanwhile is not known, so all look.
+async fn keep_distributing(shared: Weak<Shared>) {
+    while caught("watch", distribute(Weak::clone(&shared))).await.is_err() {
+        tokio::time::sleep(PAUSE).await;
+        shared.upgrade().into_iter().for_each(|shared| shared.notify_all());
+    }
+}
+
 /// Reads events and wakes whom they concern, until the backend is gone.
 async fn distribute(shared: Weak<Shared>) {
     loop {
@@ -234,6 +245,7 @@ async fn distribute(shared: Weak<Shared>) {
             tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
         let Ok(readable) = readable else { continue };
         let Ok(mut ready) = readable else { return };
+        on_purpose("watching");
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(shared.inotify.get_ref(), &mut buffer);
         loop {

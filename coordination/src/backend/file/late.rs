@@ -154,6 +154,21 @@ fn session_end_refuses_an_enter_that_is_late() {
     assert_eq!(stage.arrive().entries, []);
 }
 
+/// F-70: the session's own thread does it then.
+#[cfg(coordination_internals)]
+#[test]
+fn f70_a_write_goes_on_while_no_thread_can_be_started() {
+    let stage = Stage::new();
+    let entry = stage.entry();
+    crate::panics::arm("thread");
+    let position = stage.call(stage.store.enter(&entry));
+    assert_eq!(crate::panics::armed(), [""; 0], "it needed no thread");
+    let listing = stage.call(stage.store.read(&stage.queue));
+    assert!(listing.entry(position.seq).is_some(), "{listing:?}");
+    stage.call(stage.store.leave(&entry.place, Some(position.seq)));
+    assert_eq!(stage.arrive().entries, []);
+}
+
 #[test]
 fn late_enter_while_the_queue_is_busy() {
     let stage = Stage::new();

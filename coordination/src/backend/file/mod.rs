@@ -60,11 +60,13 @@ mod values;
 mod watch;
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
 
 use self::config::Config;
 use self::held::Share;
@@ -76,6 +78,7 @@ use crate::characteristics::{Characteristics, Durability, Liveness, LossDetectio
 use crate::config::Settings;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
+use crate::panics;
 use crate::url::UrlOption;
 
 /// What is said of a file system that is shared between hosts.
@@ -155,7 +158,7 @@ impl FileStore {
         &self,
         operation: &'static str,
         queue: &QueueKey,
-        step: impl Fn(&Store, &mut Locked<'_>) -> Result<T> + Send + 'static,
+        step: impl Fn(&Store, &mut Locked<'_>) -> Result<T> + Send + Sync + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store(), queue.clone());
         if !self.config.durable {
@@ -165,13 +168,14 @@ impl FileStore {
         let _turn = line.acquire().await;
         let (answer, answered) = oneshot::channel();
         let ended = move || Error::lost(operation, LossReason::RuntimeEnded);
-        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
-        drop(tokio::task::spawn_blocking(move || {
+        let step = Arc::new(step);
+        let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
+        let change = move || {
             loop {
                 // Asked under the lock: whoever has had it since the caller went must not find anything new after that.
-                let tried = store.with_queue(&key, |queue| match answer.is_closed() {
+                let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
-                    false => step(&store, queue),
+                    false => later(&elsewhere, queue),
                 });
                 match tried {
                     Some(outcome) => return drop(answer.send(outcome)),
@@ -179,9 +183,30 @@ impl FileStore {
                     None => std::thread::sleep(BUSY),
                 }
             }
-        }));
-        answered.await.unwrap_or_else(|_| Err(ended()))
+        };
+        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
+        let Some(task) = on_a_thread(change) else {
+            // What tokio keeps until there is a thread finds then that nobody waits for it.
+            drop(answered);
+            return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
+        };
+        match answered.await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(match task.await {
+                Ok(()) => ended(),
+                Err(failed) => panics::of_task(operation, failed).unwrap_or_else(ended),
+            }),
+        }
     }
+}
+
+/// Does blocking work on a thread for that; `None`: the system starts no more threads, which tokio tells by a panic.
+fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    let start = AssertUnwindSafe(|| {
+        panics::on_purpose("thread");
+        tokio::task::spawn_blocking(work)
+    });
+    catch_unwind(start).ok()
 }
 
 /// Repeats a step until the queue's short lock was to be had; dropped before that, nothing was done.

@@ -25,6 +25,7 @@ use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
 /// How often nodes of a cluster may send us on, before one says that it has our keys.
@@ -401,7 +402,12 @@ impl Connections {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let Some(Batch { channels, outcome }) = self.link.next().take() else { return };
         let channels: Vec<_> = channels.into_iter().collect();
-        outcome.send_replace(Some(self.subscribe(&channels).await));
+        let subscribing = async {
+            on_purpose("watching");
+            self.subscribe(&channels).await
+        };
+        let subscribed = caught("watch", subscribing).await.flatten();
+        outcome.send_replace(Some(subscribed));
     }
 
     async fn subscribe(self: &Arc<Self>, channels: &[String]) -> Result<()> {

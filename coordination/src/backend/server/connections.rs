@@ -14,6 +14,7 @@ use super::first::{self, First};
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::panics::{caught, on_purpose};
 
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
@@ -97,6 +98,12 @@ pub(crate) struct Ready<'a, L: Link> {
     _room: Option<SemaphorePermit<'a>>,
 }
 
+/// The place of the task that makes the connection for all: given back when this is dropped, however the task ends.
+struct Place<L: Link> {
+    connections: Arc<Connections<L>>,
+    told: watch::Sender<Option<Made<L>>>,
+}
+
 /// What came of making a connection: with its epoch.
 type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
 
@@ -162,9 +169,9 @@ impl<L: Link> Connections<L> {
         let (sender, made) = watch::channel(None);
         let connections = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = connections.make().await;
-            connections.state().making = None;
-            sender.send_replace(Some(outcome));
+            let place = Place { connections, told: sender };
+            let outcome = place.connections.make().await;
+            place.tell(outcome);
         });
         made
     }
@@ -180,8 +187,16 @@ impl<L: Link> Connections<L> {
         let share = |first: &mut First| first.share(self.rotation.servers());
         let first = self.state().first.as_mut().map(share);
         let longest = first.unwrap_or_else(|| self.link.longest(self.patience));
-        let connected = timeout(longest, L::connect(self, turn)).await;
-        match connected.unwrap_or_else(|_| Err(Failure::late("connect", longest, Effect::None))) {
+        let connecting = async {
+            on_purpose("connecting");
+            L::connect(self, turn).await
+        };
+        let connected = match timeout(longest, caught("connect", connecting)).await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
+            Err(_) => Err(Failure::late("connect", longest, Effect::None)),
+        };
+        match connected {
             Ok(connection) => {
                 self.state().first = None;
                 self.rotation.install(connection.clone(), turn.epoch);
@@ -326,6 +341,21 @@ impl<L: Link> Connections<L> {
 
     fn state(&self) -> MutexGuard<'_, State<L>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<L: Link> Place<L> {
+    /// Gives the place back, and then tells those who wait: whoever comes again finds it free.
+    fn tell(self, outcome: Made<L>) {
+        let told = self.told.clone();
+        drop(self);
+        told.send_replace(Some(outcome));
+    }
+}
+
+impl<L: Link> Drop for Place<L> {
+    fn drop(&mut self) {
+        self.connections.state().making = None;
     }
 }
 

@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinError;
 use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
 };
@@ -24,6 +25,7 @@ use super::error::from_zookeeper;
 use super::greeting::{authorities, choose_provider};
 use crate::backend::server::access::Tls;
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::panics;
 use crate::time::BootInstant;
 
 /// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
@@ -180,7 +182,7 @@ impl Connection {
                     let _room = room;
                     connection.unless_closing(operation, async { Ok(work.await) }).await
                 };
-                tokio::spawn(answers).await.map_err(|_| closed(operation))??
+                tokio::spawn(answers).await.map_err(|ended| unanswered(operation, ended))??
             }
         };
         outcome.map_err(|error| from_zookeeper(operation, &error))
@@ -343,6 +345,11 @@ impl Connection {
     fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
         self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// The error of a call whose task has ended without an answer.
+fn unanswered(operation: &'static str, ended: JoinError) -> Error {
+    panics::of_task(operation, ended).unwrap_or_else(|| closed(operation))
 }
 
 fn closed(operation: &'static str) -> Error {

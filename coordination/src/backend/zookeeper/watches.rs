@@ -13,6 +13,7 @@ use crate::backend::server::hub::{Hub, SWEEP};
 use crate::backend::server::reads::Reads;
 use crate::error::Result;
 use crate::key::QueueKey;
+use crate::panics::{caught, on_purpose};
 
 /// The queues that are watched.
 #[derive(Default)]
@@ -78,7 +79,16 @@ impl Watches {
         self.hub.join(&watched);
         self.tell(&watched);
         let watches = Arc::clone(self);
-        tokio::spawn(async move { watches.follow(watched, nodes, &paths[0], value).await });
+        tokio::spawn(async move {
+            let following = async {
+                on_purpose("watching");
+                watches.follow(&watched, nodes, &paths[0], value).await;
+            };
+            if caught("watch", following).await.is_err() {
+                // Nobody tells of this queue any more: those who wait look, and it is watched anew.
+                watches.hub.end(&watched);
+            }
+        });
         Ok(())
     }
 
@@ -92,7 +102,7 @@ impl Watches {
     /// Tells what happens, until the connection breaks or nobody wants to know for a while.
     async fn follow(
         &self,
-        watched: Watched,
+        watched: &Watched,
         mut nodes: PersistentWatcher,
         queue: &str,
         mut value: PersistentWatcher,
@@ -103,7 +113,7 @@ impl Watches {
                 biased;
                 event = nodes.changed() => event,
                 event = value.changed() => event,
-                _ = sweep.tick() => match self.hub.sweep_one(&watched) {
+                _ = sweep.tick() => match self.hub.sweep_one(watched) {
                     true => return,
                     false => continue,
                 },
@@ -111,12 +121,12 @@ impl Watches {
             if event.event_type == EventType::Session {
                 // The connection broke. Something may be missed, and the crate does not renew these watches on the next
                 // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
-                return self.hub.end(&watched);
+                return self.hub.end(watched);
             }
             // What was updated is told by itself.
             let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
             if !is_echo {
-                self.tell(&watched);
+                self.tell(watched);
             }
         }
     }

@@ -14,6 +14,7 @@ mod interop_etcd;
 mod interop_zookeeper;
 mod macros;
 mod names;
+mod panics;
 #[cfg(feature = "redis")]
 mod quarantine_redis;
 mod requests;

@@ -1,0 +1,93 @@
+//! F-70: what stores do for all who wait panics once, on real servers and on file, and all go on.
+
+use std::time::Duration;
+
+use coordination::panics::{arm, armed};
+use coordination::{Coordinator, Result};
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::Site;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::WORKER;
+
+const LEASE: Duration = Duration::from_secs(4);
+/// As soon as after any broken connection (L5).
+const SOON: Duration = Duration::from_secs(10);
+/// A waiter without notifications looks for himself after five seconds.
+const UNTOLD: Duration = Duration::from_secs(4);
+
+/// A lock changes hands, and somebody who observes is told.
+async fn works(one: &Coordinator, other: &Coordinator, name: &str) -> Result<()> {
+    let (held, waits) = (one.lock(name)?.acquire(Some(SOON)).await?, other.lock(name)?);
+    let waiting = tokio::spawn(async move { waits.acquire(Some(SOON)).await });
+    let (barrier, passes) = (one.barrier(name)?, other.barrier(name)?);
+    barrier.close().await?;
+    let passing = tokio::spawn(async move { passes.wait(Some(SOON)).await });
+    sleep(Duration::from_millis(500)).await;
+    assert!(held.is_held());
+    let released = Instant::now();
+    held.release().await?;
+    waiting.await.expect("no panic")?.release().await?;
+    barrier.open().await?;
+    passing.await.expect("no panic")?;
+    assert!(released.elapsed() < UNTOLD, "nobody was told: {:?}", released.elapsed());
+    Ok(())
+}
+
+/// Everything runs in this thread, so that only this test's work panics.
+fn on_this_thread(work: impl Future<Output = Result<()>>) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let worked = runtime.block_on(async { timeout(6 * SOON, work).await });
+    worked.expect("it goes on").expect("all is well");
+}
+
+fn f70_who_tells_panics(backend: Backend) {
+    let site = Site::start(backend, 1, WORKER);
+    on_this_thread(async {
+        let connect = async |member| {
+            site.builder(member).heartbeat_on_current_runtime(true).connect(&site.url).await
+        };
+        let (one, other) = (connect("one").await?, connect("other").await?);
+        arm("watching");
+        works(&one, &other, "a").await?;
+        assert_eq!(armed(), [""; 0], "nothing was watched");
+        works(&one, &other, "b").await?;
+        one.stop().await?;
+        other.stop().await
+    });
+}
+
+fn f70_who_connects_panics(backend: Backend) {
+    // Its client makes connections by itself.
+    if backend == Backend::Zookeeper {
+        return;
+    }
+    let site = Site::start(backend, 1, WORKER).with_ttl(LEASE);
+    let proxy = site.server().proxy_to(0);
+    let url = site.server().url(&proxy.address().to_string(), "");
+    on_this_thread(async {
+        let connect = async |member| {
+            site.builder(member).heartbeat_on_current_runtime(true).connect(&url).await
+        };
+        let (one, other) = (connect("one").await?, connect("other").await?);
+        let held = one.lock("kept")?.acquire(Some(SOON)).await?;
+        arm("connecting");
+        proxy.reset_all();
+        works(&one, &other, "a").await?;
+        assert_eq!(armed(), [""; 0], "nobody has connected");
+        sleep(LEASE).await;
+        assert!(held.is_held(), "the session is kept");
+        held.release().await?;
+        one.stop().await?;
+        other.stop().await
+    });
+}
+
+coordination_tests::each_store!(processes f70_who_tells_panics);
+
+mod connecting {
+    use super::f70_who_connects_panics;
+
+    coordination_tests::each_store!(servers f70_who_connects_panics);
+}
