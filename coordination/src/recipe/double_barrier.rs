@@ -248,7 +248,11 @@ impl Inside {
     /// If the future is dropped, the party leaves without waiting for the others.
     pub async fn leave(self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.grant.release().await?;
+        match self.grant.release().await {
+            // It goes on in the background, and who waits for ever waits for that as well.
+            Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
+            released => released?,
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let is_empty = |listing: &Listing| {
             let is_in = |entry: &Entry| entry.seq <= self.through;

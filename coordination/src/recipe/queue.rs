@@ -15,7 +15,7 @@ use crate::backend::{Data, Listing, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Session, Views, Written};
+use crate::session::{Session, Views, Written, may_pass};
 use crate::world::Process;
 
 /// A coordinator, whose session stays open as long as somebody has this.
@@ -176,7 +176,7 @@ impl Queue {
                 // Read by this call itself, as the view that others follow may be older.
                 let listing = match self.read(operation).await {
                     Ok(listing) => listing,
-                    Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    Err(error) if may_pass(&error) => {
                         has_looked = false;
                         continue;
                     }

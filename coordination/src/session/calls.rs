@@ -336,7 +336,9 @@ impl Session {
     }
 }
 
-/// Whether the same call may succeed later: the store could not be reached, or not answer.
-fn may_pass(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
+/// Whether the same call may succeed later: the store could not be reached, or not answer. Its certificate is among that: it
+/// was right when the session was opened.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    use ErrorKind::{Dns, Refused, Tls, Unavailable};
+    matches!(error.kind(), Unavailable | Refused | Dns | Tls)
 }

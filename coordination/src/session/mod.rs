@@ -30,7 +30,7 @@ use crate::panics;
 use crate::retry::DecorrelatedJitter;
 use crate::world::{self, Process};
 
-pub(crate) use self::calls::{Having, Written};
+pub(crate) use self::calls::{Having, Written, may_pass};
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
 use lease::Proofs;

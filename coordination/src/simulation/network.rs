@@ -151,6 +151,9 @@ impl Network {
         if !self.is_remote() {
             return operate(self.world.clone()).await;
         }
+        if let Some(refused) = self.world.refusal() {
+            return Err(refused);
+        }
         let way = self.world.draw(Way::draw);
         let (answer, answered) = oneshot::channel();
         let (client, world) = (Arc::clone(&self.client), self.world.clone());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::backend::memory::Memory;
 use crate::backend::{Entries, EntryId, Listing, NewSession, SessionId, Sessions, Values, Write};
-use crate::error::{Error, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
 /// How many states of a queue a lagging follower may still have.
@@ -102,6 +102,8 @@ struct State {
     /// How many updates were sent: numbers them in the order of sending.
     sent: u64,
     is_down: bool,
+    /// How each call fails at once.
+    failing: Option<ErrorKind>,
     /// How often the store was stopped or started: messages that were in flight then are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -134,6 +136,7 @@ impl World {
             past: BTreeMap::new(),
             sent: 0,
             is_down: false,
+            failing: None,
             starts: 0,
             faults: BTreeMap::new(),
         };
@@ -159,6 +162,17 @@ impl World {
             let now = Instant::now();
             state.leases.values_mut().for_each(|lease| lease.expires = now + lease.ttl);
         }
+    }
+
+    /// From now on each call of each client fails at once in this way, and arrives again with `None`.
+    pub fn set_failing(&self, how: Option<ErrorKind>) {
+        self.state().failing = how;
+    }
+
+    /// Why a call cannot be made, if it cannot.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let failed = |kind| Error::new(kind, "call", "the store is out of reach");
+        self.state().failing.map(failed).map(|error| error.with_effect(Effect::None))
     }
 
     /// The store loses all that it had: sessions, entries, values, and the last token.

@@ -1,24 +1,55 @@
-//! Calls without a limit of time outlive an outage, whichever of their requests it meets.
+//! Calls without a limit of time outlive an outage of each kind, whichever of their requests it meets.
 #![cfg(coordination_internals)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Patience, Result};
+use coordination::simulation::{Client, Clocks, Run, Traits, Weather, World};
+use coordination::{Config, Coordinator, ErrorKind, Patience, Result};
 use tokio::runtime::Builder;
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
-const TTL: Duration = Duration::from_secs(1);
 /// How long each message is on its way, in milliseconds.
 const WAY: u64 = 10;
-/// By then every one of the calls has ended, if nothing comes between.
+/// By then every one of the calls has ended, or waits for what comes after the outage, if nothing comes between.
 const LONGEST: u64 = 160;
-/// How the store is out of reach: for longer than any try.
-const OUTAGE: Duration = Duration::from_secs(3);
+/// How the store is out of reach.
+#[derive(Clone, Copy)]
+struct Outage {
+    lasts: Duration,
+    /// The clients'.
+    lease: Duration,
+}
+
+/// Longer than any try, and than the lease.
+const LONG: Outage = Outage { lasts: Duration::from_secs(3), lease: Duration::from_secs(1) };
+/// Longer than any try, and shorter than the lease.
+const SHORT: Outage = Outage { lasts: Duration::from_secs(8), lease: Duration::from_secs(30) };
+
+/// The kinds of it: nothing arrives, or each call fails in this way.
+const KINDS: [Option<ErrorKind>; 4] =
+    [None, Some(ErrorKind::Refused), Some(ErrorKind::Dns), Some(ErrorKind::Tls)];
 
 /// What is acquired: each for the first time, so that what a queue's value says is stored with it. Several locks at once
 /// are not among them: a call that loses one of them while it waits for another fails (ML1).
 const RECIPES: [&str; 7] =
     ["lock", "share", "semaphore", "limiter", "latest", "leadership", "barrier"];
+
+/// What is waited for, and comes after the outage.
+const WAITS: [&str; 5] = ["lock", "semaphore", "leadership", "barrier", "latch"];
+
+/// The same, with a place that is given up first, and is lost with its lease.
+const LEAVING: &str = "leaving a double barrier";
+
+/// What those who work and the outage tell each other.
+#[derive(Default)]
+struct Moments {
+    /// All is there that has to be there before the call.
+    ready: Notify,
+    /// The outage is over.
+    over: Notify,
+}
 
 async fn acquire(recipe: &str, coordinator: &Coordinator) -> Result<()> {
     match recipe {
@@ -39,44 +70,168 @@ async fn acquire(recipe: &str, coordinator: &Coordinator) -> Result<()> {
     Ok(())
 }
 
-/// Acquires it in a world of its own, in which the store is down for a while, from so many milliseconds after the call on.
+/// Waits, in the process of `one`, until `other` has done its part, which it does when it is told to.
+async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Moments>) -> Result<()> {
+    match recipe {
+        "lock" => {
+            let held = other.lock("a")?.acquire(None).await?;
+            let lock = one.lock("a")?;
+            now.ready.notify_one();
+            let freeing = async {
+                now.over.notified().await;
+                // It may be lost.
+                drop(held.release().await);
+                Ok(())
+            };
+            tokio::try_join!(async { lock.acquire(None).await.map(drop) }, freeing)?;
+        }
+        "semaphore" => {
+            let held = other.semaphore("a", 1)?.acquire(None).await?;
+            let semaphore = one.semaphore("a", 1)?;
+            now.ready.notify_one();
+            let freeing = async {
+                now.over.notified().await;
+                drop(held.release().await);
+                Ok(())
+            };
+            tokio::try_join!(async { semaphore.acquire(None).await.map(drop) }, freeing)?;
+        }
+        "leadership" => {
+            let leads = other.election("a")?.campaign("they", None).await?;
+            let election = one.election("a")?;
+            now.ready.notify_one();
+            let resigning = async {
+                now.over.notified().await;
+                drop(leads.resign().await);
+                Ok(())
+            };
+            tokio::try_join!(async { election.campaign("us", None).await.map(drop) }, resigning)?;
+        }
+        "barrier" => {
+            let (barrier, opens) = (one.barrier("a")?, other.barrier("a")?);
+            barrier.close().await?;
+            now.ready.notify_one();
+            let opening = async {
+                now.over.notified().await;
+                opens.open().await
+            };
+            tokio::try_join!(barrier.wait(None), opening)?;
+        }
+        "latch" => {
+            let (latch, counts) = (one.latch("a", 1)?, other.latch("a", 1)?);
+            now.ready.notify_one();
+            let counting = async {
+                now.over.notified().await;
+                counts.count_down().await
+            };
+            tokio::try_join!(latch.wait(None), counting)?;
+        }
+        LEAVING => {
+            let (ours, theirs) = (one.double_barrier("a", 2)?, other.double_barrier("a", 2)?);
+            let (ours, theirs) = tokio::try_join!(ours.enter(None), theirs.enter(None))?;
+            now.ready.notify_one();
+            let leaving = async {
+                now.over.notified().await;
+                drop(theirs.leave(None).await);
+                Ok(())
+            };
+            tokio::try_join!(ours.leave(None), leaving)?;
+        }
+        _ => panic!("there is no {recipe}"),
+    }
+    Ok(())
+}
+
+async fn connect(client: &Arc<Client>, lease: Duration) -> Coordinator {
+    let config = Config { ttl: Some(lease), ..Config::default() };
+    client.connect(config).await.expect("the store is there")
+}
+
+/// Does something in a world of its own, in which the store is out of reach for a while, from so many milliseconds on.
 /// Answers what is wrong.
-async fn outlives(recipe: &'static str, down_after: u64) -> Option<String> {
+async fn outlives<W>(
+    outage: Outage,
+    kind: Option<ErrorKind>,
+    down_after: u64,
+    work: impl FnOnce(Coordinator, Coordinator, Arc<Moments>) -> W,
+) -> Option<String>
+where
+    W: Future<Output = Result<()>> + Send + 'static,
+{
     let _run = Run::begin(down_after);
     let traits =
         Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
     let world = World::new(down_after, traits);
     let client = world.client(Clocks::default());
-    let config = Config { ttl: Some(TTL), ..Config::default() };
-    let coordinator = client.connect(config).await.expect("the store is there");
+    let (one, other) = (connect(&client, outage.lease).await, connect(&client, outage.lease).await);
     world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
-    let acquiring = client.spawn(async move { acquire(recipe, &coordinator).await });
-    let outage = async {
-        tokio::time::sleep(Duration::from_millis(down_after)).await;
-        world.set_down(true);
-        tokio::time::sleep(OUTAGE).await;
-        world.set_down(false);
+    let moments = Arc::<Moments>::default();
+    let working = client.spawn(work(one, other, Arc::clone(&moments)));
+    let meanwhile = async {
+        moments.ready.notified().await;
+        sleep(Duration::from_millis(down_after)).await;
+        match kind {
+            None => world.set_down(true),
+            kind => world.set_failing(kind),
+        }
+        sleep(outage.lasts).await;
+        match kind {
+            None => world.set_down(false),
+            _ => world.set_failing(None),
+        }
+        // By then sessions are open again.
+        sleep(Duration::from_secs(2)).await;
+        moments.over.notify_one();
     };
-    let limit = OUTAGE + 2 * TTL + Duration::from_secs(5);
-    let (acquired, ()) = tokio::join!(tokio::time::timeout(limit, acquiring), outage);
-    match acquired.map(|acquired| acquired.expect("no panic")) {
+    let limit = outage.lasts + Duration::from_secs(9);
+    let (worked, ()) = tokio::join!(tokio::time::timeout(limit, working), meanwhile);
+    match worked.map(|worked| worked.expect("no panic")) {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("it waits {limit:?} after the call")),
     }
 }
 
-#[test]
-fn acquires_without_a_limit_outlive_an_outage() {
+/// Has each of these outlive each kind, from each moment on.
+fn all_outlive<W>(
+    outage: Outage,
+    recipes: &[&'static str],
+    step: usize,
+    work: impl Fn(&'static str, Coordinator, Coordinator, Arc<Moments>) -> W,
+) where
+    W: Future<Output = Result<()>> + Send + 'static,
+{
     let mut failed = Vec::new();
-    for recipe in RECIPES {
-        for down_after in (0..LONGEST).step_by(5) {
+    for recipe in recipes.iter().copied() {
+        for (kind, down_after) in KINDS
+            .iter()
+            .flat_map(|kind| (0..LONGEST).step_by(step).map(move |after| (*kind, after)))
+        {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
             let runtime = runtime.expect("a runtime can be made");
-            if let Some(wrong) = runtime.block_on(outlives(recipe, down_after)) {
-                failed.push(format!("{recipe}, down after {down_after} ms: {wrong}"));
+            let work = |one, other, now| work(recipe, one, other, now);
+            if let Some(wrong) = runtime.block_on(outlives(outage, kind, down_after, work)) {
+                let kind = kind.map_or("silent".to_owned(), |kind| format!("{kind:?}"));
+                failed.push(format!("{recipe}, {kind} after {down_after} ms: {wrong}"));
             }
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn acquires_without_a_limit_outlive_an_outage() {
+    for (outage, step) in [(LONG, 5), (SHORT, 40)] {
+        all_outlive(outage, &RECIPES, step, |recipe, one, _, now| async move {
+            now.ready.notify_one();
+            acquire(recipe, &one).await
+        });
+    }
+}
+
+#[test]
+fn waits_without_a_limit_outlive_an_outage() {
+    all_outlive(LONG, &WAITS, 20, wait);
+    all_outlive(SHORT, &WAITS, 40, wait);
+    all_outlive(SHORT, &[LEAVING], 20, wait);
 }

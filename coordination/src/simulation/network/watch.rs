@@ -55,6 +55,9 @@ impl Network {
         if !self.is_remote() {
             return wait(self.world.memory()).await;
         }
+        if let Some(refused) = self.world.refusal() {
+            return Err(refused);
+        }
         let (way, lost, cut_short) = self.world.draw(|random, weather| {
             let way = Way::draw(random, weather);
             let lost = happens(random, weather.lost_notification);
