@@ -210,20 +210,22 @@ impl OwnEntry {
             loop {
                 let recheck = session.recheck_interval(&lease);
                 let gone = session.gone(&entry.place, seq, Mode::Exclusive, recheck).await;
+                if let Err(error) = gone {
+                    // Where notifications fail, the entry may be there to be looked at all the same.
+                    tracing::debug!(%error, "cannot watch our entry");
+                    tokio::time::sleep(delays.next_delay()).await;
+                }
                 // `gone` may resolve early, for example because of an update, and that is no loss.
                 let look = async { session.backend.position(&entry, seq).await };
-                let outcome = match gone {
-                    Ok(()) => session.attempt(lease.ttl, "watch", look).await,
-                    Err(error) => Err(error),
-                };
-                match outcome {
-                    Ok(None) => break,
+                match session.attempt(lease.ttl, "watch", look).await {
+                    Ok(None) => return lease.entry_lost(&entry.place.id),
                     Ok(Some(_)) => {}
-                    Err(error) if error.loss_reason().is_some() => break,
-                    Err(_) => tokio::time::sleep(delays.next_delay()).await,
+                    Err(error) => match error.loss_reason() {
+                        Some(reason) => return lease.lose(reason),
+                        None => tokio::time::sleep(delays.next_delay()).await,
+                    },
                 }
             }
-            lease.entry_lost(&entry.place.id);
         });
         self.hold.watched_by(monitor.abort_handle());
     }

@@ -139,11 +139,7 @@ impl Session {
             reason = lease.ended() => Err(Error::lost(operation, reason)),
             outcome = tries => outcome,
         };
-        if let Err(error) = &outcome
-            && let Some(reason) = error.loss_reason()
-        {
-            lease.lose(reason);
-        }
+        lose_with(lease, &outcome);
         outcome
     }
 
@@ -271,7 +267,7 @@ impl Session {
             .when(|error| {
                 error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
             });
-        tokio::select! {
+        let outcome = tokio::select! {
             biased;
             // The entry was held when the release began, and the store may have carried it out before the session
             // ended.
@@ -279,7 +275,9 @@ impl Session {
                 Err(Error::lost("release", reason).with_effect(Effect::Unknown))
             }
             outcome = tries => outcome,
-        }
+        };
+        lose_with(lease, &outcome);
+        outcome
     }
 
     /// Removes one entry, and waits for the store to confirm it, but no longer than `stop_timeout`.
@@ -333,6 +331,15 @@ impl Session {
                 tracing::debug!(%error, "entry ends with its session");
             }
         });
+    }
+}
+
+/// What the store says of the session in answer to any call counts as if a heartbeat had brought it.
+fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
+    if let Err(error) = outcome
+        && let Some(reason) = error.loss_reason()
+    {
+        lease.lose(reason);
     }
 }
 
