@@ -302,10 +302,15 @@ impl Keeper {
         self.session.end_observers();
         let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
         let closing = timeout(limit, async {
-            let closed = self.close_with_retries(lease, lease.id).await;
+            // Side by side: the store may have no word any more of one that is lost.
+            let closing = self.close_with_retries(lease, lease.id);
             match opening {
-                Some(opening) => self.close_with_retries(lease, opening).await.and(closed),
-                None => closed,
+                Some(opening) => {
+                    let opening = self.close_with_retries(lease, opening);
+                    let (closed, opened) = tokio::join!(closing, opening);
+                    opened.and(closed)
+                }
+                None => closing.await,
             }
         });
         let confirmed = closing.await.unwrap_or_else(|_| {
