@@ -144,7 +144,7 @@ async fn wait(
         // Most often that is done at once, so that the caller's next try does not meet what this one left.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
         let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
-        let late = too_late(is_blocked, refused);
+        let late = too_late(&acquire.session, is_blocked, refused);
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
             // The turn came at the last moment.
@@ -179,17 +179,12 @@ async fn out_of_time(acquire: &Acquire) {
 
 /// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting, which
 /// may have said why.
-fn too_late(is_blocked: bool, refused: Option<Error>) -> Error {
-    let unavailable = |message: &str| Error::new(ErrorKind::Unavailable, "acquire", message);
+fn too_late(session: &Session, is_blocked: bool, refused: Option<Error>) -> Error {
     match refused {
         _ if is_blocked => {
             Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
         }
-        Some(refused) => {
-            let message =
-                format!("it was not granted within the time given: {}", refused.message());
-            unavailable(&message).with_source(refused)
-        }
-        None => unavailable("the store did not answer within the time given"),
+        Some(_) => session.late("acquire", "it was not granted within the time given", refused),
+        None => session.late("acquire", "the store did not answer within the time given", None),
     }
 }

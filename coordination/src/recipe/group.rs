@@ -248,7 +248,8 @@ impl Group {
             Err(_) if judge.waits.load(Ordering::SeqCst) => self.queue.named(Err(already_joined())),
             Err(_) => {
                 let message = "the store did not answer within the time given";
-                Err(self.queue.error(ErrorKind::Unavailable, "join", message))
+                let late = self.queue.session.late("join", message, None);
+                self.queue.named(Err(late))
             }
         }
     }

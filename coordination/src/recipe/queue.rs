@@ -169,7 +169,7 @@ impl Queue {
     ) -> Result<T> {
         let waiting = Waiting::within(timeout);
         let limit = waiting.limit(self.session.call_timeout());
-        let mut has_looked = false;
+        let (mut has_looked, mut failed) = (false, None);
         let search = async {
             let mut views = None;
             loop {
@@ -177,7 +177,7 @@ impl Queue {
                 let listing = match self.read(operation).await {
                     Ok(listing) => listing,
                     Err(error) if may_pass(&error) => {
-                        has_looked = false;
+                        (has_looked, failed) = (false, Some(error));
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -206,7 +206,7 @@ impl Queue {
             )),
             None => {
                 let message = "the store did not answer within the time given";
-                Err(self.error(ErrorKind::Unavailable, operation, message))
+                self.named(Err(self.session.late(operation, message, failed)))
             }
         }
     }

@@ -323,8 +323,8 @@ impl RateLimiter {
             look = asking => look?,
             () = self.queue.out_of_time(limit) => {
                 let message = "the store did not answer within the time given";
-                let error = self.queue.error(ErrorKind::Unavailable, "acquire", message);
-                return Err(error.with_effect(Effect::Unknown));
+                let late = self.queue.session.late("acquire", message, None);
+                return self.queue.named(Err(late.with_effect(Effect::Unknown)));
             }
         };
         if let Some(history) = &look.written {

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::failures::Failures;
 use super::lease::Lease;
 use super::{LONGEST_RETRY, LONGEST_STOP, Session};
 use crate::backend::{EntryRef, Mode, Write};
@@ -259,12 +260,21 @@ impl Session {
 
     /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the
     /// entry too.
-    async fn leave(&self, lease: &Lease, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+    ///
+    /// Notes why it failed.
+    async fn leave(
+        &self,
+        lease: &Lease,
+        entry: &EntryRef,
+        seq: Option<u64>,
+        failed: &Failures,
+    ) -> Result<()> {
         let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
         let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
             .retry(delays)
             .sleep(tokio::time::sleep)
             .when(|error| {
+                failed.note(error);
                 error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
             });
         let outcome = tokio::select! {
@@ -295,14 +305,15 @@ impl Session {
         let (answer, answered) = oneshot::channel();
         let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
         self.spawn(async move {
-            let leaving = session.leave(&lease, &entry, seq);
+            let failed = Failures::default();
+            let leaving = session.leave(&lease, &entry, seq, &failed);
             tokio::pin!(leaving);
             let limit = session.stop_timeout(&lease);
             match tokio::time::timeout(limit, &mut leaving).await {
                 Ok(outcome) => drop(answer.send(outcome)),
                 Err(_) => {
                     let message = format!("the store did not confirm within {limit:?}");
-                    let error = Error::new(ErrorKind::Unavailable, "release", message);
+                    let error = session.late("release", &message, failed.last());
                     drop(answer.send(Err(error.with_effect(Effect::Unknown))));
                     drop(leaving.await);
                 }
@@ -327,7 +338,8 @@ impl Session {
         }
         let (session, lease) = (Arc::clone(self), Arc::clone(lease));
         self.spawn(async move {
-            if let Err(error) = session.leave(&lease, &entry, seq).await {
+            let left = session.leave(&lease, &entry, seq, &Failures::default()).await;
+            if let Err(error) = left {
                 tracing::debug!(%error, "entry ends with its session");
             }
         });

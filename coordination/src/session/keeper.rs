@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::failures::Failures;
 use super::{Lease, Phase, Proofs, Runtime, Session, State};
 use crate::backend::registry::Target;
 use crate::backend::{EntryId, NewSession, SessionId, Store};
@@ -199,6 +200,7 @@ impl Keeper {
                     if !lease.extend(proofs.confirm(sent)) {
                         return End::Lost(LossReason::DeadlinePassed);
                     }
+                    session.failures.clear();
                     session.states.tell(State::Connected);
                     delays = session.retry_delays(lease.ttl);
                 }
@@ -207,6 +209,7 @@ impl Keeper {
                         return End::Lost(reason);
                     }
                     tracing::debug!(%error, "heartbeat failed");
+                    session.failures.note(&error);
                     session.states.tell(State::Suspended);
                     next = Instant::now() + delays.next_delay();
                 }
@@ -275,11 +278,15 @@ impl Keeper {
                 Ok(lease) => {
                     // Nothing remains now, though perhaps nobody has confirmed that: it has the old one's member id, with
                     // which the store opens no other session while that one lives.
+                    session.failures.clear();
                     session.phase.send_replace(Phase::Open(Arc::new(lease)));
                     session.states.tell(State::Connected);
                     return None;
                 }
-                Err(error) => tracing::debug!(%error, "no new session yet"),
+                Err(error) => {
+                    tracing::debug!(%error, "no new session yet");
+                    session.failures.note(&error);
+                }
             }
             tokio::select! {
                 biased;
@@ -301,12 +308,13 @@ impl Keeper {
         self.session.phase.send_replace(Phase::Closed(LossReason::Closed));
         self.session.end_observers();
         let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
+        let failed = Failures::default();
         let closing = timeout(limit, async {
             // Side by side: the store may have no word any more of one that is lost.
-            let closing = self.close_with_retries(lease, lease.id);
+            let closing = self.close_with_retries(lease, lease.id, &failed);
             match opening {
                 Some(opening) => {
-                    let opening = self.close_with_retries(lease, opening);
+                    let opening = self.close_with_retries(lease, opening, &failed);
                     let (closed, opened) = tokio::join!(closing, opening);
                     opened.and(closed)
                 }
@@ -317,8 +325,8 @@ impl Keeper {
             let message = format!(
                 "the store did not confirm within {limit:?}; the session ends with its lease"
             );
-            Err(Error::new(ErrorKind::Unavailable, "stop", message)
-                .with_effect(crate::Effect::Unknown))
+            let late = self.session.late("stop", &message, failed.last());
+            Err(late.with_effect(crate::Effect::Unknown))
         });
         self.session.states.tell(State::Closed);
         // From here on a new request to stop is answered by the sender itself, so none is left without an answer.
@@ -330,11 +338,20 @@ impl Keeper {
         }
     }
 
-    async fn close_with_retries(&self, lease: &Lease, id: SessionId) -> Result<()> {
+    /// Notes why it failed.
+    async fn close_with_retries(
+        &self,
+        lease: &Lease,
+        id: SessionId,
+        failed: &Failures,
+    ) -> Result<()> {
         let mut delays = self.session.retry_delays(lease.ttl);
         loop {
             match self.session.attempt(lease.ttl, "stop", self.session.backend.close(id)).await {
-                Err(error) if error.is_transient() => tokio::time::sleep(delays.next_delay()).await,
+                Err(error) if error.is_transient() => {
+                    failed.note(&error);
+                    tokio::time::sleep(delays.next_delay()).await;
+                }
                 outcome => return outcome,
             }
         }

@@ -6,6 +6,7 @@
 //! waits for the answer.
 
 mod calls;
+mod failures;
 pub(crate) mod keeper;
 mod lease;
 mod observer;
@@ -31,6 +32,7 @@ use crate::retry::DecorrelatedJitter;
 use crate::world::{self, Process};
 
 pub(crate) use self::calls::{Having, Written, may_pass};
+use self::failures::Failures;
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
 use lease::Proofs;
@@ -67,6 +69,8 @@ pub(crate) struct Session {
     pub(crate) states: States,
     phase: watch::Sender<Phase>,
     observers: Observers,
+    /// Of heartbeats, and of what opens the next session.
+    failures: Failures,
     handle: Handle,
     /// The thread on which the session's runtime was last seen, if it has only one: it may be run by one after another.
     only_thread: Option<Mutex<ThreadId>>,
@@ -82,6 +86,7 @@ impl Session {
             states: States::new(State::Connected),
             phase: watch::Sender::new(Phase::Open(lease)),
             observers: Observers::default(),
+            failures: Failures::default(),
             only_thread: runtime::only_thread().map(Mutex::new),
             handle: Handle::current(),
             process: Process::this(),
@@ -191,6 +196,17 @@ impl Session {
     /// Whether the last heartbeat was answered.
     pub(crate) fn is_connected(&self) -> bool {
         self.state() == State::Connected
+    }
+
+    /// The error of a call whose time is over, while the store did not answer or refused: with why, as far as that is known, by
+    /// this call or by the session.
+    pub(crate) fn late(
+        &self,
+        operation: &'static str,
+        message: &str,
+        said: Option<Error>,
+    ) -> Error {
+        failures::late(operation, message, said.into_iter().chain(self.failures.last()))
     }
 
     /// Runs a task on the session's runtime, which goes on when the caller's executor is blocked or has ended.

@@ -1,14 +1,15 @@
-//! What is lost is told, whatever becomes of notifications.
+//! What is lost is told, whatever becomes of notifications; and why the store does not answer.
 #![cfg(coordination_internals)]
 
 use std::time::Duration;
 
 use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, LossReason};
+use coordination::{Config, Coordinator, Effect, ErrorKind, LossReason};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(500);
 
 fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -41,4 +42,47 @@ fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
         let told = timeout(2 * TTL, held.lost()).await;
         assert_eq!(told, Ok(LossReason::EntryDeleted));
     });
+}
+
+/// What somebody has to change: waiting does not.
+const LASTING: [ErrorKind; 4] =
+    [ErrorKind::Auth, ErrorKind::Permission, ErrorKind::Tls, ErrorKind::Config];
+
+#[test]
+fn why_no_session_is_open_is_told_when_time_is_up() {
+    for kind in LASTING {
+        in_a_world(TTL, async |world, coordinator| {
+            let lock = coordinator.lock("a").expect("a good name");
+            let held = lock.acquire(None).await.expect("it is free");
+            let barrier = coordinator.barrier("a").expect("a good name");
+            world.set_failing(Some(kind));
+            sleep(2 * TTL).await;
+            assert_eq!(timeout(MOMENT, held.lost()).await, Ok(LossReason::DeadlinePassed));
+            for error in [
+                lock.acquire(Some(MOMENT)).await.expect_err("no session is open"),
+                barrier.wait(Some(MOMENT)).await.expect_err("no session is open"),
+            ] {
+                assert_eq!(error.kind(), kind, "{error}");
+                assert!(error.to_string().contains("the store is out of reach"), "{error}");
+            }
+            world.set_failing(None);
+            drop(lock.acquire(Some(4 * TTL)).await.expect("the store is there again"));
+        });
+    }
+}
+
+#[test]
+fn why_a_release_is_not_confirmed_is_told_when_time_is_up() {
+    for kind in LASTING {
+        in_a_world(30 * TTL, async |world, coordinator| {
+            let lock = coordinator.lock("a").expect("a good name");
+            let held = lock.acquire(None).await.expect("it is free");
+            world.set_failing(Some(kind));
+            let error = held.release().await.expect_err("the store does not confirm");
+            assert_eq!((error.kind(), error.effect()), (kind, Effect::Unknown), "{error}");
+            assert!(error.to_string().contains("the store is out of reach"), "{error}");
+            let error = coordinator.stop().await.expect_err("the store does not confirm");
+            assert_eq!(error.kind(), kind, "{error}");
+        });
+    }
 }
