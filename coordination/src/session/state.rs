@@ -86,6 +86,18 @@ struct Subscribers {
     senders: Vec<mpsc::UnboundedSender<State>>,
 }
 
+impl Subscribers {
+    fn add(&mut self, sender: mpsc::UnboundedSender<State>) {
+        // Whoever only asks for the state is gone before it changes next. Those make room before more is taken, so that this
+        // costs each call the same however many there were.
+        if self.senders.len() == self.senders.capacity() {
+            self.senders.retain(|sender| !sender.is_closed());
+            self.senders.reserve(self.senders.len() + 1);
+        }
+        self.senders.push(sender);
+    }
+}
+
 impl States {
     pub(crate) fn new(current: State) -> Self {
         Self(Arc::new(Mutex::new(Subscribers { current, senders: Vec::new() })))
@@ -99,7 +111,7 @@ impl States {
         let (sender, changes) = mpsc::unbounded_channel();
         let mut subscribers = self.lock();
         if subscribers.current != State::Closed {
-            subscribers.senders.push(sender);
+            subscribers.add(sender);
         }
         StateWatch::new(subscribers.current, changes)
     }
@@ -126,6 +138,21 @@ impl States {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_million_looks_leave_nothing() {
+        let states = States::new(State::Connected);
+        let mut kept: Vec<_> = (0..10).map(|_| states.subscribe()).collect();
+        for _ in 0..1_000_000 {
+            assert_eq!(states.subscribe().current(), State::Connected);
+        }
+        let left = states.lock().senders.capacity();
+        assert!(left <= 4 * kept.len(), "{left} subscribers are kept");
+        states.tell(State::Suspended);
+        for watch in &mut kept {
+            assert_eq!(watch.changed().await, Some(State::Suspended));
+        }
+    }
 
     #[tokio::test]
     async fn every_change_arrives_in_order_and_closed_is_last() {
