@@ -94,6 +94,8 @@ pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
 /// RL2: whoever comes back after a window is served, though nobody has lived for so long: each is a client of its own.
 pub async fn rl2_callers_that_come_and_go_are_served(stage: &Stage) -> Result<()> {
     let seldom = |coordinator: &Coordinator| coordinator.rate_limiter("seldom", 1, WINDOW);
+    // Where the store is within the process, it ends with the last of its clients.
+    let _open = stage.connect("open").await?;
     for (round, is_denied) in [false, true, false, false, true, false].into_iter().enumerate() {
         let coordinator = stage.connect(&format!("caller-{round}")).await?;
         if !is_denied {
