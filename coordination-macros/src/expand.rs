@@ -1,20 +1,23 @@
 //! The code that the attribute leaves behind.
 //!
 //! ```text
-//! async fn resize(id: Uuid) -> Result<(), StorageError> {
-//!     let wanted = match __private::global() {
-//!         Ok(coordinator) => __private::in_order([coordinator.lock(format!("vol-{0}", id))]),
-//!         Err(error) => Err(error),
-//!     };
-//!     let outcome = match __private::acquire(wanted, timeout, OnLost::Cancel).await {
-//!         Ok(held) => {
-//!             let guard = held.guard();                       // only with `guard = guard`
-//!             let ran = held.run(async move { <body> }).await;
-//!             held.release(ran).await
-//!         }
-//!         Err(error) => Err(error),
-//!     };
-//!     __private::outcome(outcome)
+//! async fn resize(id: Uuid) -> Result<(), StorageError> { <body> }
+//!
+//! fn resize(id: Uuid) -> impl Future<Output = Result<(), StorageError>> {
+//!     let outcomes = __private::outcome();
+//!     let held = __private::Held::new(OnLost::Cancel);
+//!     __private::run(held.clone(), outcomes, async move {
+//!         let wanted = match __private::global() {
+//!             Ok(coordinator) => __private::in_order([coordinator.lock(format!("vol-{0}", id))]),
+//!             Err(error) => Err(error),
+//!         };
+//!         let guards = match held.acquire(wanted, timeout).await {
+//!             Ok(guards) => guards,
+//!             Err(error) => return outcomes.failed(error),
+//!         };
+//!         let id = id;
+//!         { let guard = __private::only(guards); <body> }         // with `guard = guard`
+//!     })
 //! }
 //! ```
 //!
@@ -28,7 +31,9 @@
 //! # Why it looks this way
 //!
 //! * The body is a block of its own, so `return` and `?` leave the body and the release still runs.
-//! * Names are rendered before that block takes the parameters.
+//! * It owns all that the function was given, and takes its lock itself: a lock that were taken outside of it, where the
+//!   names are made from the parameters, would keep a second copy of them all the time.
+//! * The user's braces stay the user's, as the edition of a block decides when its last temporaries are dropped.
 //! * Every token has the context `mixed_site`: `held` never meets a `held` of the user, and lints
 //!   that are about written code keep away. The tokens of the user keep their spans.
 //! * `E: From<Error>` is asked for in one place, `outcome`, with the span of the return type, so
@@ -36,7 +41,7 @@
 //! * An async block does not know what type it is to return. A `return` that never runs, as in
 //!   `tracing` and `async-trait`, tells it first, so that coercions in the body work.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
@@ -63,8 +68,8 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let body = function.body(&mut errors);
     let names = names(&arguments, &body, &mut errors);
     errors.note(check_guard(arguments.guard.as_ref(), &body));
-    let statements = Expansion::new(&arguments, &body, function.output_span()).statements(&names);
-    errors.or(function.with_body(body, statements))
+    let run = Expansion::new(&arguments, &body, function.output_span()).run(&names);
+    errors.or(function.with_body(body, run))
 }
 
 fn names(arguments: &Args, body: &Body, errors: &mut Errors) -> Vec<TokenStream> {
@@ -100,29 +105,71 @@ impl<'a> Expansion<'a> {
         Self { arguments, body, helpers, output: output.resolved_at(Span::mixed_site()) }
     }
 
-    fn statements(&self, names: &[TokenStream]) -> TokenStream {
+    /// The expression that runs the body under its locks.
+    fn run(&self, names: &[TokenStream]) -> TokenStream {
         let helpers = &self.helpers;
-        let wanted = self.wanted(names);
-        let timeout = self.timeout();
         let on_lost = self.on_lost();
-        let guard = self.guard();
-        let body = self.body();
-        let outcome = quote_spanned!(self.output=> #helpers::outcome(outcome));
-        let (module, wait) = match self.body.kind {
-            Kind::Async => (quote!(#helpers), quote_spanned!(Span::mixed_site()=> .await)),
-            Kind::Blocking => (quote!(#helpers::blocking), TokenStream::new()),
+        let outcomes = quote_spanned!(self.output=> #helpers::outcome());
+        let body = self.body(names);
+        let module = match self.body.kind {
+            Kind::Async => quote!(#helpers),
+            Kind::Blocking => quote!(#helpers::blocking),
+        };
+        quote_spanned! {Span::mixed_site()=> {
+            let outcomes = #outcomes;
+            let held = #helpers::Held::new(#on_lost);
+            #module::run(::core::clone::Clone::clone(&held), outcomes, #body)
+        }}
+    }
+
+    fn body(&self, names: &[TokenStream]) -> TokenStream {
+        let begin = self.begin(names);
+        // With a statement of ours before them, lone expressions are in no braces that rustc finds too many.
+        let block = self.body.block(&self.guard());
+        let output = self.body.output.as_ref();
+        match self.body.kind {
+            Kind::Async => {
+                let known = output.map(|output| self.returns(output));
+                quote_spanned!(Span::mixed_site()=> async move { #known #begin #block })
+            }
+            Kind::Blocking => {
+                let output = output.map(|output| quote_spanned!(self.output=> -> #output));
+                quote_spanned!(Span::mixed_site()=> move || #output { #begin #block })
+            }
+        }
+    }
+
+    /// Takes the locks and what the function was given.
+    fn begin(&self, names: &[TokenStream]) -> TokenStream {
+        let helpers = &self.helpers;
+        let (wanted, timeout) = (self.wanted(names), self.timeout());
+        let parameters = &self.body.parameters;
+        let asked = quote!(#wanted #timeout);
+        let taken = parameters.taken(|parameter| is_named(&asked, &|ident| ident == parameter));
+        let given_up = &parameters.given_up;
+        let (before, after, given_up) = match is_named(&asked, &|ident| self.body.late.has(ident)) {
+            true => (Some(taken), None, None),
+            false => (None, Some(taken), Some(given_up)),
+        };
+        let acquired = match self.body.kind {
+            Kind::Async => {
+                quote_spanned!(Span::mixed_site()=> held.acquire(wanted, #timeout).await)
+            }
+            Kind::Blocking => quote_spanned! {Span::mixed_site()=>
+                #helpers::blocking::acquire(&held, wanted, #timeout)
+            },
         };
         quote_spanned! {Span::mixed_site()=>
+            #before
             let wanted = #wanted;
-            let outcome = match #module::acquire(wanted, #timeout, #on_lost) #wait {
-                ::core::result::Result::Ok(held) => {
-                    #guard
-                    let ran = held.run(#body) #wait;
-                    held.release(ran) #wait
+            let guards = match #acquired {
+                ::core::result::Result::Ok(guards) => guards,
+                ::core::result::Result::Err(error) => {
+                    #given_up
+                    return outcomes.failed(error);
                 }
-                ::core::result::Result::Err(error) => ::core::result::Result::Err(error),
             };
-            #outcome
+            #after
         }
     }
 
@@ -200,37 +247,16 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    fn guard(&self) -> Option<TokenStream> {
-        let guard = self.arguments.guard.as_ref()?;
-        let of = match self.arguments.templates.as_slice() {
-            [_] => quote_spanned!(Span::mixed_site()=> held.guard()),
-            _ => quote_spanned!(Span::mixed_site()=> held.guards()),
+    fn guard(&self) -> TokenStream {
+        let helpers = &self.helpers;
+        let guards = match self.arguments.templates.as_slice() {
+            [_] => quote_spanned!(Span::mixed_site()=> #helpers::only(guards)),
+            _ => quote_spanned!(Span::mixed_site()=> guards),
         };
-        Some(quote_spanned!(Span::mixed_site()=> let #guard = #of;))
-    }
-
-    fn body(&self) -> TokenStream {
-        let statements = &self.body.statements;
-        let output = self.body.output.as_ref();
-        match self.body.kind {
-            Kind::Async => {
-                let known = output.map(|output| self.returns(output));
-                let block = self.block(quote!(#known #statements));
-                quote_spanned!(Span::mixed_site()=> async move #block)
-            }
-            Kind::Blocking => {
-                let output = output.map(|output| quote_spanned!(self.output=> -> #output));
-                let block = self.block(quote!(#statements));
-                quote_spanned!(Span::mixed_site()=> move || #output #block)
-            }
+        match &self.arguments.guard {
+            Some(guard) => quote_spanned!(Span::mixed_site()=> let #guard = #guards;),
+            None => quote_spanned!(Span::mixed_site()=> let _ = guards;),
         }
-    }
-
-    /// Braces at the place of the user's: where a body has no value, rustc shows them.
-    fn block(&self, statements: TokenStream) -> Group {
-        let mut block = Group::new(Delimiter::Brace, statements);
-        block.set_span(self.body.braces.resolved_at(Span::mixed_site()));
-        block
     }
 
     /// Tells the async block that it returns `output`.
@@ -241,6 +267,15 @@ impl<'a> Expansion<'a> {
             }
         }
     }
+}
+
+/// Whether such a variable is named anywhere.
+fn is_named(tokens: &TokenStream, is_it: &impl Fn(&Ident) -> bool) -> bool {
+    tokens.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => is_it(&ident),
+        TokenTree::Group(group) => is_named(&group.stream(), is_it),
+        _ => false,
+    })
 }
 
 /// Like `#[async_trait]` does in the body. `self::` stays: that is a module.

@@ -10,19 +10,23 @@
 //!
 //! This is what `#[async_trait]`, which expands first, leaves of an `async fn`. Its async block has
 //! a known shape, `let <parameter> = ..; let __ret: R = { <body> }; __ret`; the lock is taken
-//! between the two, where destructured parameters are bound.
+//! between the two, where destructured parameters are bound. Elsewhere `parameters` writes such a beginning.
+//!
+//! An `async fn` becomes a plain one that returns its future, as rustc would make of it: were it to stay, its own future
+//! would have all parameters beside the body, which has them too. It stays where another attribute is still to see it.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Block, Error, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat,
-    PathArguments, PathSegment, Result, ReturnType, Signature, Stmt, Token, Type, TypeParamBound,
-    Visibility, braced, token,
+    Attribute, Block, Error, Expr, FnArg, GenericArgument, Ident, Local, Pat, PathArguments,
+    PathSegment, Result, ReturnType, Signature, Stmt, Token, Type, TypeParamBound, Visibility,
+    braced, token,
 };
 
 use crate::errors::Errors;
+use crate::parameters::Parameters;
 use crate::template::Scope;
 
 /// A function with a body that is not looked into.
@@ -65,13 +69,29 @@ fn starts_function(input: ParseStream) -> bool {
 /// The code that must hold the lock, and what is known where it stands.
 pub(crate) struct Body {
     pub(crate) kind: Kind,
-    pub(crate) statements: TokenStream,
-    /// The user's braces, for errors about the value of the body.
-    pub(crate) braces: Span,
+    /// How the body takes what the function was given.
+    pub(crate) parameters: Parameters,
+    /// What they are called that are there only when the body has taken them.
+    pub(crate) late: Scope,
+    brace: token::Brace,
+    statements: TokenStream,
     /// What it returns, where that is written down.
     pub(crate) output: Option<Type>,
     pub(crate) scope: Scope,
     frame: Frame,
+}
+
+impl Body {
+    /// The user's statements after `first`, in the user's braces: at their place rustc shows that a body has no value, and by
+    /// their edition it chooses when the temporaries of the last expression are dropped.
+    pub(crate) fn block(&self, first: &TokenStream) -> TokenStream {
+        let mut block = TokenStream::new();
+        self.brace.surround(&mut block, |inside| {
+            inside.extend(first.clone());
+            inside.extend(self.statements.clone());
+        });
+        block
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -84,8 +104,8 @@ pub(crate) enum Kind {
 enum Frame {
     /// It is the function's body.
     Function,
-    /// It ends the async block that ends the function's body.
-    Future { before: Vec<Stmt>, last: Box<Expr>, prelude: Vec<Stmt> },
+    /// It is in the place of the async block that ends the function's body.
+    Future { before: Vec<Stmt>, last: Box<Expr> },
 }
 
 impl Function {
@@ -111,10 +131,15 @@ impl Function {
 
     fn plain(&self) -> Body {
         let kind = if self.signature.asyncness.is_some() { Kind::Async } else { Kind::Blocking };
+        let parameters = Parameters::new(&self.signature.inputs);
+        let mut late = Scope::default();
+        parameters.patterns.iter().for_each(|pattern| bind_pattern(&mut late, pattern));
         Body {
             kind,
+            parameters,
+            late,
+            brace: self.brace,
             statements: self.statements.clone(),
-            braces: self.brace.span.join(),
             output: returned(&self.signature.output).map(without_impl),
             scope: self.scope(),
             frame: Frame::Function,
@@ -131,21 +156,25 @@ impl Function {
         let Some(Stmt::Expr(mut last, None)) = before.pop() else {
             return None;
         };
-        let block = async_block(&mut last)?;
+        let Expr::Async(block) = async_block(&mut last)? else {
+            return None;
+        };
         let declared = returned(&self.signature.output).and_then(future_output);
-        let mut scope = self.scope();
+        let (mut scope, mut late) = (self.scope(), Scope::default());
         let mut prelude = std::mem::take(&mut block.block.stmts);
         let (statements, output) = match user_block(&mut prelude) {
             Some((user, output)) => {
                 rebind(&mut scope, &prelude);
+                rebind(&mut late, &prelude);
                 (user, Some(output))
             }
             None => (std::mem::take(&mut prelude), declared.map(without_impl)),
         };
-        let frame = Frame::Future { before, last: Box::new(last), prelude };
+        let frame = Frame::Future { before, last: Box::new(last) };
+        let parameters = Parameters::made(&prelude);
         let statements = quote!(#(#statements)*);
-        let braces = self.brace.span.join();
-        Some(Body { kind: Kind::Async, statements, braces, output, scope, frame })
+        let brace = self.brace;
+        Some(Body { kind: Kind::Async, parameters, late, brace, statements, output, scope, frame })
     }
 
     fn scope(&self) -> Scope {
@@ -167,14 +196,23 @@ impl Function {
         }
     }
 
-    /// The function with `statements` in place of the body.
-    pub(crate) fn with_body(self, frame: Body, statements: TokenStream) -> TokenStream {
-        let statements = match frame.frame {
-            Frame::Function => statements,
-            Frame::Future { before, mut last, prelude } => {
+    /// The function with `run` in place of the body: an expression, of an async body's future.
+    pub(crate) fn with_body(mut self, body: Body, run: TokenStream) -> TokenStream {
+        let statements = match body.frame {
+            Frame::Function => {
+                self.signature.inputs = body.parameters.inputs;
+                match body.kind {
+                    Kind::Async if self.may_return_future() => {
+                        self.return_future();
+                        run
+                    }
+                    Kind::Async => quote_spanned!(Span::mixed_site()=> #run.await),
+                    Kind::Blocking => run,
+                }
+            }
+            Frame::Future { before, mut last } => {
                 if let Some(block) = async_block(&mut last) {
-                    block.block.stmts = prelude;
-                    block.block.stmts.push(Stmt::Expr(Expr::Verbatim(statements), None));
+                    *block = Expr::Verbatim(run);
                 }
                 quote!(#(#before)* #last)
             }
@@ -186,12 +224,46 @@ impl Function {
         });
         function
     }
+
+    /// Whether no other attribute is still to see an `async fn`.
+    fn may_return_future(&self) -> bool {
+        const INERT: [&str; 11] = [
+            "allow",
+            "cfg",
+            "clippy",
+            "cold",
+            "deny",
+            "deprecated",
+            "doc",
+            "expect",
+            "inline",
+            "rustfmt",
+            "warn",
+        ];
+        let is_inert = |attribute: &Attribute| {
+            let first = attribute.path().segments.first();
+            first.is_some_and(|first| INERT.iter().any(|inert| first.ident == inert))
+        };
+        self.attributes.iter().all(is_inert)
+    }
+
+    /// `async fn f() -> R` as `fn f() -> impl Future<Output = R>`. By its edition, which is the macro's, the type captures all
+    /// lifetimes, as that of an `async fn` does.
+    fn return_future(&mut self) {
+        self.signature.asyncness = None;
+        if let ReturnType::Type(_, output) = &mut self.signature.output {
+            let future = quote_spanned! {Span::mixed_site()=>
+                impl ::core::future::Future<Output = #output>
+            };
+            **output = Type::Verbatim(future);
+        }
+    }
 }
 
 /// The async block that `expression` is, or that it passes to `Box::pin`.
-fn async_block(expression: &mut Expr) -> Option<&mut ExprAsync> {
+fn async_block(expression: &mut Expr) -> Option<&mut Expr> {
     match expression {
-        Expr::Async(block) => Some(block),
+        Expr::Async(_) => Some(expression),
         Expr::Call(call) => {
             let Expr::Path(function) = &*call.func else {
                 return None;
@@ -202,10 +274,7 @@ fn async_block(expression: &mut Expr) -> Option<&mut ExprAsync> {
             if !(named(segments.next(), "pin") && named(segments.next(), "Box")) {
                 return None;
             }
-            match call.args.first_mut() {
-                Some(Expr::Async(block)) => Some(block),
-                _ => None,
-            }
+            call.args.first_mut().filter(|argument| matches!(argument, Expr::Async(_)))
         }
         _ => None,
     }

@@ -10,6 +10,7 @@
 //! | `args` | reads what stands in the parentheses: templates and `key = value` |
 //! | `template` | from a name template to a `format!` |
 //! | `function` | takes a function apart: its body, what it returns, which names are in scope |
+//! | `parameters` | what the function was given becomes the body's own |
 //! | `expand` | puts it together again; its documentation shows the generated code |
 //! | `errors` | collects faults, so that one build shows all of them |
 //!
@@ -33,6 +34,7 @@ mod args;
 mod errors;
 mod expand;
 mod function;
+mod parameters;
 mod template;
 
 use proc_macro::TokenStream;

@@ -56,6 +56,11 @@ impl Scope {
         self.names.iter().find(|(known, _)| known == name).map(|(_, variable)| variable)
     }
 
+    /// Whether this is one of the variables, by whatever name templates call it.
+    pub(crate) fn has(&self, ident: &Ident) -> bool {
+        self.names.iter().any(|(_, variable)| variable == ident)
+    }
+
     fn known(&self) -> String {
         let names: Vec<String> = self.names.iter().map(|(name, _)| format!("`{name}`")).collect();
         match names.as_slice() {

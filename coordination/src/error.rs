@@ -70,14 +70,19 @@ pub enum ErrorKind {
     Global,
 }
 
-/// Whether a failed operation took effect at the store.
+/// Whether a failed operation took effect.
+///
+/// For a call it says what became of it at the store. For a function with `#[synchronized]`, for
+/// [`protect`](crate::Grant::protect), and for a guard that was lost it says where the body stood: what was to run
+/// under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// It certainly did not: nothing changed.
+    /// It certainly did not: nothing changed. The body never began.
     None,
-    /// It may have: the answer was lost. In the background the library goes on to undo or to finish it.
+    /// It may have: the answer was lost. In the background the library goes on to undo or to finish it. The body
+    /// began and did not end.
     Unknown,
-    /// It certainly did, but a later step failed: a lock was acquired and then lost, say.
+    /// It certainly did, but a later step failed. The body ended.
     Applied,
 }
 
@@ -197,6 +202,8 @@ struct Inner {
     key: Option<String>,
     message: String,
     reason: Option<LossReason>,
+    /// It is about what ran under a grant, and that had begun.
+    body_ran: bool,
     retry_after: Option<Duration>,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
 }
@@ -215,6 +222,7 @@ impl Error {
             key: None,
             message: message.into(),
             reason: None,
+            body_ran: false,
             retry_after: None,
             source: None,
         }))
@@ -247,6 +255,12 @@ impl Error {
     pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
         self.0.effect = effect;
         self
+    }
+
+    /// Says where the body stood: what was to run under a grant.
+    pub(crate) fn with_body(mut self, stood: Effect) -> Self {
+        self.0.body_ran = stood != Effect::None;
+        self.with_effect(stood)
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -282,9 +296,27 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the operation took effect at the store.
+    /// Whether the operation took effect; for what runs under a lock, whether it began, and whether it ended.
     pub fn effect(&self) -> Effect {
         self.0.effect
+    }
+
+    /// Whether the body had begun when a lock was lost: what was to run under it. [`effect`](Self::effect) says
+    /// whether it ended.
+    ///
+    /// True for the errors of a function with `#[synchronized]`, of [`protect`](crate::Grant::protect), and of
+    /// `release` on a guard that was lost. A call of which this is true is not to be repeated unless its body may run
+    /// twice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// fn may_be_repeated(error: &coordination::Error) -> bool {
+    ///     error.is_transient() && !error.body_ran()
+    /// }
+    /// ```
+    pub fn body_ran(&self) -> bool {
+        self.0.body_ran
     }
 
     /// The call that failed, as a verb: `acquire`, `release`, `connect`.
@@ -314,6 +346,9 @@ impl Error {
     }
 
     /// Whether the same call may succeed later without any change: the kinds marked *retry*.
+    ///
+    /// Whether it may be repeated is another question: what ran under a lock that was lost has done what it did
+    /// ([`body_ran`](Self::body_ran)).
     pub fn is_transient(&self) -> bool {
         matches!(
             self.0.kind,
@@ -337,10 +372,12 @@ impl fmt::Display for Error {
             write!(f, " on {backend}")?;
         }
         write!(f, ": {}", self.0.message)?;
-        if self.0.effect == Effect::Unknown {
-            f.write_str(" (it may have taken effect)")?;
-        }
-        Ok(())
+        f.write_str(match (self.0.effect, self.0.body_ran) {
+            (Effect::Unknown, false) => " (it may have taken effect)",
+            (Effect::Unknown, true) => " (what ran under it was stopped on its way)",
+            (Effect::Applied, true) => " (what ran under it had ended)",
+            (Effect::None | Effect::Applied, _) => "",
+        })
     }
 }
 

@@ -300,6 +300,7 @@ pub use recipe::in_use::Recipe;
 pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
+pub use recipe::loss::LossWatch;
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, OncePer};
 pub use recipe::partition::Partitioner;

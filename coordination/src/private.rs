@@ -3,23 +3,31 @@
 //! Not part of the public API, and free to change with the attribute: the two crates are released
 //! together. In the order of the calls:
 //!
-//! 1. [`global`], or the coordinator that the attribute names.
-//! 2. [`in_order`]: locks, [shares](shared) of them, or semaphores; sorted by name and each once, so that
+//! 1. [`outcome`], or [`mapped`]: how our errors become the function's.
+//! 2. [`run`]: drives the body, which takes the locks itself before anything of the user's runs. So everything that the
+//!    function was given is in one place, and is dropped there, while the locks are held.
+//! 3. In the body, [`global`], or the coordinator that the attribute names.
+//! 4. [`in_order`]: locks, [shares](shared) of them, or semaphores; sorted by name and each once, so that
 //!    two functions that name them in opposite orders cannot wait for each other.
-//! 3. [`acquire`]: takes one after the other, with one deadline for all.
-//! 4. [`Held::run`]: the body, beside the loss of any of them.
-//! 5. [`Held::release`]: in reverse order.
-//! 6. [`outcome`]: decides what the caller gets, and turns our error into the caller's.
+//! 5. [`Held::acquire`]: takes one after the other, with one deadline for all. From there on the body has begun, and
+//!    [`run`] polls it beside the loss of any of them.
+//! 6. When it has ended, [`run`] decides what the caller gets, and releases in reverse order.
 //!
 //! A plain `fn` calls the same steps in [`blocking`]. What happens to several at once is in
 //! `recipe/multi.rs`.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::recipe::multi;
+use pin_project_lite::pin_project;
+
+use crate::recipe::multi::{self, lost_by_now, watches};
 pub use crate::recipe::multi::{Shared, Take};
-use crate::{Coordinator, Error, ErrorKind, LossReason, Result};
+use crate::recipe::protect::first_lost;
+use crate::{Coordinator, Effect, Error, Result};
 
 /// What becomes of the body when a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +36,6 @@ pub enum OnLost {
     Cancel,
     /// It goes on, and the caller gets its result.
     Finish,
-}
-
-impl OnLost {
-    fn settle<R>(self, result: R, loss: Option<Error>) -> Released<R> {
-        Released { result, loss: loss.filter(|_| self == Self::Cancel) }
-    }
 }
 
 /// The return type of a synchronized function: a `Result` that can hold our error.
@@ -62,24 +64,37 @@ impl<T, E: From<Error>> Outcome for Result<T, E> {
     }
 }
 
-/// What the synchronized function returns.
-///
-/// The only place that asks for [`Outcome`], so that a return type that is none is one error.
-pub fn outcome<R: Outcome>(released: Result<Released<R>>) -> R {
-    match released {
-        // The body's own failure is never replaced; its success only when a lock did not last as long.
-        Ok(Released { result, loss: Some(error) }) if result.is_success() => R::failed(error),
-        Ok(Released { result, .. }) => result,
-        Err(error) => R::failed(error),
+/// What a function makes of our errors.
+pub struct Outcomes<R> {
+    is_success: fn(&R) -> bool,
+    failed: fn(Error) -> R,
+}
+
+impl<R> Outcomes<R> {
+    /// The result of a body that did not run to its end.
+    pub fn failed(self, error: Error) -> R {
+        (self.failed)(error)
     }
 }
 
-/// What a body returned, and whether the locks lasted as long.
-#[derive(Debug)]
-pub struct Released<R> {
-    result: R,
-    /// `None`: no lock was lost, or the function was to go on in spite of that.
-    loss: Option<Error>,
+impl<R> Clone for Outcomes<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Outcomes<R> {}
+
+/// Those of an error type that can be made from ours.
+///
+/// The only place that asks for [`Outcome`], so that a return type that is none is one error.
+pub fn outcome<R: Outcome>() -> Outcomes<R> {
+    Outcomes { is_success: R::is_success, failed: R::failed }
+}
+
+/// Those of another error type, with what `map_err` makes of ours.
+pub fn mapped<T, E>(failed: fn(Error) -> Result<T, E>) -> Outcomes<Result<T, E>> {
+    Outcomes { is_success: Result::is_ok, failed }
 }
 
 /// The global coordinator.
@@ -97,120 +112,217 @@ pub fn in_order<T: Take, const N: usize>(wanted: [Result<T>; N]) -> Result<Vec<T
     wanted.into_iter().collect::<Result<_>>().map(multi::in_order)
 }
 
-/// Takes one after the other; what was taken is released when a later one fails.
-///
-/// # Cancel safety
-///
-/// A dropped future leaves nothing behind.
-pub async fn acquire<T: Take>(
-    wanted: Result<Vec<T>>,
-    timeout: Option<Duration>,
-    on_lost: OnLost,
-) -> Result<Held<T>> {
-    let wanted = wanted?;
-    let guards = multi::take_all(&wanted, timeout).await?;
-    Ok(Held { guards, on_lost, _wanted: wanted })
-}
-
 /// What a body runs under. Dropped, by a panic or with the future, it releases it in the background.
 pub struct Held<T: Take> {
+    on_lost: OnLost,
+    taken: OnceLock<Taken<T>>,
+}
+
+struct Taken<T: Take> {
     /// Invariant: not empty, as the attribute asks for a name.
     guards: Vec<T::Guard>,
-    on_lost: OnLost,
     /// They keep the coordinator's session open, which may otherwise end with the body's parameters.
     _wanted: Vec<T>,
 }
 
+/// The guard of a function with one name.
+pub fn only<G>(guards: &[G]) -> &G {
+    &guards[0]
+}
+
 impl<T: Take> Held<T> {
-    /// The guard of a function with one name.
-    pub fn guard(&self) -> &T::Guard {
-        &self.guards[0]
+    /// Nothing is held yet.
+    pub fn new(on_lost: OnLost) -> Arc<Self> {
+        Arc::new(Self { on_lost, taken: OnceLock::new() })
     }
 
-    /// All guards, sorted by name.
-    pub fn guards(&self) -> &[T::Guard] {
-        &self.guards
-    }
-
-    /// Runs the body; [`ErrorKind::Lost`] when it was dropped because a lock was lost.
+    /// Takes one after the other, and answers the guards, sorted by name; what was taken is released when a later one
+    /// fails. The body has not begun then, which is what the error says.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body.
-    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output> {
-        match self.on_lost {
-            OnLost::Finish => Ok(body.await),
-            OnLost::Cancel => multi::protect_all(&self.guards, body).await,
-        }
+    /// A dropped future leaves nothing behind.
+    // In a box, so that a small body's future is not made large by what it does before it begins.
+    pub fn acquire<'a>(
+        &'a self,
+        wanted: Result<Vec<T>>,
+        timeout: Option<Duration>,
+    ) -> Pin<Box<dyn Future<Output = Result<&'a [T::Guard]>> + Send + 'a>> {
+        Box::pin(async move {
+            let take = async {
+                let wanted = wanted?;
+                let guards = multi::take_all(&wanted, timeout).await?;
+                Ok(Taken { guards, _wanted: wanted })
+            };
+            let taken = take.await.map_err(|error: Error| error.with_body(Effect::None))?;
+            Ok(&*self.taken.get_or_init(|| taken).guards)
+        })
     }
 
-    /// Releases what is held; answers with the result of the body and the loss of a lock.
-    ///
-    /// # Cancel safety
-    ///
-    /// What is not released yet is released in the background.
-    pub async fn release<R>(self, ran: Result<R>) -> Result<Released<R>> {
-        // The caller is to learn of a loss at once: the drop does the rest.
-        let result = ran?;
-        // Looked at before the release, after which no guard is held.
-        let held = self.guards.iter().all(|guard| guard.is_held());
-        // The release, which knows more, replaces the reason.
-        let loss = (!held).then(|| Error::lost("release", LossReason::DeadlinePassed));
-        let loss = after_release(multi::release_all(self.guards).await, loss);
-        Ok(self.on_lost.settle(result, loss))
+    /// Resolves with the error of a body that is dropped on its way, because a lock is lost; `None` before the body has
+    /// begun, and if it is to go on in spite of a loss.
+    fn loss(&self) -> Option<Loss> {
+        let taken = self.taken.get().filter(|_| self.on_lost == OnLost::Cancel)?;
+        let watches = watches(&taken.guards);
+        Some(Box::pin(async move {
+            let (lost, reason) = first_lost(watches).await;
+            lost.error("run", reason, Effect::Unknown)
+        }))
+    }
+
+    /// What becomes of a result at the end of the body, and what there is to release then.
+    fn settle<R>(self: Arc<Self>, result: R, outcomes: Outcomes<R>) -> (R, Option<Release>) {
+        let on_lost = self.on_lost;
+        // Invariant: the body had the other reference, and it has been dropped.
+        let Some(taken) = Arc::into_inner(self).and_then(|held| held.taken.into_inner()) else {
+            return (result, None);
+        };
+        let loss = lost_by_now(&taken.guards, "run", Effect::Applied);
+        // The body's own failure is never replaced; its success only when a lock did not last as long.
+        let result = match loss.filter(|_| on_lost == OnLost::Cancel) {
+            Some(error) if (outcomes.is_success)(&result) => outcomes.failed(error),
+            _ => result,
+        };
+        (result, Some(Box::pin(release(taken))))
     }
 }
 
-/// A failed release is reported only if the lock was lost; what else fails is retried in the background.
-fn after_release(released: Result<()>, loss: Option<Error>) -> Option<Error> {
-    match released {
-        Ok(()) => loss,
-        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Closed) => Some(error),
-        Err(error) => {
-            tracing::warn!(%error, "a lock was not seen to be released; this goes on in the background");
-            loss
+/// Whether the store confirms it is no matter for the caller: the body ended, and whether the lock was held then is known.
+async fn release<T: Take>(taken: Taken<T>) {
+    if let Err(error) = multi::release_all(taken.guards).await {
+        tracing::warn!(%error, "a lock was not seen to be released; this goes on in the background");
+    }
+}
+
+type Loss = Pin<Box<dyn Future<Output = Error> + Send>>;
+type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs a body, which takes its locks by [`Held::acquire`] of the same `held`, until it ends or one of them is lost, and
+/// releases them.
+pub fn run<T: Take, F: Future>(
+    held: Arc<Held<T>>,
+    outcomes: Outcomes<F::Output>,
+    body: F,
+) -> Run<T, F> {
+    Run::Body { body, held, outcomes, loss: None }
+}
+
+pin_project! {
+    /// See [`run`].
+    ///
+    /// It has the body as a field, not in an `async fn`, which would keep copies of it; and in one of few layers, as each
+    /// counts towards the depth to which rustc follows a type.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the body where it stands; what is held is released in the background.
+    #[project = Stage]
+    #[must_use = "futures do nothing unless polled"]
+    pub enum Run<T: Take, F: Future> {
+        /// Before, and while, the body runs.
+        Body {
+            // Before the locks, so that it is dropped while they are held.
+            #[pin]
+            body: F,
+            held: Arc<Held<T>>,
+            outcomes: Outcomes<F::Output>,
+            loss: Option<Loss>,
+        },
+        /// The body has ended, and been dropped.
+        Release {
+            release: Release,
+            result: Option<Box<F::Output>>,
+        },
+        /// The caller has the result.
+        Ended,
+    }
+}
+
+impl<T: Take, F: Future> Future for Run<T, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if let Stage::Body { body, held, outcomes, loss } = self.as_mut().project() {
+            let ran = ready!(poll_body(body, held, loss, context));
+            let (held, outcomes) = (Arc::clone(held), *outcomes);
+            // Drops the body, whatever became of it, and then goes on.
+            self.set(Self::Ended);
+            match ran {
+                // The caller is to learn of a loss at once: the drop does the rest.
+                Err(error) => return Poll::Ready(outcomes.failed(error)),
+                Ok(result) => match held.settle(result, outcomes) {
+                    (result, None) => return Poll::Ready(result),
+                    (result, Some(release)) => {
+                        self.set(Self::Release { release, result: Some(Box::new(result)) });
+                    }
+                },
+            }
+        }
+        self.poll_release(context)
+    }
+}
+
+impl<T: Take, F: Future> Run<T, F> {
+    fn poll_release(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Stage::Release { release, result } = self.as_mut().project() else {
+            return Poll::Pending;
+        };
+        ready!(release.as_mut().poll(context));
+        let result = result.take();
+        self.set(Self::Ended);
+        result.map_or(Poll::Pending, |result| Poll::Ready(*result))
+    }
+}
+
+/// Polls the body, unless a lock is lost that it has begun under.
+fn poll_body<T: Take, F: Future>(
+    body: Pin<&mut F>,
+    held: &Held<T>,
+    loss: &mut Option<Loss>,
+    context: &mut Context<'_>,
+) -> Poll<Result<F::Output>> {
+    if let Some(Poll::Ready(error)) = loss.as_mut().map(|loss| loss.as_mut().poll(context)) {
+        return Poll::Ready(Err(error));
+    }
+    if let Poll::Ready(result) = body.poll(context) {
+        return Poll::Ready(Ok(result));
+    }
+    // It may have begun just now.
+    if loss.is_none() {
+        *loss = held.loss();
+        if let Some(loss) = loss {
+            return loss.as_mut().poll(context).map(Err);
         }
     }
+    Poll::Pending
 }
 
 /// The same steps for a plain `fn`. Its body cannot be stopped: a loss is reported when the body has ended.
 pub mod blocking {
-    use super::{OnLost, Released, Take};
+    use super::{Arc, Held, Outcomes, Take};
     use crate::Result;
     use crate::blocking::wait;
     use std::time::Duration;
 
-    /// [`super::acquire`], waiting on this thread.
+    /// [`Held::acquire`], waiting on this thread.
     pub fn acquire<T: Take>(
+        held: &Held<T>,
         wanted: Result<Vec<T>>,
         timeout: Option<Duration>,
-        on_lost: OnLost,
-    ) -> Result<Held<T>> {
-        wait(super::acquire(wanted, timeout, on_lost)).map(Held)
+    ) -> Result<&[T::Guard]> {
+        wait(held.acquire(wanted, timeout))
     }
 
-    /// What a closure runs under; a panic in it releases it in the background.
-    pub struct Held<T: Take>(super::Held<T>);
-
-    impl<T: Take> Held<T> {
-        /// The guard of a function with one name.
-        pub fn guard(&self) -> &T::Guard {
-            self.0.guard()
+    /// [`super::run`], on this thread. A panic in the body releases what is held in the background.
+    pub fn run<T: Take, R>(
+        held: Arc<Held<T>>,
+        outcomes: Outcomes<R>,
+        body: impl FnOnce() -> R,
+    ) -> R {
+        let (result, release) = held.settle(body(), outcomes);
+        if let Some(release) = release {
+            wait(release);
         }
-
-        /// All guards, sorted by name.
-        pub fn guards(&self) -> &[T::Guard] {
-            self.0.guards()
-        }
-
-        /// Runs the body to its end.
-        pub fn run<R>(&self, body: impl FnOnce() -> R) -> R {
-            body()
-        }
-
-        /// Releases what is held; answers with the result of the body and the loss of a lock.
-        pub fn release<R>(self, result: R) -> Result<Released<R>> {
-            wait(self.0.release(Ok(result)))
-        }
+        result
     }
 }

@@ -12,6 +12,8 @@ mod expand;
 #[path = "../../src/function.rs"]
 mod function;
 mod fuzz;
+#[path = "../../src/parameters.rs"]
+mod parameters;
 #[path = "../../src/template.rs"]
 mod template;
 mod ui;

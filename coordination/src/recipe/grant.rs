@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::loss::LossWatch;
 use super::own_entry::OwnEntry;
+use super::protect::Protected;
 use super::queue::KeepsOpen;
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, LossReason, Result};
@@ -83,12 +85,18 @@ impl Grant {
         self.own.wait_lost().await
     }
 
+    /// Follows it from elsewhere, without keeping it: for a task that waits for the loss while the guard is here.
+    pub fn loss_watch(&self) -> LossWatch {
+        self.own.loss_watch()
+    }
+
     /// Runs `future` until it is done, or until this grant is lost.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) or [`ErrorKind::Closed`](crate::ErrorKind::Closed):
-    ///   it was lost. `future` was dropped at its current await; what it had done before is done.
+    ///   it was lost. With [`Effect::None`], `future` never began; with [`Effect::Unknown`], it was dropped at its current
+    ///   await, and what it had done before is done.
     ///
     /// # Cancel safety
     ///
@@ -104,12 +112,8 @@ impl Grant {
     /// assert_eq!(sum, 2);
     /// # Ok(()) }
     /// ```
-    pub async fn protect<F: Future>(&self, future: F) -> Result<F::Output> {
-        tokio::select! {
-            biased;
-            reason = self.lost() => Err(self.loss("protect", reason)),
-            output = future => Ok(output),
-        }
+    pub fn protect<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output>> {
+        Protected::new(future, vec![self.loss_watch()])
     }
 
     /// What keeps the session that this is held under alive when this process dies: as long as another process has it open,
@@ -140,7 +144,12 @@ impl Grant {
     }
 
     pub(crate) async fn release(&self) -> Result<()> {
-        self.named(self.own.give_up().await)
+        // Whoever releases has ended what ran under it.
+        let ended = |error: Error| match error.loss_reason() {
+            Some(_) => error.with_body(Effect::Applied),
+            None => error,
+        };
+        self.named(self.own.give_up().await.map_err(ended))
     }
 
     pub(crate) fn since(&self) -> Instant {
@@ -180,14 +189,13 @@ impl Grant {
 
     /// The error of an operation that went on under it until it was lost.
     pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
-        // It was acquired, whatever ran under it since then: X1 of `docs/guarantees.md`.
-        self.lost_before(operation, reason).with_effect(Effect::Applied)
+        // It was held for a while, so what was to run under it may have run in part.
+        self.loss_watch().error(operation, reason, Effect::Unknown)
     }
 
     /// The error of an operation for which nothing was done under it before it was lost.
     pub(crate) fn lost_before(&self, operation: &'static str, reason: LossReason) -> Error {
-        let scheme = self.own.session().backend.scheme();
-        Error::lost(operation, reason).on_key(self.name()).on_backend(scheme)
+        self.loss_watch().error(operation, reason, Effect::None)
     }
 
     pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 
 use super::grant::{Grant, TimedRelease};
 use super::lock::{Lock, LockGuard};
+use super::loss::LossWatch;
+use super::protect::{Protected, first_lost};
 use super::semaphore::{Permit, Semaphore};
 use super::waiting::Waiting;
 use crate::coordinator::Coordinator;
-use crate::error::{Error, ErrorKind, LossReason, NameError, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 
 impl Coordinator {
     /// The locks of these names, to be acquired together. No I/O.
@@ -193,21 +195,22 @@ impl MultiGuard {
     ///
     /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
-        first_lost(&self.guards).await.1
+        first_lost(watches(&self.guards)).await.1
     }
 
     /// Runs `future` until it is done, or until one of the locks is lost; see [`Grant::protect`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] or [`ErrorKind::Closed`]: one was lost, and the error names it. `future` was
-    /// dropped at its current await; what it had done before is done.
+    /// [`ErrorKind::Lost`] or [`ErrorKind::Closed`]: one was lost, and the error names it. With
+    /// [`Effect::None`], `future` never began; with [`Effect::Unknown`], it was dropped at its current await, and what it
+    /// had done before is done.
     ///
     /// # Cancel safety
     ///
     /// Dropping it drops `future`. What is held is still held.
-    pub async fn protect<F: Future>(&self, future: F) -> Result<F::Output> {
-        protect_all(&self.guards, future).await
+    pub fn protect<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output>> {
+        Protected::new(future, watches(&self.guards))
     }
 
     /// Releases all of them, in reverse order, and waits for the store to confirm.
@@ -238,9 +241,9 @@ impl MultiGuard {
 
 /// What can be taken together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
-pub trait Take: Send + Sync {
+pub trait Take: Send + Sync + 'static {
     /// The guard of one.
-    type Guard: Deref<Target = Grant> + Send + Sync;
+    type Guard: Deref<Target = Grant> + Send + Sync + 'static;
 
     /// The name by which they are sorted.
     fn name(&self) -> &str;
@@ -308,17 +311,29 @@ pub(crate) async fn take_all<T: Take>(
     for next in wanted {
         let guard = tokio::select! {
             biased;
-            (grant, reason) = first_lost(&guards) => return Err(grant.lost_before("acquire", reason)),
+            // Nothing ran under it yet.
+            (lost, reason) = first_lost(watches(&guards)) => {
+                return Err(lost.error("acquire", reason, Effect::None));
+            }
             guard = next.take(left(timeout, start, next.name())?) => guard?,
         };
         guards.push(guard);
     }
     // A deadline may have passed unnoticed while the last one was granted, so look once more.
-    let lost = guards.iter().find_map(|guard| Some((&**guard, guard.own_entry().lost()?)));
-    match lost {
-        Some((grant, reason)) => Err(grant.lost_before("acquire", reason)),
-        None => Ok(guards),
-    }
+    lost_by_now(&guards, "acquire", Effect::None).map_or(Ok(guards), Err)
+}
+
+pub(crate) fn watches<G: Deref<Target = Grant>>(guards: &[G]) -> Vec<LossWatch> {
+    guards.iter().map(|guard| guard.loss_watch()).collect()
+}
+
+/// The error of the first of them that is lost at this moment.
+pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
+    guards: &[G],
+    operation: &'static str,
+    stood: Effect,
+) -> Option<Error> {
+    watches(guards).iter().find_map(|watch| Some(watch.error(operation, watch.loss()?, stood)))
 }
 
 /// The timeout that is left of the time for all.
@@ -334,32 +349,6 @@ fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {
     match taken {
         Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
         taken => taken.map(Some),
-    }
-}
-
-/// Waits until one of them is lost, and answers it; for ever if there are no guards.
-async fn first_lost<G: Deref<Target = Grant>>(guards: &[G]) -> (&Grant, LossReason) {
-    let listen = |guard| {
-        let grant: &Grant = guard;
-        Box::pin(async move { (grant, grant.lost().await) })
-    };
-    let mut losses: Vec<_> = guards.iter().map(|guard| listen(guard)).collect();
-    poll_fn(|context| {
-        let mut polled = losses.iter_mut().map(|loss| loss.as_mut().poll(context));
-        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
-    })
-    .await
-}
-
-/// Runs `body` until the first of them is lost.
-pub(crate) async fn protect_all<G: Deref<Target = Grant>, F: Future>(
-    guards: &[G],
-    body: F,
-) -> Result<F::Output> {
-    tokio::select! {
-        biased;
-        (grant, reason) = first_lost(guards) => Err(grant.loss("protect", reason)),
-        output = body => Ok(output),
     }
 }
 

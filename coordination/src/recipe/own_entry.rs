@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::loss::{LossWatch, loss};
 use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
@@ -109,13 +110,15 @@ impl OwnEntry {
 
     /// Why the entry is lost, judged at this moment; `None` while it is not.
     pub(crate) fn lost(&self) -> Option<LossReason> {
-        if !self.session.is_own_process() {
-            return Some(LossReason::Closed);
-        }
-        self.hold.lost().or_else(|| match sings(Canary::LossSetByTaskOnly) {
-            true => None,
-            false => self.lease.lost(),
-        })
+        loss(&self.lease, &self.hold, self.session.process())
+    }
+
+    /// Follows it without keeping it.
+    pub(super) fn loss_watch(&self) -> LossWatch {
+        let scheme = self.session.backend.scheme();
+        let queue = self.entry.place.queue.clone();
+        let (lease, hold) = (Arc::clone(&self.lease), Arc::clone(&self.hold));
+        LossWatch { queue, scheme, lease, hold, process: self.session.process() }
     }
 
     /// Resolves when [`lost`](Self::lost) would answer something.

@@ -247,7 +247,10 @@ impl Hold {
         if let Some(monitor) = self.monitor.get() {
             monitor.abort();
         }
-        !self.released.swap(true, Ordering::SeqCst)
+        let is_first = !self.released.swap(true, Ordering::SeqCst);
+        // Whoever follows it is told that it is over.
+        self.loss.changed.notify_waiters();
+        is_first
     }
 
     pub(crate) fn watched_by(&self, monitor: AbortHandle) {
@@ -264,6 +267,13 @@ impl Hold {
 
     pub(crate) async fn wait_lost(&self) -> LossReason {
         self.loss.wait().await
+    }
+
+    /// Resolves when it was released, with `None`, or lost, with the reason.
+    pub(crate) async fn wait_over(&self) -> Option<LossReason> {
+        self.loss
+            .wait_for(|reason| (reason.is_some() || self.is_released()).then_some(reason))
+            .await
     }
 }
 
@@ -299,13 +309,18 @@ impl Signal {
     }
 
     async fn wait(&self) -> LossReason {
+        self.wait_for(|reason| reason).await
+    }
+
+    /// Resolves when `is_over` answers something of the reason, which it is asked after each change.
+    async fn wait_for<T>(&self, is_over: impl Fn(Option<LossReason>) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Listen before looking, so that a reason that is set between the two is not missed.
             changed.as_mut().enable();
-            if let Some(reason) = self.reason() {
-                return reason;
+            if let Some(over) = is_over(self.reason()) {
+                return over;
             }
             changed.await;
         }

@@ -93,6 +93,10 @@ impl Session {
         }
     }
 
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
     /// Whether this is the process that connected.
     pub(crate) fn is_own_process(&self) -> bool {
         self.process.is_this()

@@ -3,6 +3,7 @@
 #![deny(warnings, missing_docs, unused, future_incompatible, nonstandard_style, rust_2018_idioms)]
 #![deny(let_underscore_drop, single_use_lifetimes, trivial_casts, trivial_numeric_casts)]
 #![deny(unreachable_pub, unused_lifetimes, unused_qualifications, unused_results)]
+#![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
 use async_trait::async_trait;
@@ -54,6 +55,21 @@ impl Store for Coordinator {
         self.put((b, b)).await
     }
 }
+
+/// Lone expressions, and parameters that only the name and the arguments use.
+#[synchronized("a-<id>", timeout = limit, permits = count, coordinator = coordinator)]
+pub async fn lone(
+    coordinator: &Coordinator,
+    id: u8,
+    limit: std::time::Duration,
+    count: u32,
+    _: u8,
+    #[expect(unused_variables)] spare: u8,
+) -> Result<u8, Error> { Ok(1) }
+
+/// The same in a thread.
+#[synchronized("a-<id>")]
+pub fn lone_thread(id: u8) -> Result<u8, Error> { Ok(1) }
 
 fn main() {
     drop(forward());

@@ -13,10 +13,12 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 
 mod bodies;
+mod drops;
 mod loss;
 mod manners;
 mod several;
 mod signatures;
+mod sizes;
 mod templates;
 mod threads;
 

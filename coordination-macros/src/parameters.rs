@@ -1,0 +1,113 @@
+//! What a function was given becomes the body's own.
+//!
+//! Closures and async blocks capture what they name, field by field; a function owns all of its parameters. So that the body
+//! does too, it begins with what rustc itself makes of an `async fn`: a `let` for each parameter, in their order. They are
+//! dropped in the opposite order, after what the body makes, as in a function.
+//!
+//! It does so once the lock is held: names are made from the parameters where they were captured, so that the body's future
+//! keeps no second copy of them while it waits. Only what a pattern binds has to be taken before, if a name asks for it.
+//!
+//! ```text
+//! fn f(id: u32, (a, _): Pair, mut text: String) {       fn f(id: u32, __arg1: Pair, text: String) {
+//!     <body>                                                 { let id = id;
+//! }                                                            let __arg1 = __arg1; let (a, _) = __arg1;
+//!                                                              let mut text = text; <body> } }
+//! ```
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, FnArg, Ident, Pat, PatIdent, PatType, Stmt, Token};
+
+/// What the function was given, on its way into the body.
+#[derive(Default)]
+pub(crate) struct Parameters {
+    /// The inputs of the function, each of which has a name.
+    pub(crate) inputs: Punctuated<FnArg, Token![,]>,
+    /// The statements that take them, for the body, and which parameter each takes where it has a name.
+    taken: Vec<(Option<Ident>, TokenStream)>,
+    /// The same where the body does not begin: they are dropped in the same order.
+    pub(crate) given_up: TokenStream,
+    /// The patterns that take a parameter apart. What they bind is there once they are taken.
+    pub(crate) patterns: Vec<Pat>,
+}
+
+impl Parameters {
+    pub(crate) fn new(inputs: &Punctuated<FnArg, Token![,]>) -> Self {
+        let mut parameters = Self::default();
+        for (number, input) in inputs.iter().enumerate() {
+            let mut input = input.clone();
+            match &mut input {
+                FnArg::Receiver(receiver) => parameters.receive(&receiver.self_token),
+                FnArg::Typed(parameter) => parameters.take(parameter, number),
+            }
+            parameters.inputs.push(input);
+        }
+        parameters
+    }
+
+    /// What `#[async_trait]` has made of them.
+    pub(crate) fn made(statements: &[Stmt]) -> Self {
+        let statements = quote!(#(#statements)*);
+        let (taken, given_up) = (vec![(None, statements.clone())], statements);
+        Self { taken, given_up, ..Self::default() }
+    }
+
+    /// The statements that take them, for the body. Those that `is_used` outside of it need not be used there.
+    pub(crate) fn taken(&self, is_used: impl Fn(&Ident) -> bool) -> TokenStream {
+        let statements = self.taken.iter().map(|(parameter, statement)| {
+            let used = parameter.as_ref().filter(|parameter| is_used(parameter));
+            let allow =
+                used.map(|_| quote_spanned!(Span::mixed_site()=> #[allow(unused_variables)]));
+            quote!(#allow #statement)
+        });
+        statements.collect()
+    }
+
+    /// `self` cannot be bound anew. Named as a whole it is captured as a whole.
+    fn receive(&mut self, receiver: &Token![self]) {
+        let whole = quote_spanned!(Span::mixed_site()=> let _ = &#receiver;);
+        self.given_up.extend(whole.clone());
+        self.taken.push((None, whole));
+    }
+
+    fn take(&mut self, parameter: &mut PatType, number: usize) {
+        let attributes = attributes(parameter);
+        let is_there = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+        let own = format_ident!("__arg{number}", span = Span::mixed_site());
+        if let Pat::Ident(PatIdent { by_ref: None, mutability, ident, subpat: None, .. }) =
+            &mut *parameter.pat
+        {
+            let mutability = mutability.take();
+            self.given_up
+                .extend(quote_spanned!(Span::mixed_site()=> #(#is_there)* let #own = #ident;));
+            let taken = quote_spanned! {Span::mixed_site()=>
+                #(#attributes)* let #mutability #ident = #ident;
+            };
+            self.taken.push((Some(ident.clone()), taken));
+            return;
+        }
+        let name = Pat::Verbatim(own.to_token_stream());
+        let pattern = std::mem::replace(&mut *parameter.pat, name);
+        let whole = quote_spanned!(Span::mixed_site()=> #(#is_there)* let #own = #own;);
+        self.given_up.extend(whole.clone());
+        self.taken.push((None, whole));
+        // Whoever is not named is still dropped in turn.
+        if !matches!(pattern, Pat::Wild(_)) {
+            let parts = quote_spanned!(Span::mixed_site()=> #(#attributes)* let #pattern = #own;);
+            self.taken.push((None, parts));
+            self.patterns.push(pattern);
+        }
+    }
+}
+
+/// The parameter's attributes that are for its variable. Those of lints move there; whether it is there at all holds for both.
+fn attributes(parameter: &mut PatType) -> Vec<Attribute> {
+    const LINTS: [&str; 4] = ["allow", "deny", "expect", "warn"];
+    let is_lint = |attribute: &Attribute| LINTS.iter().any(|lint| attribute.path().is_ident(lint));
+    let is_cfg = |attribute: &Attribute| attribute.path().is_ident("cfg");
+    let variable = parameter.attrs.iter().filter(|it| is_lint(it) || is_cfg(it));
+    let variable = variable.cloned().collect();
+    parameter.attrs.retain(|attribute| !is_lint(attribute));
+    variable
+}

@@ -1,0 +1,27 @@
+//! In edition 2021 the temporaries of a function's last expression are dropped later than in the macro's own edition.
+
+use coordination::{Coordinator, Error};
+
+#[path = "../../tests/suite/gate/macros/drops/functions.rs"]
+mod functions;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_in_a_plain_function() -> Result<(), Error> {
+    functions::compare(&Coordinator::connect("memory://drops-2021").await?).await
+}
+
+/// A future captures all lifetimes, as that of an `async fn` does in every edition.
+#[tokio::test]
+async fn lifetimes_are_captured() -> Result<(), Error> {
+    #[coordination::synchronized("drops-<first>", coordinator = c)]
+    async fn borrows<'a, T: AsRef<str> + ?Sized>(
+        c: &Coordinator,
+        first: &str,
+        rest: &'a T,
+    ) -> Result<&'a str, Error> {
+        Ok(&rest.as_ref()[first.len()..])
+    }
+    let c = Coordinator::connect("memory://lifetimes-2021").await?;
+    assert_eq!(borrows(&c, "a", "bcd").await?, "cd");
+    c.stop().await
+}
