@@ -130,6 +130,11 @@ macro_rules! conformance {
             errors x2_the_body_finishes_if_asked_to [everywhere] gate;
             errors x2_a_thread_is_told_afterwards [everywhere] gate;
             errors x2_the_result_is_the_bodys [everywhere] gate;
+            effects x2b_the_effect_says_where_the_body_stood [everywhere] gate;
+            effects x2b_a_body_that_never_began_has_no_effect [everywhere] gate;
+            effects x2b_by_hand [everywhere] gate;
+            effects x2b_a_release_that_is_not_confirmed_fails_nothing [servers] gate;
+            effects x2b_a_watch_of_a_loss_keeps_nothing [everywhere] gate;
             rwlock w1_never_a_writer_with_anybody [everywhere] gate;
             rwlock w1_readers_and_writers_of_processes [processes] gate;
             rwlock w1_one_handle_shares_twice [everywhere] two;

@@ -12,6 +12,7 @@ mod backend;
 pub mod barrier;
 pub mod cancellation;
 pub mod closing;
+pub mod effects;
 pub mod election;
 pub mod errors;
 pub mod grants;
@@ -108,13 +109,15 @@ fn trace() {
 pub const CLAUSES: &[&str] = &[
     "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "T1", "T2", "T3", "T4", "T5", "L1", "L2",
     "L3", "L4", "L5", "L6", "L7", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "R1", "R2",
-    "R3", "R4", "R5", "X1", "X2", "P1", "P2", "LM1", "LM2", "LM3", "E1", "E2", "E3", "E4", "VA1",
-    "VA2", "VA3", "RL1", "RL2", "W1", "TR1", "ML1", "ON1", "ON2", "BR1", "BR2", "BR3", "G1", "G2",
-    "G3", "G4", "HR1", "IU1",
+    "R3", "R4", "R5", "X1", "X2", "X2a", "X2b", "P1", "P2", "LM1", "LM2", "LM3", "E1", "E2", "E3",
+    "E4", "VA1", "VA2", "VA3", "RL1", "RL2", "W1", "TR1", "ML1", "ON1", "ON2", "BR1", "BR2", "BR3",
+    "G1", "G2", "G3", "G4", "HR1", "IU1",
 ];
 
 const NO_LEASE: &str = "a session has no lease: it lives as long as its process, so no deadline can \
                         pass, and nothing is granted to others before its end";
+const NO_STORE: &str = "it is what rustc makes of a function, on whatever store: `gate/macros` and \
+                        `coordination-macros/tests` check it";
 const NO_ANSWER: &str =
     "a call is carried out in this process: it has no answer that could be lost";
 const NO_CONNECTION: &str = "there is no connection that could be lost";
@@ -138,6 +141,7 @@ pub const NOT_APPLICABLE: &[(&str, &[&str], &str)] = &[
     ("R3", &["in_process"], NO_LOSS),
     ("R4", &["no_server"], NO_CONNECTION),
     ("R5", &["in_process"], NO_LOSS),
+    ("X2a", &["everywhere"], NO_STORE),
 ];
 
 #[cfg(test)]

@@ -259,7 +259,7 @@ pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
     let took = broken.elapsed();
     assert!(took <= stage.notice_bound(), "{took:?}");
     assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("b")));
-    assert_eq!(refused.effect(), Effect::Applied);
+    assert_eq!((refused.effect(), refused.body_ran()), (Effect::Unknown, true));
     assert_eq!(guard.lost().await, LossReason::EntryDeleted);
     must_hold!(!guard.is_held());
     assert!(guard.guards()[0].is_held() && guard.guards()[2].is_held());
