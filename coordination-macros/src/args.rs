@@ -11,15 +11,18 @@ use quote::quote_spanned;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
-use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token};
+use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token, parenthesized, token};
 
 use crate::errors::Errors;
 
-const KEYS: [&str; 7] =
-    ["coordinator", "crate", "guard", "on_lost", "permits", "shared", "timeout"];
+const KEYS: [&str; 9] =
+    ["coordinator", "crate", "guard", "map_err", "name", "on_lost", "permits", "shared", "timeout"];
 
 const NO_TEMPLATE: &str =
     "a name template is missing: write the name of the lock, as in `#[synchronized(\"vol-<id>\")]`";
+
+const SHARED_AND_SHARED: &str =
+    "`shared` alone asks for a share of each name; `shared(\"..\")` is for some of them";
 
 const SHARED_OR_PERMITS: &str = "`shared` and `permits` exclude each other: a share of a lock goes to any number of \
                                  callers, a permit to as many as `permits` says";
@@ -30,7 +33,7 @@ const DURATION: &str = "a duration is a number of seconds, or a number and a uni
 /// The arguments of one `#[synchronized]`.
 #[derive(Default)]
 pub(crate) struct Args {
-    pub(crate) templates: Vec<LitStr>,
+    pub(crate) names: Vec<Name>,
     /// An expression of type `Duration`; `None` waits for ever.
     pub(crate) timeout: Option<TokenStream>,
     /// `None`: the global one.
@@ -39,9 +42,23 @@ pub(crate) struct Args {
     /// The name that the guard has inside the body.
     pub(crate) guard: Option<Ident>,
     pub(crate) on_lost: Option<OnLost>,
+    /// Makes the function's error of ours; `None`: by `From`.
+    pub(crate) map_err: Option<Expr>,
     /// Where the library is; `None`: `::coordination`.
     pub(crate) library: Option<Path>,
     seen: Vec<String>,
+}
+
+/// The name of a lock, and whether it is taken as a share beside others that are not.
+pub(crate) struct Name {
+    pub(crate) text: Text,
+    pub(crate) is_shared: bool,
+}
+
+/// Where a name comes from.
+pub(crate) enum Text {
+    Template(LitStr),
+    Expression(Expr),
 }
 
 /// In which manner the names are taken.
@@ -87,15 +104,15 @@ impl Args {
             }
         }
         // With another fault, the template may be what could not be read.
-        if self.templates.is_empty() && errors.is_empty() {
+        if self.names.is_empty() && errors.is_empty() {
             errors.push(Error::new(Span::call_site(), NO_TEMPLATE));
         }
     }
 
     fn argument(&mut self, input: ParseStream) -> Result<()> {
         if input.peek(LitStr) {
-            let template: LitStr = input.parse()?;
-            self.templates.push(template);
+            let text = Text::Template(input.parse()?);
+            self.names.push(Name { text, is_shared: false });
             return Ok(());
         }
         if !input.peek(Ident::peek_any) {
@@ -105,6 +122,12 @@ impl Args {
             )));
         }
         let key = input.call(Ident::parse_any)?;
+        if key == "shared" && input.peek(token::Paren) {
+            return self.some_shared(&key, input);
+        }
+        if !input.peek(Token![=]) && !is_key(&key) {
+            return Err(not_a_name(&key, input));
+        }
         self.check_key(&key)?;
         if key == "shared" {
             return self.shared(input);
@@ -118,20 +141,22 @@ impl Args {
 
     fn check_key(&mut self, key: &Ident) -> Result<()> {
         let text = key.to_string();
-        if !KEYS.contains(&text.as_str()) {
+        if !is_key(key) {
             let problem = format!("unknown argument `{text}`; {}", known_keys());
             return Err(Error::new(key.span(), problem));
         }
-        if self.seen.contains(&text) {
+        if self.seen.contains(&text) && text != "name" {
             return Err(Error::new(key.span(), format!("`{text}` is given twice")));
         }
-        let other = match text.as_str() {
-            "shared" => "permits",
-            "permits" => "shared",
-            _ => "",
+        let has = |other: &str| self.seen.iter().any(|seen| seen == other);
+        let problem = match text.as_str() {
+            "shared" if has("permits") => Some(SHARED_OR_PERMITS),
+            "shared" if has("shared(..)") => Some(SHARED_AND_SHARED),
+            "permits" if has("shared") || has("shared(..)") => Some(SHARED_OR_PERMITS),
+            _ => None,
         };
-        if self.seen.iter().any(|seen| seen == other) {
-            return Err(Error::new(key.span(), SHARED_OR_PERMITS));
+        if let Some(problem) = problem {
+            return Err(Error::new(key.span(), problem));
         }
         self.seen.push(text);
         Ok(())
@@ -145,17 +170,73 @@ impl Args {
         Ok(())
     }
 
+    /// `shared("tree", name = NAME)`: shares of these names, beside others that are not shared.
+    fn some_shared(&mut self, key: &Ident, input: ParseStream) -> Result<()> {
+        let inside;
+        parenthesized!(inside in input);
+        if self.seen.iter().any(|seen| seen == "permits") {
+            return Err(Error::new(key.span(), SHARED_OR_PERMITS));
+        }
+        self.seen.push("shared(..)".to_owned());
+        while !inside.is_empty() {
+            let text = shared_name(&inside)?;
+            self.names.push(Name { text, is_shared: true });
+            end_of_argument(&inside)?;
+        }
+        Ok(())
+    }
+
     fn value(&mut self, key: &Ident, input: ParseStream) -> Result<()> {
         match key.to_string().as_str() {
             "coordinator" => self.coordinator = Some(input.parse()?),
             "crate" => self.library = Some(input.call(Path::parse_mod_style)?),
             "guard" => self.guard = Some(input.parse()?),
+            "map_err" => self.map_err = Some(input.parse()?),
+            "name" => {
+                let text = Text::Expression(input.parse()?);
+                self.names.push(Name { text, is_shared: false });
+            }
             "on_lost" => self.on_lost = Some(on_lost(&input.parse()?)?),
             "permits" => self.manner = Manner::Permits(input.parse()?),
             _ => self.timeout = Some(timeout(input.parse()?)?),
         }
         Ok(())
     }
+}
+
+fn shared_name(input: ParseStream) -> Result<Text> {
+    if input.peek(LitStr) {
+        return Ok(Text::Template(input.parse()?));
+    }
+    let key = input.call(Ident::parse_any);
+    let key = key.map_err(|error| {
+        Error::new(error.span(), "`shared(..)` takes names: string literals, or `name = ..`")
+    })?;
+    if key != "name" || !input.peek(Token![=]) {
+        return Err(not_a_name(&key, input));
+    }
+    input.parse::<Token![=]>()?;
+    input.parse().map(Text::Expression)
+}
+
+fn is_key(key: &Ident) -> bool {
+    KEYS.iter().any(|known| key == known)
+}
+
+/// What begins with `start` may be a constant, a macro or a call.
+fn not_a_name(start: &Ident, input: ParseStream) -> Error {
+    let rest = match input {
+        _ if input.peek(Token![!]) => "!(..)",
+        _ if input.peek(Token![::]) => "::..",
+        _ if input.peek(token::Paren) => "(..)",
+        _ => "",
+    };
+    let problem = format!(
+        "`{start}{rest}` is not a string literal; write `name = {start}{rest}` where a constant or another \
+         expression gives the name; as arguments, {}",
+        known_keys()
+    );
+    Error::new(start.span(), problem)
 }
 
 fn known_keys() -> String {
@@ -265,7 +346,7 @@ mod tests {
                 .parse()
                 .expect("Rust tokens");
         let args = Args::parse(tokens, &mut errors);
-        assert_eq!(args.templates.len(), 1);
+        assert_eq!(args.names.len(), 1);
         assert!(args.guard.is_some());
         let faults = errors.or(()).expect_err("three faults");
         let problems: Vec<String> = faults.into_iter().map(|fault| fault.to_string()).collect();

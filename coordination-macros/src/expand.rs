@@ -21,7 +21,7 @@
 //! }
 //! ```
 //!
-//! With `shared` it is `__private::shared(coordinator.lock(..))`, and with `permits = n` it is
+//! With `shared` it is `__private::shared(coordinator.lock(..))`, with `shared("some")` `share` or `whole`, and with `permits = n` it is
 //! `coordinator.semaphore(.., n)`; the rest stays as it is.
 //!
 //! What happens at run time is in the library's module `__private`, so that the code in the user's
@@ -46,9 +46,10 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
 
-use crate::args::{Args, Manner, OnLost};
+use crate::args::{Args, Manner, OnLost, Text};
 use crate::errors::Errors;
 use crate::function::{Body, Function, Kind};
+use crate::refusals::contains;
 use crate::template;
 
 /// The synchronized function; where something is wrong, the function as it was and the errors.
@@ -73,8 +74,11 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
 }
 
 fn names(arguments: &Args, body: &Body, errors: &mut Errors) -> Vec<TokenStream> {
-    let templates = arguments.templates.iter();
-    templates.filter_map(|text| errors.note(template::render(text, &body.scope))).collect()
+    let names = arguments.names.iter().map(|name| match &name.text {
+        Text::Template(template) => template::render(template, &body.scope),
+        Text::Expression(name) => Ok(quote_spanned!(name.span()=> #name)),
+    });
+    names.filter_map(|name| errors.note(name)).collect()
 }
 
 fn check_guard(guard: Option<&Ident>, body: &Body) -> Result<()> {
@@ -98,18 +102,14 @@ struct Expansion<'a> {
 
 impl<'a> Expansion<'a> {
     fn new(arguments: &'a Args, body: &'a Body, output: Span) -> Self {
-        let helpers = match &arguments.library {
-            Some(library) => quote_spanned!(Span::mixed_site()=> #library::__private),
-            None => quote_spanned!(Span::mixed_site()=> ::coordination::__private),
-        };
+        let helpers = helpers(arguments, Span::mixed_site());
         Self { arguments, body, helpers, output: output.resolved_at(Span::mixed_site()) }
     }
 
     /// The expression that runs the body under its locks.
     fn run(&self, names: &[TokenStream]) -> TokenStream {
-        let helpers = &self.helpers;
-        let on_lost = self.on_lost();
-        let outcomes = quote_spanned!(self.output=> #helpers::outcome());
+        let (helpers, on_lost) = (&self.helpers, self.on_lost());
+        let outcomes = self.outcomes();
         let body = self.body(names);
         let module = match self.body.kind {
             Kind::Async => quote!(#helpers),
@@ -120,6 +120,19 @@ impl<'a> Expansion<'a> {
             let held = #helpers::Held::new(#on_lost);
             #module::run(::core::clone::Clone::clone(&held), outcomes, #body)
         }}
+    }
+
+    /// How our errors become the function's; at the place of the return type, where rustc says that one does not fit.
+    fn outcomes(&self) -> TokenStream {
+        let helpers = helpers(self.arguments, self.output);
+        match &self.arguments.map_err {
+            Some(map) => quote_spanned! {map.span().resolved_at(Span::mixed_site())=>
+                #helpers::mapped(|error| {
+                    ::core::result::Result::map_err(::core::result::Result::Err(error), #map)
+                })
+            },
+            None => quote_spanned!(self.output=> #helpers::outcome()),
+        }
     }
 
     fn body(&self, names: &[TokenStream]) -> TokenStream {
@@ -145,9 +158,9 @@ impl<'a> Expansion<'a> {
         let (wanted, timeout) = (self.wanted(names), self.timeout());
         let parameters = &self.body.parameters;
         let asked = quote!(#wanted #timeout);
-        let taken = parameters.taken(|parameter| is_named(&asked, &|ident| ident == parameter));
+        let taken = parameters.taken(|parameter| contains(&asked, &|ident| ident == parameter));
         let given_up = &parameters.given_up;
-        let (before, after, given_up) = match is_named(&asked, &|ident| self.body.late.has(ident)) {
+        let (before, after, given_up) = match contains(&asked, &|ident| self.body.late.has(ident)) {
             true => (Some(taken), None, None),
             false => (None, Some(taken), Some(given_up)),
         };
@@ -176,7 +189,8 @@ impl<'a> Expansion<'a> {
     fn wanted(&self, names: &[TokenStream]) -> TokenStream {
         let helpers = &self.helpers;
         let permits = self.permits();
-        let wanted = names.iter().map(|name| self.one(name));
+        let wanted = names.iter().zip(&self.arguments.names);
+        let wanted = wanted.map(|(name, asked)| self.one(name, asked.is_shared));
         let Some(coordinator) = &self.arguments.coordinator else {
             return quote_spanned! {Span::mixed_site()=> {
                 #permits
@@ -204,11 +218,17 @@ impl<'a> Expansion<'a> {
     }
 
     /// What is taken under this name, in the manner asked for.
-    fn one(&self, name: &TokenStream) -> TokenStream {
+    fn one(&self, name: &TokenStream, is_shared: bool) -> TokenStream {
         let helpers = &self.helpers;
         let named = self.arguments.coordinator.as_ref().map(Spanned::span);
         let span = named.unwrap_or_else(Span::mixed_site).resolved_at(Span::mixed_site());
         match &self.arguments.manner {
+            Manner::Exclusive if self.arguments.names.iter().any(|name| name.is_shared) => {
+                match is_shared {
+                    true => quote_spanned!(span=> #helpers::share(coordinator.lock(#name))),
+                    false => quote_spanned!(span=> #helpers::whole(coordinator.lock(#name))),
+                }
+            }
             Manner::Exclusive => quote_spanned!(span=> coordinator.lock(#name)),
             Manner::Shared => quote_spanned!(span=> #helpers::shared(coordinator.lock(#name))),
             Manner::Permits(permits) => {
@@ -249,7 +269,7 @@ impl<'a> Expansion<'a> {
 
     fn guard(&self) -> TokenStream {
         let helpers = &self.helpers;
-        let guards = match self.arguments.templates.as_slice() {
+        let guards = match self.arguments.names.as_slice() {
             [_] => quote_spanned!(Span::mixed_site()=> #helpers::only(guards)),
             _ => quote_spanned!(Span::mixed_site()=> guards),
         };
@@ -269,13 +289,12 @@ impl<'a> Expansion<'a> {
     }
 }
 
-/// Whether such a variable is named anywhere.
-fn is_named(tokens: &TokenStream, is_it: &impl Fn(&Ident) -> bool) -> bool {
-    tokens.clone().into_iter().any(|token| match token {
-        TokenTree::Ident(ident) => is_it(&ident),
-        TokenTree::Group(group) => is_named(&group.stream(), is_it),
-        _ => false,
-    })
+/// `coordination::__private`, written there.
+fn helpers(arguments: &Args, place: Span) -> TokenStream {
+    match &arguments.library {
+        Some(library) => quote_spanned!(place=> #library::__private),
+        None => quote_spanned!(place=> ::coordination::__private),
+    }
 }
 
 /// Like `#[async_trait]` does in the body. `self::` stays: that is a module.

@@ -27,6 +27,7 @@ use syn::{
 
 use crate::errors::Errors;
 use crate::parameters::Parameters;
+use crate::refusals;
 use crate::template::Scope;
 
 /// A function with a body that is not looked into.
@@ -111,22 +112,10 @@ enum Frame {
 impl Function {
     /// Finds the body; all reasons why the function cannot be synchronized go to `errors`.
     pub(crate) fn body(&self, errors: &mut Errors) -> Body {
-        self.refuse_qualifiers(errors);
+        refusals::all(&self.signature, &self.attributes, &self.statements, errors);
         let body = self.future().unwrap_or_else(|| self.plain());
         errors.note(check_output(&self.signature, body.output.as_ref(), &body.frame));
         body
-    }
-
-    fn refuse_qualifiers(&self, errors: &mut Errors) {
-        if let Some(constness) = &self.signature.constness {
-            let problem = "a `const fn` cannot be synchronized: a lock is taken at run time";
-            errors.push(Error::new_spanned(constness, problem));
-        }
-        if let Some(abi) = &self.signature.abi {
-            let problem = "an `extern` function cannot be synchronized; put the attribute on a \
-                           Rust function that it calls";
-            errors.push(Error::new_spanned(abi, problem));
-        }
     }
 
     fn plain(&self) -> Body {
@@ -179,6 +168,7 @@ impl Function {
 
     fn scope(&self) -> Scope {
         let mut scope = Scope::new(&self.signature.ident);
+        self.signature.generics.const_params().for_each(|constant| scope.bind(&constant.ident));
         for input in &self.signature.inputs {
             match input {
                 FnArg::Receiver(receiver) => scope.bind(&Ident::from(receiver.self_token)),
@@ -368,8 +358,8 @@ fn check_output(signature: &Signature, output: Option<&Type>, frame: &Frame) -> 
     }
 }
 
-const RESULT: &str = "a synchronized function returns `Result<T, E>` where `E: From<coordination::Error>`, \
-                      because taking the lock can fail";
+const RESULT: &str = "a synchronized function returns `Result<T, E>` where `E: From<coordination::Error>`, or with \
+                      `map_err = ..`, because taking the lock can fail";
 
 fn is_no_result(output: &Type) -> bool {
     match output {

@@ -11,6 +11,7 @@
 //! | `template` | from a name template to a `format!` |
 //! | `function` | takes a function apart: its body, what it returns, which names are in scope |
 //! | `parameters` | what the function was given becomes the body's own |
+//! | `refusals` | functions that cannot be synchronized as they stand |
 //! | `expand` | puts it together again; its documentation shows the generated code |
 //! | `errors` | collects faults, so that one build shows all of them |
 //!
@@ -35,6 +36,7 @@ mod errors;
 mod expand;
 mod function;
 mod parameters;
+mod refusals;
 mod template;
 
 use proc_macro::TokenStream;

@@ -48,8 +48,8 @@ impl Parameters {
 
     /// What `#[async_trait]` has made of them.
     pub(crate) fn made(statements: &[Stmt]) -> Self {
-        let statements = quote!(#(#statements)*);
-        let (taken, given_up) = (vec![(None, statements.clone())], statements);
+        let taken = vec![(None, quote!(#(#statements)*))];
+        let given_up = quote_spanned!(Span::mixed_site()=> #(#[allow(unused)] #statements)*);
         Self { taken, given_up, ..Self::default() }
     }
 

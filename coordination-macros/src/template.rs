@@ -5,8 +5,10 @@
 //! ```text
 //! template    = { text | placeholder }      text: `<<` `>>` `{{` `}}` are the literal characters
 //! placeholder = "<" path [ ":" spec ] ">"  |  "{" path [ ":" spec ] "}"
-//! path        = name { "." field | "." index | "." method "()" | "[" key "]" }
+//! path        = ( name | constant ) { "." field | "." index | "." method "()" | "[" key "]" }
 //! ```
+//!
+//! A constant is a name in capitals, or one with its path, as `LIMIT`, `Self::KIND` or `limits::LARGEST`.
 //!
 //! The same as in the templates that the library reads at run time, with method calls and format
 //! specs besides. The path becomes an expression; what it means, and whether the result can be
@@ -162,7 +164,7 @@ impl<'a> Rendering<'a> {
     }
 
     fn fill_in(&mut self, text: &str) -> Result<(), String> {
-        let (path, spec) = text.split_at(end_outside_keys(text, ':').unwrap_or(text.len()));
+        let (path, spec) = text.split_at(start_of_spec(text).unwrap_or(text.len()));
         let path = path.trim();
         if path == "f_name" && spec.is_empty() && self.scope.variable(path).is_none() {
             let name = &self.scope.function;
@@ -244,6 +246,17 @@ fn end_outside_keys(text: &str, wanted: char) -> Option<usize> {
     None
 }
 
+/// The first `:` that is no part of a `[key]` or of a `::` between names. A spec may begin with another colon, which is the
+/// character to fill with: no name follows that.
+fn start_of_spec(text: &str) -> Option<usize> {
+    let at = end_outside_keys(text, ':')?;
+    let path = text[at..].strip_prefix("::").filter(|after| after.starts_with(is_name));
+    match path {
+        Some(after) => Some(text.len() - after.len() + start_of_spec(after)?),
+        None => Some(at),
+    }
+}
+
 /// The `width` in `>width`, for a `$` after it.
 fn trailing_name(text: &str) -> &str {
     let start = text.trim_end_matches(is_name).len();
@@ -289,7 +302,27 @@ impl<'a> Path<'a> {
             let name = LitStr::new(&scope.function, self.template.span());
             return Ok(quote!(#name));
         }
-        Err(format!("there is no parameter `{name}`; {}", scope.known()))
+        self.constant(name)
+            .unwrap_or_else(|| Err(format!("there is no parameter `{name}`; {}", scope.known())))
+    }
+
+    /// What looks like a constant, of which rustc knows whether it is in scope; `None` for any other name.
+    fn constant(&mut self, first: &str) -> Option<Result<TokenStream, String>> {
+        let mut path = first.to_owned();
+        while let Some(rest) = self.rest.strip_prefix("::") {
+            self.rest = rest;
+            path = format!("{path}::{}", self.name());
+        }
+        let is_capital = |c: char| c.is_uppercase() || c.is_ascii_digit() || c == '_';
+        if !path.contains("::")
+            && !(path.chars().all(is_capital) && path.starts_with(char::is_uppercase))
+        {
+            return None;
+        }
+        let parsed = LitStr::new(&path, self.template.span()).parse::<syn::Path>();
+        Some(
+            parsed.map(|path| quote!(#path)).map_err(|_| format!("`{path}` is not a path; {PATH}")),
+        )
     }
 
     fn member(&mut self) -> Result<TokenStream, String> {
@@ -336,8 +369,7 @@ impl<'a> Path<'a> {
     }
 }
 
-const PATH: &str =
-    "a path is a parameter or `f_name`, followed by `.field`, `.0`, `.method()` or `[key]`";
+const PATH: &str = "a path is a parameter, a constant or `f_name`, followed by `.field`, `.0`, `.method()` or `[key]`";
 
 fn not_a_member(name: &str) -> String {
     match name {
@@ -395,6 +427,8 @@ mod tests {
             ("<type>", r#"::std::format!("{0}",r#type)"#),
             ("<r#type>", r#"::std::format!("{0}",r#type)"#),
             ("<f_name>", r#"::std::format!("resize")"#),
+            ("<Self::ID>-<LIMIT>", r#"::std::format!("{0}-{1}",Self::ID,LIMIT)"#),
+            ("{limits::MAX.len()}", r#"::std::format!("{0}",limits::MAX.len())"#),
             ("<f_name:>9>", r#"closes nothing"#),
             ("<f_name.len()>", r#"::std::format!("{0}","resize".len())"#),
         ] {
@@ -411,6 +445,7 @@ mod tests {
             ("{id:08x}<id:?>", r#"::std::format!("{0:08x}{1:?}",id,id)"#),
             ("{id:>width$}", r#"::std::format!("{0:>1$}",id,width)"#),
             ("{id:$>1.width$}", r#"::std::format!("{0:$>1.1$}",id,width)"#),
+            ("{id::>4}{Self::ID:>4}", r#"::std::format!("{0::>4}{1:>4}",id,Self::ID)"#),
             ("{snap[a:b]:<4}", r#"::std::format!("{0:<4}",snap["a:b"])"#),
         ] {
             assert_eq!(rendered(template).as_deref(), Ok(expected), "{template}");
@@ -438,7 +473,9 @@ mod tests {
             ("{snap[\"a\"]}", "without quotes"),
             ("{snap[a}", "is not closed"),
             ("<id+1>", "unexpected `+`"),
-            ("<Self::ID>", "no parameter `Self`"),
+            ("<Self::>", "no parameter `Self`"),
+            ("<Self::fn>", "`Self::fn` is not a path"),
+            ("<Limit>", "no parameter `Limit`"),
             ("<id.99999999999999999999>", "too large"),
             ("{id:.*}", "cannot be used as a format spec"),
             ("{id:>size$}", "no parameter `size`"),

@@ -237,6 +237,10 @@ impl Take for Shared<Lock> {
         self.0.name()
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.0.0.acquire_shared(timeout).await
     }

@@ -143,7 +143,7 @@ impl Coordinator {
     pub fn global() -> Result<Self> {
         let global = GLOBAL.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         global.clone().ok_or_else(|| {
-            let message = "there is no global coordinator; at process boot call Coordinator::connect(url).await?.install()?";
+            let message = "there is no global coordinator: call Coordinator::connect(url).await?.install()? before, at process boot or in the test, or name one by `coordinator = ..`";
             Error::new(ErrorKind::Global, "global", message)
         })
     }

@@ -381,8 +381,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// In words, as `main` prints it; `{:#?}` prints the fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            write!(f, "{self} [{:?}, effect {:?}]", self.0.kind, self.0.effect)?;
+            return write_causes(self, f);
+        }
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("effect", &self.0.effect)
@@ -390,6 +395,12 @@ impl fmt::Debug for Error {
             .field("source", &self.0.source)
             .finish()
     }
+}
+
+fn write_causes(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(cause) = error.source() else { return Ok(()) };
+    write!(f, "; caused by: {cause}")?;
+    write_causes(cause, f)
 }
 
 impl StdError for Error {

@@ -110,6 +110,7 @@
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
 //! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
+//! * [`LossWatch`]: whether a grant was lost, for a task that does not keep it.
 //! * [`State`] and [`StateWatch`]: the state of the session, for health checks.
 //! * [`blocking`]: the same without async code.
 //!

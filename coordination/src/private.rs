@@ -25,7 +25,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use crate::recipe::multi::{self, lost_by_now, watches};
-pub use crate::recipe::multi::{Shared, Take};
+pub use crate::recipe::multi::{InEither, Shared, Take};
 use crate::recipe::protect::first_lost;
 use crate::{Coordinator, Effect, Error, Result};
 
@@ -42,7 +42,8 @@ pub enum OnLost {
 #[diagnostic::on_unimplemented(
     message = "a synchronized function cannot return `{Self}`",
     label = "this is not a `Result<T, E>` with `E: From<coordination::Error>`",
-    note = "taking a lock can fail: implement `From<coordination::Error>` for the error type, or return another"
+    note = "taking a lock can fail: say how that becomes an error of yours, as in `map_err = std::io::Error::other` or `map_err = |error| error.to_string()`",
+    note = "or implement `From<coordination::Error>` for the error type, if that is a type of your own crate"
 )]
 pub trait Outcome {
     /// Whether the body did what it was to do.
@@ -105,6 +106,16 @@ pub fn global() -> Result<Coordinator> {
 /// Asks for the lock in shared mode instead of exclusively.
 pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
     lock.map(Shared)
+}
+
+/// Asks for the lock as it is, where another name of the function is shared.
+pub fn whole<L>(lock: Result<L>) -> Result<InEither<L>> {
+    lock.map(InEither::Whole)
+}
+
+/// Asks for the lock in shared mode, where another name of the function is not.
+pub fn share<L>(lock: Result<L>) -> Result<InEither<L>> {
+    lock.map(|lock| InEither::Share(Shared(lock)))
 }
 
 /// What is to be taken, sorted by name, each name once.

@@ -14,6 +14,8 @@ mod function;
 mod fuzz;
 #[path = "../../src/parameters.rs"]
 mod parameters;
+#[path = "../../src/refusals.rs"]
+mod refusals;
 #[path = "../../src/template.rs"]
 mod template;
 mod ui;

@@ -248,6 +248,11 @@ pub trait Take: Send + Sync + 'static {
     /// The name by which they are sorted.
     fn name(&self) -> &str;
 
+    /// Whether others may have it at the same time.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Waits for it. `None` waits for ever, zero asks once.
     fn take(&self, timeout: Option<Duration>) -> impl Future<Output = Result<Self::Guard>> + Send;
 }
@@ -276,8 +281,48 @@ impl Take for Shared<Lock> {
         self.0.name()
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.0.acquire_shared(timeout).await
+    }
+}
+
+/// A lock, or a share of one: where some of the names are taken in the other manner.
+#[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
+#[derive(Debug)]
+pub enum InEither<L> {
+    /// For oneself.
+    Whole(L),
+    /// With others.
+    Share(Shared<L>),
+}
+
+impl<L> Take for InEither<L>
+where
+    L: Take<Guard = LockGuard>,
+    Shared<L>: Take<Guard = LockGuard>,
+{
+    type Guard = LockGuard;
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Whole(lock) => lock.name(),
+            Self::Share(lock) => lock.name(),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Share(_))
+    }
+
+    async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
+        match self {
+            Self::Whole(lock) => lock.take(timeout).await,
+            Self::Share(lock) => lock.take(timeout).await,
+        }
     }
 }
 
@@ -293,10 +338,12 @@ impl Take for Semaphore {
     }
 }
 
-/// Sorts by name and drops repeated names. Callers that take several in this order never wait for each other in a
-/// circle.
+/// Sorts by name and drops repeated names, of which one that is not shared stays. Callers that take several in this
+/// order never wait for each other in a circle.
 pub(crate) fn in_order<T: Take>(mut wanted: Vec<T>) -> Vec<T> {
-    wanted.sort_by(|one, other| one.name().cmp(other.name()));
+    wanted.sort_by(|one, other| {
+        one.name().cmp(other.name()).then(one.is_shared().cmp(&other.is_shared()))
+    });
     wanted.dedup_by(|one, other| one.name() == other.name());
     wanted
 }

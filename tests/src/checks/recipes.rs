@@ -61,6 +61,7 @@ pub const RECIPES: &[Recipe] = &[
             "closing",
             "reconnect",
             "errors",
+            "effects",
         ],
         title: "lock",
         page: "docs/recipes/lock.md",

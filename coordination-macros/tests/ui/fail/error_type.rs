@@ -22,4 +22,9 @@ fn blocking() -> Outcome<()> {
     Ok(())
 }
 
+#[synchronized("a")]
+async fn of_another_crate() -> std::io::Result<()> {
+    Ok(())
+}
+
 fn main() {}

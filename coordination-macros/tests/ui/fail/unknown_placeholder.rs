@@ -18,11 +18,9 @@ async fn no_method(id: u32) -> Result<(), Error> {
     Ok(())
 }
 
-#[synchronized("vol-<LIMIT>")]
+#[synchronized("vol-<limit>")]
 async fn no_parameters() -> Result<(), Error> {
     Ok(())
 }
-
-const LIMIT: u32 = 1;
 
 fn main() {}

@@ -43,6 +43,8 @@ pub async fn inner(id: u8, mut count: u8) -> Result<u8, Error> {
 pub trait Store {
     /// Stores.
     async fn put(&mut self, pair: (u8, u8)) -> Result<u8, Error>;
+    /// Stores more.
+    async fn add(&mut self, key: u8, pair: (u8, u8), spare: u8) -> Result<u8, Error>;
 }
 
 #[async_trait]
@@ -53,6 +55,12 @@ impl Store for Coordinator {
             return Ok(a);
         }
         self.put((b, b)).await
+    }
+
+    #[synchronized("all", coordinator = self)]
+    async fn add(&mut self, mut key: u8, (a, _): (u8, u8), _: u8) -> Result<u8, Error> {
+        key += a;
+        Ok(key)
     }
 }
 

@@ -135,3 +135,42 @@ fn futures_are_send_where_the_body_is() {
     send(|c| sendable(c, 1));
     plain(local);
 }
+
+#[tokio::test]
+async fn other_error_types_are_mapped() -> Result {
+    #[synchronized("mapped", timeout = "20ms", coordinator = c, map_err = std::io::Error::other)]
+    async fn io(c: &Coordinator) -> std::io::Result<u8> {
+        Ok(1)
+    }
+
+    #[synchronized("mapped", timeout = "20ms", coordinator = c, map_err = |error| error.to_string())]
+    fn text(c: &coordination::blocking::Coordinator, own: bool) -> Result<u8, String> {
+        if own { Err("own".to_owned()) } else { Ok(1) }
+    }
+
+    let c = connect("mapped").await?;
+    assert_eq!(io(&c).await.expect("it is free"), 1);
+    let holder = c.lock("mapped")?.acquire(None).await?;
+    let refused = io(&c).await.expect_err("taken").into_inner().expect("ours");
+    let refused = refused.downcast::<Error>().expect("ours");
+    assert_eq!(refused.kind(), ErrorKind::Timeout);
+    let c = coordination::blocking::Coordinator::from(c);
+    let call = c.clone();
+    let refused = spawn_blocking(move || text(&call, false)).await.expect("no panic");
+    assert!(refused.expect_err("taken").contains("mapped"));
+    holder.release().await?;
+    let own = spawn_blocking(move || text(&c, true)).await.expect("no panic");
+    assert_eq!(own.expect_err("its own"), "own");
+    Ok(())
+}
+
+#[test]
+fn what_main_prints_is_text() {
+    let refused = coordination::Coordinator::global().expect_err("nothing is installed here");
+    let printed = format!("{refused:?}");
+    assert!(
+        printed.contains("call Coordinator::connect") && printed.ends_with("[Global, effect None]")
+    );
+    assert!(!printed.contains("Error {"), "{printed}");
+    assert!(format!("{refused:#?}").starts_with("Error {"));
+}

@@ -136,3 +136,61 @@ async fn plain_functions_too() -> Result {
     drop(first);
     held.0.release().await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manner_for_each_name() -> Result {
+    #[synchronized(shared("tree"), "leaf-<id>", coordinator = c, guard = held)]
+    async fn leaf(c: Coordinator, id: u32, all: Arc<tokio::sync::Barrier>) -> Result {
+        let manners: Vec<_> = held.iter().map(|guard| (guard.name(), guard.is_shared())).collect();
+        assert_eq!(manners, [(&*format!("leaf-{id}"), false), ("tree", true)]);
+        all.wait().await;
+        Ok(())
+    }
+
+    #[synchronized("tree", coordinator = c, timeout = "50ms")]
+    async fn tree(c: &Coordinator) -> Result {
+        Ok(())
+    }
+
+    let (c, all) = (connect("each-manner").await?, Arc::new(tokio::sync::Barrier::new(3)));
+    let leaves: Vec<_> = (1..3).map(|id| tokio::spawn(leaf(c.clone(), id, all.clone()))).collect();
+    // Both have a share of the tree.
+    becomes_shared(&c.lock("tree")?, 2).await?;
+    assert_eq!(tree(&c).await.expect_err("shared").kind(), ErrorKind::Timeout);
+    let same = leaf(c.clone(), 1, all.clone());
+    assert!(timeout(Duration::from_millis(50), same).await.is_err(), "a leaf is not shared");
+    all.wait().await;
+    for leaf in leaves {
+        leaf.await.expect("the body does not panic")?;
+    }
+    tree(&c).await
+}
+
+async fn becomes_shared(lock: &Lock, by: usize) -> Result {
+    while lock.holders().await?.iter().filter(|holder| holder.shared && holder.holding).count() < by
+    {
+        yield_now().await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_in_both_manners_is_not_shared() -> Result {
+    #[synchronized(shared("<one>", name = "c"), "<other>", coordinator = c, guard = held)]
+    async fn both(c: &Coordinator, one: &str, other: &str) -> Result<Vec<bool>> {
+        Ok(held.iter().map(|guard| guard.is_shared()).collect())
+    }
+
+    #[synchronized(shared("a", "b"), coordinator = c, guard = held)]
+    fn threads(c: &coordination::blocking::Coordinator) -> Result<Vec<bool>> {
+        Ok(held.iter().map(|guard| guard.is_shared()).collect())
+    }
+
+    let c = connect("both-manners").await?;
+    assert_eq!(both(&c, "a", "a").await?, [false, true]);
+    assert_eq!(both(&c, "b", "a").await?, [false, true, true]);
+    let c = coordination::blocking::Coordinator::from(c);
+    let shares = spawn_blocking(move || threads(&c)).await.expect("the body does not panic")?;
+    assert_eq!(shares, [true, true]);
+    Ok(())
+}

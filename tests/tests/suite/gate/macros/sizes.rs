@@ -82,9 +82,9 @@ macro_rules! named {
 
 leaf!(plain_leaf, []);
 leaf!(locked_leaf, [#[synchronized("a")]]);
-leaf!(locked_by_two, [#[synchronized("a", "b", timeout = "1s", guard = guards)]]);
+leaf!(locked_by_two, [#[synchronized("a", "b", timeout = "1s", guard = _guards)]]);
 leaf!(shared, [#[synchronized("a", shared)]]);
-leaf!(permitted, [#[synchronized("a", permits = 3, guard = permit)]]);
+leaf!(permitted, [#[synchronized("a", permits = 3, guard = _permit)]]);
 leaf!(finished, [#[synchronized("a", on_lost = "finish")]]);
 leaf!(documented, [#[synchronized("a")] #[doc = "Text."] #[allow(unused)]]);
 parameter!(plain_parameter, []);

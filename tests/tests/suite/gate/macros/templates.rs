@@ -144,3 +144,46 @@ async fn a_name_that_renders_to_nothing_is_refused() -> Result {
     assert_eq!(refused.kind(), ErrorKind::Name);
     Ok(())
 }
+
+const PREFIX: &str = "app";
+
+mod limits {
+    pub(super) const LARGEST: u8 = 9;
+}
+
+struct Kind<const N: usize>;
+
+impl<const N: usize> Kind<N> {
+    const KIND: &'static str = "kind";
+
+    #[synchronized("<PREFIX>-{limits::LARGEST:03}-<Self::KIND>-<N>-<M>-<f_name>", guard = g, coordinator = c)]
+    async fn name<const M: u8>(c: &Coordinator) -> Result<String> {
+        Ok(g.name().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn constants_are_names_like_parameters() -> Result {
+    let c = connect("constants").await?;
+    assert_eq!(Kind::<3>::name::<4>(&c).await?, "app-009-kind-3-4-name");
+    Ok(())
+}
+
+#[tokio::test]
+async fn any_expression_may_give_a_name() -> Result {
+    #[synchronized(name = PREFIX, name = concat!("b", "-c"), name = format!("d-{id}"), guard = g, coordinator = c)]
+    async fn names(c: &Coordinator, id: u8) -> Result<Vec<String>> {
+        Ok(g.iter().map(|guard| guard.name().to_owned()).collect())
+    }
+
+    #[synchronized(name = id, guard = g, coordinator = c)]
+    fn name(c: coordination::blocking::Coordinator, id: &str) -> Result<String> {
+        Ok(format!("{id} is {}", g.name()))
+    }
+
+    let c = connect("expressions").await?;
+    assert_eq!(names(&c, 1).await?, ["app", "b-c", "d-1"]);
+    let named = spawn_blocking(move || name(c.into(), "e")).await.expect("the body does not panic");
+    assert_eq!(named?, "e is e");
+    Ok(())
+}
