@@ -68,6 +68,15 @@ pub(crate) fn contains(tokens: &TokenStream, is_it: &impl Fn(&Ident) -> bool) ->
     tokens.clone().into_iter().any(|token| match token {
         TokenTree::Ident(ident) => is_it(&ident),
         TokenTree::Group(group) => contains(&group.stream(), is_it),
-        _ => false,
+        TokenTree::Literal(literal) => is_formatted(&literal.to_string(), is_it),
+        TokenTree::Punct(_) => false,
+    })
+}
+
+/// Whether a text, as a format string, names it: `"{it}"`.
+fn is_formatted(text: &str, is_it: &impl Fn(&Ident) -> bool) -> bool {
+    text.split('{').skip(1).any(|after| {
+        let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
+        syn::parse_str(&after[..end]).is_ok_and(|ident: Ident| is_it(&ident))
     })
 }

@@ -314,9 +314,8 @@ impl<'a> Path<'a> {
             path = format!("{path}::{}", self.name());
         }
         let is_capital = |c: char| c.is_uppercase() || c.is_ascii_digit() || c == '_';
-        if !path.contains("::")
-            && !(path.chars().all(is_capital) && path.starts_with(char::is_uppercase))
-        {
+        let is_constant = path.chars().all(is_capital) && path.starts_with(char::is_uppercase);
+        if !is_constant && !path.contains("::") {
             return None;
         }
         let parsed = LitStr::new(&path, self.template.span()).parse::<syn::Path>();

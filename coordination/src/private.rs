@@ -158,7 +158,7 @@ impl<T: Take> Held<T> {
         &'a self,
         wanted: Result<Vec<T>>,
         timeout: Option<Duration>,
-    ) -> Pin<Box<dyn Future<Output = Result<&'a [T::Guard]>> + Send + 'a>> {
+    ) -> Acquiring<'a, T> {
         Box::pin(async move {
             let take = async {
                 let wanted = wanted?;
@@ -205,6 +205,7 @@ async fn release<T: Take>(taken: Taken<T>) {
     }
 }
 
+type Acquiring<'a, T> = Pin<Box<dyn Future<Output = Result<&'a [<T as Take>::Guard]>> + Send + 'a>>;
 type Loss = Pin<Box<dyn Future<Output = Error> + Send>>;
 type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
 
