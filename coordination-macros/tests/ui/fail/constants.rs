@@ -5,7 +5,7 @@ use coordination::{Error, synchronized};
 struct Volume;
 
 impl Volume {
-    #[synchronized("<Self::KIND>")]
+    #[synchronized("<Self::SHELF>")]
     async fn not_in_the_type(&self) -> Result<(), Error> {
         Ok(())
     }
