@@ -187,15 +187,14 @@ impl Grant {
         TimedRelease(grant)
     }
 
-    /// The error of an operation that went on under it until it was lost.
-    pub(crate) fn loss(&self, operation: &'static str, reason: LossReason) -> Error {
-        // It was held for a while, so what was to run under it may have run in part.
-        self.loss_watch().error(operation, reason, Effect::Unknown)
-    }
-
-    /// The error of an operation for which nothing was done under it before it was lost.
-    pub(crate) fn lost_before(&self, operation: &'static str, reason: LossReason) -> Error {
-        self.loss_watch().error(operation, reason, Effect::None)
+    /// The error of an operation during which it was lost, or before.
+    pub(crate) fn loss_error(
+        &self,
+        operation: &'static str,
+        reason: LossReason,
+        effect: Effect,
+    ) -> Error {
+        self.loss_watch().error(operation, reason, effect)
     }
 
     pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {

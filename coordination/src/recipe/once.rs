@@ -15,7 +15,7 @@ use super::grant::Grant;
 use super::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 use crate::token::FencingToken;
 use crate::world::unix_micros;
@@ -190,7 +190,7 @@ impl OncePer {
     /// ```
     pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
         if let Some(reason) = held.own_entry().lost() {
-            return Err(held.lost_before("claim", reason));
+            return Err(held.loss_error("claim", reason, Effect::None));
         }
         let key = held.key();
         let entry = held.own_entry().seq().unwrap_or_default();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::group::{Capabilities, Group, GroupEvent, GroupWatch, Member, Membership};
 use super::ring::HashRing;
-use crate::error::Result;
+use crate::error::{Effect, Result};
 
 /// A larger weight counts as this one, so that a member's capabilities cannot use up the memory of others.
 const MAX_WEIGHT: u32 = 1_000;
@@ -69,7 +69,9 @@ impl Group {
         while !partitioner.current()?.ring.contains(membership.member_id()) {
             tokio::select! {
                 biased;
-                reason = membership.lost() => return Err(membership.grant.loss("join", reason)),
+                reason = membership.lost() => {
+                    return Err(membership.grant.loss_error("join", reason, Effect::Applied));
+                }
                 changed = partitioner.changed() => changed?,
             }
         }
