@@ -144,10 +144,10 @@ impl Grant {
     }
 
     pub(crate) async fn release(&self) -> Result<()> {
-        // Whoever releases has ended what ran under it.
-        let ended = |error: Error| match error.loss_reason() {
-            Some(_) => error.with_body(Effect::Applied),
-            None => error,
+        // Whoever releases has ended what ran under it. What is lost while it is being released is in doubt, as the release is.
+        let ended = |error: Error| match (error.loss_reason(), error.effect()) {
+            (Some(_), Effect::None) => error.with_body(Effect::Applied),
+            _ => error,
         };
         self.named(self.own.give_up().await.map_err(ended))
     }
