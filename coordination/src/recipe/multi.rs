@@ -291,7 +291,7 @@ impl Take for Shared<Lock> {
 }
 
 /// A lock, or a share of one: where some of the names are taken in the other manner.
-#[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
+#[cfg(feature = "macros")]
 #[derive(Debug)]
 pub enum InEither<L> {
     /// For oneself.
@@ -300,6 +300,7 @@ pub enum InEither<L> {
     Share(Shared<L>),
 }
 
+#[cfg(feature = "macros")]
 impl<L> Take for InEither<L>
 where
     L: Take<Guard = LockGuard>,
