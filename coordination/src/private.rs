@@ -32,7 +32,7 @@ use crate::{Coordinator, Effect, Error, Result};
 /// What becomes of the body when a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLost {
-    /// It is dropped at its next await, and the caller gets [`ErrorKind::Lost`].
+    /// It is dropped at its next await, and the caller gets [`ErrorKind::Lost`](crate::ErrorKind::Lost).
     Cancel,
     /// It goes on, and the caller gets its result.
     Finish,
