@@ -1,4 +1,5 @@
-//! What the library asks of its surroundings: the time, random numbers, and somewhere to run tasks.
+//! What the library asks of its surroundings: the time, random numbers, the addresses of hosts, and somewhere
+//! to run tasks.
 //!
 //! Above the stores nothing else reads the machine's clocks, draws random numbers or starts a session's tasks; timers
 //! are tokio's, which a test can pause. In a build for users the machine answers, directly. With `--cfg
@@ -7,6 +8,8 @@
 
 pub(crate) mod blocking;
 mod host_clock;
+#[cfg(feature = "_network")]
+pub(crate) mod names;
 mod process;
 mod real;
 #[cfg(all(coordination_internals, feature = "memory"))]

@@ -40,6 +40,8 @@ pub struct Place {
     pub setting: &'static str,
 }
 
+const NAMED: &str = "named";
+
 impl From<Backend> for Place {
     fn from(backend: Backend) -> Self {
         Self { backend, setting: "" }
@@ -64,9 +66,25 @@ impl Place {
     /// Redis in a cluster of three masters, between which slots move each second.
     pub const REDIS_CLUSTER: Self = Self { backend: Backend::Redis, setting: "cluster" };
 
+    /// etcd under a name whose first address is silent.
+    pub const ETCD_NAMED: Self = Self { backend: Backend::Etcd, setting: NAMED };
+    /// ZooKeeper under a name whose first address is silent.
+    pub const ZOOKEEPER_NAMED: Self = Self { backend: Backend::Zookeeper, setting: NAMED };
+    /// Consul under a name whose first address is silent.
+    pub const CONSUL_NAMED: Self = Self { backend: Backend::Consul, setting: NAMED };
+    /// Redis under a name whose first address is silent.
+    pub const REDIS_NAMED: Self = Self { backend: Backend::Redis, setting: NAMED };
+
     /// Starts its servers; nothing where it has none.
     pub fn set_up(self) -> Option<Arc<dyn Server>> {
-        self.backend.set_up(&Setup::in_setting(self.setting))
+        // It is a setting of what leads to them.
+        let setting = if self.is_named() { "" } else { self.setting };
+        self.backend.set_up(&Setup::in_setting(setting))
+    }
+
+    /// Whether its servers go by a name of which an address is silent.
+    pub(crate) fn is_named(self) -> bool {
+        self.setting == NAMED
     }
 }
 
@@ -107,6 +125,14 @@ macro_rules! settings {
         $($to)+! { @store $args redis_sentinels REDIS_SENTINELS all server }
         #[cfg(feature = "redis")]
         $($to)+! { @store $args redis_cluster REDIS_CLUSTER all server }
+        #[cfg(feature = "etcd")]
+        $($to)+! { @store $args etcd_named ETCD_NAMED all server }
+        #[cfg(feature = "zookeeper")]
+        $($to)+! { @store $args zookeeper_named ZOOKEEPER_NAMED all server }
+        #[cfg(feature = "consul")]
+        $($to)+! { @store $args consul_named CONSUL_NAMED all server }
+        #[cfg(feature = "redis")]
+        $($to)+! { @store $args redis_named REDIS_NAMED all server }
     };
 }
 
@@ -133,6 +159,18 @@ macro_rules! place {
     };
     (REDIS_CLUSTER) => {
         $crate::checks::Place::REDIS_CLUSTER
+    };
+    (ETCD_NAMED) => {
+        $crate::checks::Place::ETCD_NAMED
+    };
+    (ZOOKEEPER_NAMED) => {
+        $crate::checks::Place::ZOOKEEPER_NAMED
+    };
+    (CONSUL_NAMED) => {
+        $crate::checks::Place::CONSUL_NAMED
+    };
+    (REDIS_NAMED) => {
+        $crate::checks::Place::REDIS_NAMED
     };
     ($backend:ident) => {
         $crate::checks::Backend::$backend

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::tools::PATIENCE;
 use super::{Backend, Place};
 use crate::bounds;
-use crate::harness::{Connecting, Proxy, Pulse, Scratch, Server, Worker};
+use crate::harness::{Connecting, Named, Proxy, Pulse, Scratch, Server, Worker};
 
 /// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
@@ -51,6 +51,8 @@ pub struct Stage {
     // Before the server it leads to, so that it goes first.
     proxy: OnceLock<Proxy>,
     server: Option<Arc<dyn Server>>,
+    /// What its servers go by, if an address of it is silent.
+    named: Option<Named>,
     // Before the directory that they use.
     _connecting: Option<Connecting>,
     scratch: Option<Scratch>,
@@ -91,9 +93,11 @@ impl Stage {
 
     fn on(place: Place, server: Arc<dyn Server>, programs: Programs) -> Self {
         let namespace = unique();
-        let url = server.url(&server.authority(), &namespace);
+        let ports = || server.nodes().iter().map(|node| node.address().port()).collect::<Vec<_>>();
+        let named = place.is_named().then(|| Named::new(1, &ports()));
+        let url = server.url(&authority(&*server, named.as_ref()), &namespace);
         let stage = Self::new(place, url, namespace, programs);
-        Self { server: Some(server), ..stage }
+        Self { server: Some(server), named, ..stage }
     }
 
     fn new(place: Place, url: String, namespace: String, programs: Programs) -> Self {
@@ -105,6 +109,7 @@ impl Stage {
             pulse: Pulse::start(),
             proxy: OnceLock::new(),
             server: None,
+            named: None,
             _connecting: None,
             scratch: None,
         }
@@ -140,7 +145,7 @@ impl Stage {
     /// The store's URL for clients that choose their namespace themselves.
     pub fn url_of_all(&self) -> String {
         match &self.server {
-            Some(server) => server.url(&server.authority(), ""),
+            Some(server) => server.url(&authority(&**server, self.named.as_ref()), ""),
             None => self.url.clone(),
         }
     }
@@ -416,6 +421,12 @@ pub(crate) fn shared_server(place: impl Into<Place>) -> Arc<dyn Server> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let start = || place.set_up().expect("a store with a server");
     Arc::clone(shared.entry(place).or_insert_with(start))
+}
+
+/// What leads to a server: its addresses, or their name.
+fn authority(server: &dyn Server, named: Option<&Named>) -> String {
+    let authority = server.authority();
+    named.map_or_else(|| authority.clone(), |named| named.authority(&authority))
 }
 
 /// Whose session file it is.

@@ -13,6 +13,7 @@ pub mod identity;
 pub mod late;
 pub mod many;
 pub mod matrix;
+pub mod named;
 pub mod network;
 pub mod operator;
 pub mod paused;

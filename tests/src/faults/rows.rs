@@ -64,6 +64,9 @@ macro_rules! fault_rows {
             site connecting f48_down_after_connect [servers] gate;
             site identity f51_member_exists [processes] gate;
             site network f57_idle_connections_forgotten [servers] soak;
+            site named f69_one_address_silent [servers] soak;
+            site named f69_two_addresses_silent [servers] soak;
+            site named f69_one_name_unknown [servers] soak;
         }
     };
     (@each table $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {

@@ -4,7 +4,6 @@
 //! few are under way at a time. A connection that went silent would be used again from the pool, so what counts as a
 //! connection in [`connections`](crate::backend::server::connections) is the whole pool.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +16,9 @@ use super::config::Config;
 use super::error::{failure, from_status, garbled};
 use super::kv::parsed;
 use crate::backend::server::access::Tls;
-use crate::backend::server::cause::{causes, connection_kind};
 use crate::backend::server::connections::{self, Failure, Link, Ready};
 use crate::backend::server::in_time;
+use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
@@ -135,8 +134,9 @@ impl Agents {
         Self { hosts, tls, headers, datacenter: config.datacenter.clone() }
     }
 
-    async fn pool(&self, index: usize) -> Result<Pool> {
-        let host = self.hosts.get(index).ok_or_else(|| Error::config("no host"))?;
+    /// All its connections go to the same address.
+    fn pool(&self, place: Place) -> Result<Pool> {
+        let host = self.hosts.get(place.host).ok_or_else(|| Error::config("no host"))?;
         let mut builder = Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
@@ -154,9 +154,10 @@ impl Agents {
         let mut shown = host.clone();
         if let Some(name) = self.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
             // The server's certificate has another name than the host.
-            let found = tokio::net::lookup_host((&*host.name, 0)).await.map_err(unknown)?;
-            builder = builder.resolve_to_addrs(&name, &found.collect::<Vec<_>>());
             shown.name = name;
+        }
+        if let Some(address) = place.address {
+            builder = builder.resolve(&shown.name, address);
         }
         let client = builder.build().map_err(|_| {
             Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
@@ -176,8 +177,12 @@ impl Link for Agents {
     const SECURE: &'static str = "consul+https";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
 
-    fn servers(&self) -> usize {
+    fn hosts(&self) -> usize {
         self.hosts.len()
+    }
+
+    fn host(&self, nth: usize) -> Option<&Host> {
+        self.hosts.get(nth)
     }
 
     fn shown(&self) -> String {
@@ -194,7 +199,7 @@ impl Link for Agents {
     }
 
     async fn connect(connections: &Arc<Connections>, turn: Turn) -> Result<Pool, Failure> {
-        let pool = connections.link.pool(turn.index).await.map_err(Failure::harmless)?;
+        let pool = connections.link.pool(turn.place).map_err(Failure::harmless)?;
         match pool.leader().await {
             Ok(_) => Ok(pool),
             // It was one, and may be one again.
@@ -303,12 +308,6 @@ impl Ready<'_, Agents> {
 fn no_agent_now(operation: &'static str, effect: Effect, failure: &Failure) -> Failure {
     let message = format!("the host is no agent now: {}", failure.error);
     Failure::broken(Error::new(ErrorKind::Unavailable, operation, message).with_effect(effect))
-}
-
-/// The host has no address.
-fn unknown(error: io::Error) -> Error {
-    let kind = connection_kind(&causes(Some(&error)));
-    Error::new(kind, "connect", error.to_string())
 }
 
 /// Reads an answer, as far as it is as long as it may be.

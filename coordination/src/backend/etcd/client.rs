@@ -3,6 +3,7 @@
 //! The crate's own way spreads calls over all endpoints and does not move a failed one to the next, and a connection
 //! that went silent hangs it: see [`connections`](crate::backend::server::connections).
 
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -18,13 +19,16 @@ use tokio::time::timeout;
 
 use super::config::Config;
 use super::error::{failure, is_authentication_off, is_token_stale, is_user_missing};
+use super::origin::Origin;
 use super::txn::revision_in;
 use crate::backend::server::access::Tls;
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::patience;
+use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::url::Host;
 use crate::world;
 
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
@@ -59,13 +63,15 @@ pub(super) struct Connected {
 
 /// How to connect to an endpoint.
 pub(super) struct Endpoints {
-    endpoints: Vec<String>,
+    hosts: Vec<Host>,
     options: ConnectOptions,
+    /// Without the name that a certificate must have, unless that is another one than the host's.
+    tls: Option<TlsOptions>,
+    is_server_named: bool,
     /// The same without the user, if there is one.
     anonymous: Option<ConnectOptions>,
     /// Whether the last connection was made without, as authentication was off.
     is_off: AtomicBool,
-    secure: bool,
     /// A key within the namespace, which may be read.
     probe: String,
     /// How long another connection may take.
@@ -76,9 +82,9 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     pub(super) fn new(config: &Config, settings: &Settings) -> Self {
-        let mut endpoints = config.endpoints.clone();
+        let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same endpoint (`R4`).
-        endpoints.shuffle(&mut world::rng());
+        hosts.shuffle(&mut world::rng());
         // Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
@@ -86,9 +92,6 @@ impl Endpoints {
             // A member without a leader answers instead of keeping silent.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        if let Some(tls) = &config.tls {
-            options = options.with_tls(tls_options(tls));
-        }
         let mut anonymous = None;
         if let Some((user, password)) = &config.user {
             options = options.with_connect_timeout(longest);
@@ -98,14 +101,45 @@ impl Endpoints {
         }
         let probe = format!("{}/", settings.namespace);
         Self {
-            endpoints,
+            hosts,
             options,
+            tls: config.tls.as_ref().map(tls_options),
+            is_server_named: config.tls.as_ref().is_some_and(|tls| tls.server_name.is_some()),
             anonymous,
             is_off: AtomicBool::new(false),
-            secure: config.tls.is_some(),
             probe,
             longest,
             newest: AtomicI64::new(0),
+        }
+    }
+
+    /// `http://host:port` or `https://host:port`.
+    fn endpoint(&self, host: impl Display) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{host}")
+    }
+
+    /// A client that connects there.
+    async fn client(&self, place: Place, options: &ConnectOptions) -> Result<Client, EtcdError> {
+        let missing = || EtcdError::InvalidArgs("no such host".to_owned());
+        let host = self.hosts.get(place.host).ok_or_else(missing)?;
+        let mut options = options.clone();
+        if let Some(tls) = &self.tls {
+            let tls = tls.clone();
+            options = options.with_tls(match self.is_server_named {
+                true => tls,
+                // Whatever its address is.
+                false => tls.domain_name(&host.name),
+            });
+        }
+        let named = self.endpoint(host);
+        match place.address {
+            Some(address) => {
+                let origin = Origin(named.parse()?);
+                let endpoint = self.endpoint(address);
+                Client::connect_with_balanced_channel([endpoint], Some(options), origin).await
+            }
+            None => Client::connect([named], Some(options)).await,
         }
     }
 
@@ -221,16 +255,21 @@ impl Link for Endpoints {
     const SECURE: &'static str = "etcds";
     const WANTS_TLS: &'static str = "the server wants TLS: use etcds://";
 
-    fn servers(&self) -> usize {
-        self.endpoints.len()
+    fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    fn host(&self, nth: usize) -> Option<&Host> {
+        self.hosts.get(nth)
     }
 
     fn shown(&self) -> String {
-        self.endpoints.join(",")
+        let hosts: Vec<_> = self.hosts.iter().map(|host| self.endpoint(host)).collect();
+        hosts.join(",")
     }
 
     fn is_secure(&self) -> bool {
-        self.secure
+        self.tls.is_some()
     }
 
     fn longest(&self, _patience: Duration) -> Duration {
@@ -243,10 +282,8 @@ impl Link for Endpoints {
         connections: &Arc<Connections>,
         turn: Turn,
     ) -> Result<Self::Connection, Failure> {
-        let Self { endpoints, options, anonymous, probe, .. } = &connections.link;
-        let endpoint = endpoints.get(turn.index).cloned().unwrap_or_default();
-        let connect =
-            |options: &ConnectOptions| Client::connect([&endpoint], Some(options.clone()));
+        let Self { options, anonymous, probe, .. } = &connections.link;
+        let connect = |options| connections.link.client(turn.place, options);
         // With a user this asks for a token.
         let (client, is_off) = match (connect(options).await, anonymous) {
             // Unless it was never on: then the URL is wrong.

@@ -50,6 +50,7 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod keys;
+mod origin;
 mod session;
 mod txn;
 mod values;

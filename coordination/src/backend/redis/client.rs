@@ -6,6 +6,7 @@
 //! however late it arrives.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -107,21 +108,26 @@ impl Client {
     }
 
     /// Where to try: the master that the Sentinels name, a node of the cluster, or the URL's host whose turn it is.
-    async fn place(&self, turn: Turn) -> Result<Host, Failure> {
+    ///
+    /// With the address, if it is that host's turn at one of its own.
+    async fn place(&self, turn: Turn) -> Result<(Host, Option<SocketAddr>), Failure> {
         if let Some(sentinels) = &self.sentinels {
-            return sentinels.master(&self.config).await;
+            return Ok((sentinels.master(&self.config).await?, None));
         }
-        self.nodes.take_turn().map_or_else(|| self.config.host(turn.index), Ok)
+        match self.nodes.take_turn() {
+            Some(node) => Ok((node, None)),
+            None => Ok((self.config.host(turn.place.host)?, turn.place.address)),
+        }
     }
 
     /// Goes where the keys are.
     async fn find(connections: &Arc<Connections>, turn: Turn) -> Result<Connection, Failure> {
         let client = &connections.link;
-        let mut host = client.place(turn).await?;
+        let (mut host, mut address) = client.place(turn).await?;
         for _ in 0..REDIRECTIONS {
-            match Self::greeted(connections, &host, turn.epoch).await? {
+            match Self::greeted(connections, &host, address, turn.epoch).await? {
                 Greeted::Here(connection) => return Ok(*connection),
-                Greeted::There(other) => host = other,
+                Greeted::There(other) => (host, address) = (other, None),
             }
         }
         let message = "the nodes of the cluster send us on for ever";
@@ -133,10 +139,11 @@ impl Client {
     async fn greeted(
         connections: &Arc<Connections>,
         host: &Host,
+        address: Option<SocketAddr>,
         epoch: u64,
     ) -> Result<Greeted, Failure> {
         let client = &connections.link;
-        let redis = client.config.connect(host, pushes(connections, epoch)).await?;
+        let redis = client.config.connect(host, address, pushes(connections, epoch)).await?;
         let channels = client.hub.channels();
         let mut listening = redis.clone();
         let subscribing = async {
@@ -148,7 +155,7 @@ impl Client {
         let ((server, topology, syncs), ()) = tokio::try_join!(probe(&redis), subscribing)?;
         client.hub.subscribed(&channels, epoch);
         let mut connection =
-            Connection::new(connections, host, epoch, redis, (server, topology, syncs));
+            Connection::new(connections, (host, address), epoch, redis, (server, topology, syncs));
         // Where our keys are moving, it is greeted when it has them.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));
@@ -157,7 +164,8 @@ impl Client {
             client.learn(&connection).await;
         }
         if topology.confirming > 0 {
-            let confirming = client.config.connect(host, pushes(connections, epoch)).await?;
+            let confirming =
+                client.config.connect(host, address, pushes(connections, epoch)).await?;
             // Whether we may.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
@@ -188,8 +196,12 @@ impl Link for Client {
     const SECURE: &'static str = "rediss";
     const WANTS_TLS: &'static str = WANTS_TLS;
 
-    fn servers(&self) -> usize {
+    fn hosts(&self) -> usize {
         self.config.count()
+    }
+
+    fn host(&self, nth: usize) -> Option<&Host> {
+        self.config.named(nth)
     }
 
     fn shown(&self) -> String {

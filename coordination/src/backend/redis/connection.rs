@@ -4,6 +4,7 @@
 //! 32 MB by default), answers included. So what may be larger, a listing, is asked for on a connection of its own.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     pub(super) server: Server,
     pub(super) topology: Topology,
     pub(super) host: Host,
+    /// Which of its addresses it is, if that was known before.
+    address: Option<SocketAddr>,
     pub(super) redis: MultiplexedConnection,
     connections: Weak<Connections>,
     listings: Listings,
@@ -123,7 +126,7 @@ impl Connection {
     /// To the server there, which says this of itself; it is yet to be greeted.
     pub(super) fn new(
         connections: &Arc<Connections>,
-        host: &Host,
+        (host, address): (&Host, Option<SocketAddr>),
         epoch: u64,
         redis: MultiplexedConnection,
         (server, topology, syncs): (Server, Topology, bool),
@@ -134,6 +137,7 @@ impl Connection {
             server,
             topology,
             host: host.clone(),
+            address,
             redis,
             connections: Arc::downgrade(connections),
             listings: Listings::new(5 * client.patience),
@@ -330,7 +334,7 @@ impl Connection {
             told.fetch_or(push.kind == PushKind::Disconnection, Ordering::Relaxed);
             Ok::<_, ()>(())
         };
-        let redis = connections.link.config.connect(&self.host, pushes).await?;
+        let redis = connections.link.config.connect(&self.host, self.address, pushes).await?;
         Ok(Listing { redis, is_over })
     }
 

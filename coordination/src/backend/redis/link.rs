@@ -22,12 +22,13 @@ use crate::backend::server::access::Tls;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
+use crate::world::names;
 
 /// How long a server may take to answer that should not.
 const OTHERWISE: Duration = Duration::from_secs(2);
 
-/// Resolves the host that is meant, whatever name its certificate has.
-struct Resolver(String);
+/// Resolves the host that is meant, whatever name its certificate has; to this address if there is one.
+struct Resolver(Host, Option<SocketAddr>);
 
 impl AsyncDNSResolver for Resolver {
     fn resolve<'a, 'b: 'a>(
@@ -36,8 +37,11 @@ impl AsyncDNSResolver for Resolver {
         port: u16,
     ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((self.0.as_str(), port)).await?;
-            Ok(Box::new(found) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+            let found = match self.1 {
+                Some(address) => vec![address],
+                None => names::addresses(&self.0.name, port).await?,
+            };
+            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
         })
     }
 }
@@ -66,6 +70,14 @@ impl Config {
         }
     }
 
+    /// The `nth` host, unless others say where the server is.
+    pub(super) fn named(&self, nth: usize) -> Option<&Host> {
+        match &self.place {
+            Place::Hosts(hosts) => hosts.get(nth),
+            Place::Sentinels(..) | Place::Socket(_) => None,
+        }
+    }
+
     /// The `nth` host; a socket's path.
     pub(super) fn host(&self, nth: usize) -> Result<Host, Failure> {
         match &self.place {
@@ -74,10 +86,11 @@ impl Config {
         }
     }
 
-    /// A connection to the server there; on a socket, to the only one.
+    /// A connection to the server there, at this address if it is known; on a socket, to the only one.
     pub(super) async fn connect(
         &self,
         host: &Host,
+        address: Option<SocketAddr>,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(pushes);
@@ -86,7 +99,7 @@ impl Config {
             Place::Socket(path) => {
                 self.open(ConnectionAddr::Unix(path.into()), credentials, config).await
             }
-            _ => self.open_at(host, credentials, config).await,
+            _ => self.open_at(host, address, credentials, config).await,
         }
     }
 
@@ -97,7 +110,7 @@ impl Config {
         let Ok(host) = host_at(hosts, 0) else { return false };
         let tls = Tls { ca: None, identity: None, server_name: None };
         let otherwise = Self { tls: (!self.is_secure()).then_some(tls), ..self.clone() };
-        let opening = otherwise.open_at(host, anonymous(), AsyncConnectionConfig::new());
+        let opening = otherwise.open_at(host, None, anonymous(), AsyncConnectionConfig::new());
         // A refusal is an answer, and so is a certificate.
         let is_answer =
             |failure: Failure| !failure.is_broken || failure.error.kind() != ErrorKind::Unavailable;
@@ -110,11 +123,12 @@ impl Config {
     pub(super) async fn open_at(
         &self,
         host: &Host,
+        address: Option<SocketAddr>,
         credentials: RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, Failure> {
         let port = host.port.unwrap_or_default();
-        let address = match &self.tls {
+        let named = match &self.tls {
             None => ConnectionAddr::Tcp(host.name.clone(), port),
             Some(tls) => ConnectionAddr::TcpTls {
                 host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
@@ -123,8 +137,8 @@ impl Config {
                 tls_params: None,
             },
         };
-        let config = config.set_dns_resolver(Resolver(host.name.clone()));
-        self.open(address, credentials, config).await
+        let config = config.set_dns_resolver(Resolver(host.clone(), address));
+        self.open(named, credentials, config).await
     }
 
     pub(super) fn credentials(&self, database: i64) -> RedisConnectionInfo {

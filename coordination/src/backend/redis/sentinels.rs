@@ -154,7 +154,7 @@ impl Sentinels {
         let open = async |credentials| {
             let pushes = pushes(Arc::downgrade(self));
             let config_of = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let mut connection = config.open_at(host, credentials, config_of).await?;
+            let mut connection = config.open_at(host, None, credentials, config_of).await?;
             let subscribed = connection.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
             Ok(connection)

@@ -4,17 +4,21 @@
 //! client of its own, which is used until a call fails on it or takes longer than a heartbeat may; then the next server
 //! gets a fresh one. See [`rotation`](super::rotation).
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
+use super::cause::{causes, connection_kind};
 use super::first::{self, First};
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
+use crate::url::Host;
+use crate::world::names;
 
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;
@@ -36,8 +40,11 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// What to say where a server speaks TLS, and we do not.
     const WANTS_TLS: &'static str;
 
-    /// How many servers there are.
-    fn servers(&self) -> usize;
+    /// How many hosts there are.
+    fn hosts(&self) -> usize;
+
+    /// The `nth` of them; `None`: whoever connects finds out where to.
+    fn host(&self, nth: usize) -> Option<&Host>;
 
     /// The servers, for messages.
     fn shown(&self) -> String;
@@ -48,7 +55,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// How long making another connection may take, where a call may take that long.
     fn longest(&self, patience: Duration) -> Duration;
 
-    /// Makes a connection to the server whose turn it is, and waits for its first answer.
+    /// Makes a connection to the server whose turn it is, at the address of its place if it has one, and waits for its first
+    /// answer.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
@@ -110,7 +118,7 @@ type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
 impl<L: Link> Connections<L> {
     pub(crate) fn new(link: L, settings: &Settings, patience: Duration) -> Self {
         Self {
-            rotation: Rotation::new(link.servers(), settings, patience),
+            rotation: Rotation::new(link.hosts(), settings, patience),
             link,
             patience,
             in_flight: Semaphore::new(L::IN_FLIGHT),
@@ -135,11 +143,14 @@ impl<L: Link> Connections<L> {
 
     /// [`connection`](Self::connection) to the first server that can be reached.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
-        let mut left = self.rotation.servers();
+        let mut tried = 0;
         loop {
-            left -= 1;
-            match self.connection().await {
-                Err(failure) if failure.is_broken && left > 0 => {}
+            let outcome = self.connection().await;
+            tried += 1;
+            // There are more of them when a name was looked up.
+            let is_one_left = tried < self.rotation.servers();
+            match outcome {
+                Err(failure) if failure.is_broken && is_one_left => {}
                 outcome => return outcome,
             }
         }
@@ -184,19 +195,8 @@ impl<L: Link> Connections<L> {
         if let Some(moment) = turn.pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
-        let share = |first: &mut First| first.share(self.rotation.servers());
-        let first = self.state().first.as_mut().map(share);
-        let longest = first.unwrap_or_else(|| self.link.longest(self.patience));
-        let connecting = async {
-            on_purpose("connecting");
-            L::connect(self, turn).await
-        };
-        let connected = match timeout(longest, caught("connect", connecting)).await {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
-            Err(_) => Err(Failure::late("connect", longest, Effect::None)),
-        };
-        match connected {
+        let is_first = !self.has_connected();
+        match self.make_there(turn).await {
             Ok(connection) => {
                 self.state().first = None;
                 self.rotation.install(connection.clone(), turn.epoch);
@@ -207,12 +207,41 @@ impl<L: Link> Connections<L> {
                 if failure.is_broken {
                     self.rotation.give_up(turn.epoch);
                 }
-                if failure.is_refusal() && first.is_none() {
+                if failure.is_refusal() && !is_first {
                     self.state().refused = Some((Instant::now() + BELIEVED, failure.clone()));
                 }
                 Err(failure)
             }
         }
+    }
+
+    /// Makes a connection to the server whose turn it is, whose host's name is looked up before if it is to be.
+    async fn make_there(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
+        if let (None, Some(host)) = (turn.place.address, self.link.host(turn.place.host)) {
+            let limit = self.limit(|first| first.lookup(self.link.hosts()));
+            let found = timeout(limit, names::addresses(&host.name, host.port.unwrap_or_default()));
+            let found = found.await.map_err(|_| late(limit))?;
+            self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
+        }
+        // It has an address now, unless the connection was given up meanwhile.
+        let Turn { place, .. } = self.rotation.turn();
+        let servers = self.rotation.servers();
+        let limit = self.limit(|first| first.share(servers));
+        let connecting = async {
+            on_purpose("connecting");
+            L::connect(self, Turn { place, ..turn }).await
+        };
+        match timeout(limit, caught("connect", connecting)).await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
+            Err(_) => Err(late(limit)),
+        }
+    }
+
+    /// How long a part of making a connection may take; of the first one, as long as this says.
+    fn limit(&self, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
+        let first = self.state().first.as_mut().map(of_first);
+        first.unwrap_or_else(|| self.link.longest(self.patience))
     }
 
     /// Waits until fewer calls are under way than may be, and for a connection: nothing was sent so far.
@@ -416,19 +445,31 @@ impl Failure {
     }
 }
 
+fn late(limit: Duration) -> Failure {
+    Failure::late("connect", limit, Effect::None)
+}
+
+/// The host's name has no address, as far as anybody can tell. That of another host may have one.
+fn unknown(host: &Host, error: &io::Error) -> Failure {
+    let kind = connection_kind(&causes(Some(error)));
+    Failure::broken(Error::new(kind, "connect", format!("{}: {error}", host.name)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::Config;
+    use crate::backend::server::places::Place;
     use crate::url::Url;
 
-    type Says = fn() -> Result<&'static str, Failure>;
+    type Says = fn(Place) -> Result<&'static str, Failure>;
 
     /// Servers, and what each of them says to who connects.
     struct Servers {
         says: Vec<Says>,
+        hosts: Vec<Host>,
         asked: AtomicUsize,
     }
 
@@ -440,8 +481,12 @@ mod tests {
         const SECURE: &'static str = "test+tls";
         const WANTS_TLS: &'static str = "use test+tls://";
 
-        fn servers(&self) -> usize {
-            self.says.len()
+        fn hosts(&self) -> usize {
+            self.hosts.len()
+        }
+
+        fn host(&self, nth: usize) -> Option<&Host> {
+            self.hosts.get(nth)
         }
 
         fn shown(&self) -> String {
@@ -462,7 +507,7 @@ mod tests {
         ) -> Result<&'static str, Failure> {
             connections.link.asked.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
-            connections.link.says[turn.index]()
+            connections.link.says[turn.place.host](turn.place)
         }
 
         fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -471,9 +516,18 @@ mod tests {
     }
 
     fn connections(says: &[Says]) -> Result<Arc<Connections<Servers>>> {
+        at(hosts(says.len()), says)
+    }
+
+    fn at(hosts: Vec<Host>, says: &[Says]) -> Result<Arc<Connections<Servers>>> {
         let settings = Settings::resolve(Config::default(), &mut Url::parse("memory://")?, None)?;
-        let servers = Servers { says: says.to_vec(), asked: AtomicUsize::new(0) };
+        let servers = Servers { says: says.to_vec(), hosts, asked: AtomicUsize::new(0) };
         Ok(Arc::new(Connections::new(servers, &settings, Duration::from_millis(200))))
+    }
+
+    fn hosts(count: usize) -> Vec<Host> {
+        let host = |nth| Host { name: format!("127.0.0.{}", nth + 1), port: Some(1) };
+        (0..count).map(host).collect()
     }
 
     fn failed(kind: ErrorKind) -> Failure {
@@ -486,7 +540,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_connection_is_made_for_all() -> Result<()> {
-        let connections = connections(&[|| Ok("a")])?;
+        let connections = connections(&[|_| Ok("a")])?;
         let call = || connections.call("enter", |connection| async move { Ok(connection) });
         let (first, second, third) = tokio::join!(call(), call(), call());
         assert_eq!((first?, second?, third?), ("a", "a", "a"));
@@ -496,8 +550,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_server_is_tried_and_a_call_that_was_not_made_has_no_effect() -> Result<()> {
-        let refuses: Says = || Err(failed(ErrorKind::Refused));
-        let connected = connections(&[refuses, || Ok("b")])?;
+        let refuses: Says = |_| Err(failed(ErrorKind::Refused));
+        let connected = connections(&[refuses, |_| Ok("b")])?;
         assert_eq!(connected.reach_for("enter").await?.0, "b");
         let in_vain = connections(&[refuses, refuses])?;
         let error = in_vain.reach_for("enter").await.expect_err("nobody answers");
@@ -507,8 +561,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_host_whose_name_has_no_address_is_left() -> Result<()> {
+        let unknown = || Host { name: "host.invalid".to_owned(), port: Some(1) };
+        let two = at([vec![unknown()], hosts(1)].concat(), &[|_| Ok("a"), |_| Ok("b")])?;
+        assert_eq!(two.reach_for("enter").await?.0, "b");
+        let alone = at(vec![unknown()], &[|_| Ok("a")])?;
+        let error = alone.reach_for("enter").await.expect_err("nobody knows it");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Dns, Effect::None));
+        Ok(())
+    }
+
+    #[cfg(coordination_internals)]
+    #[tokio::test]
+    async fn each_address_of_a_name_is_tried_and_the_name_is_asked_again() -> Result<()> {
+        let name = format!("c{}.test", std::process::id());
+        let directory = std::env::temp_dir().join("coordination-names");
+        std::fs::create_dir_all(&directory).expect("it may be made");
+        let file = directory.join(&name);
+        let set = |addresses: &str| std::fs::write(&file, addresses).expect("the file is ours");
+        let answers: Says = |place| match place.address.map(|address| address.to_string()) {
+            Some(address) if address == "10.0.0.3:7" => Ok("c"),
+            Some(address) if address == "10.0.0.4:7" => Ok("d"),
+            _ => Err(failed(ErrorKind::Unavailable)),
+        };
+        let connections = at(vec![Host { name, port: Some(7) }], &[answers])?;
+        set("10.0.0.1\n10.0.0.2\n10.0.0.3");
+        let (found, epoch) = connections.reach().await.map_err(|failure| failure.error)?;
+        assert_eq!((found, asked(&connections)), ("c", 3));
+        // The server moves while the client runs.
+        set("10.0.0.4");
+        connections.rotation.give_up(epoch);
+        connections.rotation.give_up(epoch + 1);
+        connections.rotation.give_up(epoch + 2);
+        assert_eq!(connections.reach_for("enter").await?.0, "d");
+        std::fs::remove_file(&file).expect("the file is ours");
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn a_call_that_broke_its_connection_is_not_made_again() -> Result<()> {
-        let connections = connections(&[|| Ok("a"), || Ok("b")])?;
+        let connections = connections(&[|_| Ok("a"), |_| Ok("b")])?;
         let broken = async |_| Err::<(), _>(failed(ErrorKind::Unavailable));
         let error = connections.call("enter", broken).await.expect_err("it broke");
         assert_eq!(error.effect(), Effect::Unknown);
@@ -519,7 +611,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_believed_for_a_while() -> Result<()> {
-        let connections = connections(&[|| Err(failed(ErrorKind::Auth))])?;
+        let connections = connections(&[|_| Err(failed(ErrorKind::Auth))])?;
         connections.state().first = None;
         for _ in 0..3 {
             let error = connections.reach_for("enter").await.expect_err("we are not let in");
@@ -531,7 +623,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_hangs_up_may_want_something_else() -> Result<()> {
-        let hangs_up: Says = || Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });
+        let hangs_up: Says =
+            |_| Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });
         let connections = connections(&[hangs_up])?;
         let greeted = connections.greet(async |connection| Ok(connection)).await;
         let error = greeted.expect_err("it never answers");
@@ -542,7 +635,7 @@ mod tests {
 
     #[tokio::test]
     async fn silence_ends_in_time() -> Result<()> {
-        let connections = connections(&[|| Ok("a")])?;
+        let connections = connections(&[|_| Ok("a")])?;
         let (_, epoch) = connections.reach_for("enter").await?;
         let silent = connections.on_epoch("enter", epoch, std::future::pending::<Result<(), _>>());
         assert!(timeout(connections.patience, silent).await.is_err());

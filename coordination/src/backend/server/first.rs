@@ -18,11 +18,21 @@ impl First {
     /// that are far away.
     pub(super) fn share(&mut self, servers: usize) -> Duration {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
-        let now = Instant::now();
-        let left = self.until.get_or_insert(now + LONGEST).saturating_duration_since(now);
-        let share = left / (servers - self.tries % servers);
+        let share = self.left() / (servers - self.tries % servers);
         self.tries += 1;
         share.max(LONGEST / servers)
+    }
+
+    /// How long it may take to look up the name of one of so many hosts.
+    pub(super) fn lookup(&mut self, hosts: usize) -> Duration {
+        let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
+        (self.left() / hosts).max(LONGEST / 10)
+    }
+
+    /// What is left of the time, from the first try on.
+    fn left(&mut self) -> Duration {
+        let now = Instant::now();
+        self.until.get_or_insert(now + LONGEST).saturating_duration_since(now)
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod hub;
 pub(crate) mod keyed;
 pub(crate) mod memo;
 pub(crate) mod names;
+pub(crate) mod places;
 pub(crate) mod reads;
 pub(crate) mod rotation;
 pub(crate) mod stored;

@@ -1,13 +1,16 @@
-//! Which of a store's servers is used: one at a time, the next one when it fails or falls silent.
+//! Which of a store's servers is used: one at a time, the next one when it fails or falls silent. A server is a host at one of
+//! its addresses; see [`places`](super::places).
 //!
 //! Each connection, or pool of connections, has a number, its *epoch*. What is found out about it says the epoch
 //! that it is about: of several calls that failed on one connection, only the first gives it up.
 
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
@@ -16,7 +19,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
 pub(crate) struct Rotation<C> {
-    servers: usize,
     current: Mutex<Current<C>>,
     /// Rises whenever a connection is given up, for what lives on it.
     epoch: watch::Sender<u64>,
@@ -31,7 +33,7 @@ pub(crate) struct Rotation<C> {
 
 struct Current<C> {
     connection: Option<C>,
-    index: usize,
+    places: Places,
     /// When the last answer came on this connection.
     heard: Option<Instant>,
     /// Connections given up since an answer came.
@@ -48,7 +50,7 @@ struct Current<C> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// Which server's.
-    pub(crate) index: usize,
+    pub(crate) place: Place,
     /// For the connection that is made.
     pub(crate) epoch: u64,
     /// Not before this moment: all have failed, and a server that is down, or coming up, is not stormed
@@ -68,17 +70,16 @@ pub(crate) struct Attempt<'a, C> {
 }
 
 impl<C> Rotation<C> {
-    /// Of so many servers; a call on them takes `patience` at the most.
-    pub(crate) fn new(servers: usize, settings: &Settings, patience: Duration) -> Self {
+    /// Of so many hosts; a call on them takes `patience` at the most.
+    pub(crate) fn new(hosts: usize, settings: &Settings, patience: Duration) -> Self {
         let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
         let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
         let longest = settings.max_backoff.min(settings.ttl);
         let calm = DecorrelatedJitter::new(settings.initial_backoff, longest);
         Self {
-            servers: servers.max(1),
             current: Mutex::new(Current {
                 connection: None,
-                index: 0,
+                places: Places::new(hosts),
                 heard: None,
                 failures: 0,
                 last_heard: Instant::now(),
@@ -94,8 +95,9 @@ impl<C> Rotation<C> {
         }
     }
 
+    /// How many servers there are, as far as their names were looked up.
     pub(crate) fn servers(&self) -> usize {
-        self.servers
+        self.current().places.count()
     }
 
     /// The connection in use, if there is one, and its epoch.
@@ -110,7 +112,16 @@ impl<C> Rotation<C> {
     /// Where the next connection is to be made, and when.
     pub(crate) fn turn(&self) -> Turn {
         let current = self.current();
-        Turn { index: current.index, epoch: self.epoch(), pause_until: current.pause_until }
+        let place = current.places.current();
+        Turn { place, epoch: self.epoch(), pause_until: current.pause_until }
+    }
+
+    /// The name of the host whose turn it is has these addresses, each of which has its turn.
+    pub(crate) fn found(&self, epoch: u64, addresses: &[SocketAddr]) {
+        let mut current = self.current();
+        if self.epoch() == epoch {
+            current.places.found(addresses);
+        }
     }
 
     /// Uses this connection from now on, unless it was given up already.
@@ -142,13 +153,14 @@ impl<C> Rotation<C> {
             current.connection = None;
             current.heard = None;
             current.failures += 1;
-            if current.failures >= self.servers {
+            current.places.failed();
+            if current.failures >= current.places.count() {
                 let is_too_late = current.last_heard.elapsed() > self.lease;
                 let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
                 let pause = delays.next_delay();
                 current.pause_until = Some(Instant::now() + pause);
+                current.places.forget();
             }
-            current.index = (current.index + 1) % self.servers;
             self.epoch.send_modify(|epoch| *epoch += 1);
         }
     }
@@ -167,8 +179,11 @@ impl<C> Rotation<C> {
     fn heard(&self, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
-            current.last_heard = Instant::now();
-            current.heard = Some(current.last_heard);
+            let now = Instant::now();
+            current.last_heard = now;
+            if current.heard.replace(now).is_none() {
+                current.places.answered();
+            }
             if current.failures > 0 {
                 current.failures = 0;
                 (current.hurry, current.calm) = (self.hurry, self.calm);
@@ -228,10 +243,10 @@ mod tests {
     use crate::error::Result;
     use crate::url::Url;
 
-    fn rotation(servers: usize, patience: Duration) -> Result<Rotation<&'static str>> {
+    fn rotation(hosts: usize, patience: Duration) -> Result<Rotation<&'static str>> {
         let mut url = Url::parse("memory://")?;
         let settings = Settings::resolve(Config::default(), &mut url, None)?;
-        Ok(Rotation::new(servers, &settings, patience))
+        Ok(Rotation::new(hosts, &settings, patience))
     }
 
     #[test]
@@ -244,7 +259,7 @@ mod tests {
         let attempts = [rotation.attempt(first.epoch), rotation.attempt(first.epoch)];
         attempts.into_iter().for_each(|attempt| attempt.ended(true));
         let second = rotation.turn();
-        assert_eq!((rotation.connected(), second.index), (None, 1));
+        assert_eq!((rotation.connected(), second.place.host), (None, 1));
         assert!(second.pause_until.is_none());
         // What comes late is not about this one.
         rotation.install("late", first.epoch);
@@ -252,7 +267,7 @@ mod tests {
         assert!(rotation.connected().is_none());
         rotation.attempt(second.epoch).ended(true);
         let third = rotation.turn();
-        assert!(third.index == 0 && third.pause_until.is_some());
+        assert!(third.place.host == 0 && third.pause_until.is_some());
         rotation.attempt(third.epoch).ended(false);
         assert!(rotation.turn().pause_until.is_none());
         Ok(())

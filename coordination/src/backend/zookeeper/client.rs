@@ -9,12 +9,14 @@
 //! and only a heartbeat does not wait for its turn among them.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
+use tokio::time::timeout;
 use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
 };
@@ -27,14 +29,23 @@ use crate::backend::server::access::Tls;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::time::BootInstant;
+use crate::url::Host;
+use crate::world::names;
 
 /// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
 /// as many of each process that is in the rush, and there may be dozens at a server that is slow.
 const UNDER_WAY: usize = 8;
 
+/// How long it may take to look up a host's name.
+const LOOKUP: Duration = Duration::from_millis(500);
+/// How long all addresses together may be silent where a name has several, and each of them at the least: one session has to be
+/// opened within the time that connecting may take, after the greeting.
+const SEVERAL: Duration = Duration::from_secs(3);
+const SHORTEST: Duration = Duration::from_millis(400);
+
 /// How to make a session.
 pub(super) struct Connector {
-    servers: String,
+    servers: Vec<Host>,
     user: Option<Vec<u8>>,
     tls: Option<TlsOptions>,
     /// A connection on which nothing comes for so long is given up.
@@ -64,10 +75,9 @@ pub(super) struct Connection {
 
 impl Connector {
     pub(super) fn new(config: &Config, silence: Duration) -> Result<Self> {
-        let servers: Vec<_> = config.servers.iter().map(ToString::to_string).collect();
         let user = config.user.as_ref();
         Ok(Self {
-            servers: servers.join(","),
+            servers: config.servers.clone(),
             user: user.map(|(user, password)| format!("{user}:{}", password.expose()).into_bytes()),
             tls: config.tls.as_ref().map(tls_options).transpose()?,
             silence,
@@ -81,18 +91,19 @@ impl Connector {
         member: String,
         admission: Admission,
     ) -> Result<Connection, ZooKeeperError> {
+        let (servers, silence) = self.places().await;
         let asked = BootInstant::now();
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
-            .with_connection_timeout(self.silence)
+            .with_connection_timeout(silence)
             // Whoever asks for it paces the tries.
             .with_fail_eagerly();
         if let Some(user) = &self.user {
             connector = connector.with_auth("digest", user);
         }
         let client = match &self.tls {
-            Some(tls) => connector.with_tls(tls.clone()).secure_connect(&self.servers).await?,
-            None => connector.connect(&self.servers).await?,
+            Some(tls) => connector.with_tls(tls.clone()).secure_connect(&servers).await?,
+            None => connector.connect(&servers).await?,
         };
         Ok(Connection {
             states: client.state_watcher(),
@@ -106,6 +117,38 @@ impl Connector {
             parted: OnceLock::new(),
             asked,
         })
+    }
+
+    /// Where the servers are, as the client crate is told, and how long each may be silent.
+    ///
+    /// Of a name the crate tries the addresses one after the other, all of them within the time for one, and so never comes
+    /// beyond a silent one. So it is told the addresses instead. The name stays beside them, as it may have others while the
+    /// session lives. By TLS there are names only: the crate has the name that the certificate must have from there.
+    async fn places(&self) -> (String, Duration) {
+        let (mut places, mut has_several) = (Vec::new(), false);
+        for host in &self.servers {
+            let found = match self.tls {
+                None => Self::addresses(host).await,
+                Some(_) => Vec::new(),
+            };
+            if found.len() > 1 {
+                places.extend(found.iter().map(ToString::to_string));
+                has_several = true;
+            }
+            places.push(host.to_string());
+        }
+        let count = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        let silence = match has_several {
+            true => self.silence.min((SEVERAL / count).max(SHORTEST)),
+            false => self.silence,
+        };
+        (places.join(","), silence)
+    }
+
+    /// The addresses of a host; none where they cannot be found out now.
+    async fn addresses(host: &Host) -> Vec<SocketAddr> {
+        let found = names::addresses(&host.name, host.port.unwrap_or_default());
+        timeout(LOOKUP, found).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! It asks for the shortest session there is and ends it. The answer proves a quorum and tells the shortest lease.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::backend::server::access::Tls;
 use crate::backend::server::cause::{causes, connection_kind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
-use crate::world;
+use crate::world::{self, names};
 
 /// How long all of it may take: less than connecting may.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -40,50 +41,96 @@ const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 
 /// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.
 ///
-/// The next one is greeted when one has failed, or has been silent for a moment: the client crate, which then tries them in
-/// an order of its own, needs what is left of the time.
+/// A server is a host at one of its addresses. The next one is greeted when one has failed, or has been silent for a moment: the
+/// client crate, which then tries them in an order of its own, needs what is left of the time.
 pub(super) async fn greet(config: &Config) -> Result<Duration> {
-    let mut servers = config.servers.clone();
+    let mut hosts = config.servers.clone();
     // R4: a thousand clients must not all come to the same server.
-    servers.shuffle(&mut world::rng());
+    hosts.shuffle(&mut world::rng());
     let tls = config.tls.as_ref().map(client_config).transpose()?;
     let limit = Instant::now() + PATIENCE;
-    let (answer, mut answers) = mpsc::unbounded_channel();
-    let (mut silent, mut failed) = (Vec::new(), None);
-    let mut servers = servers.into_iter();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let mut lookups = hosts.len();
+    hosts.into_iter().for_each(|host| look_up(host, tell.clone()));
+    let (mut waiting, mut silent, mut failed) =
+        (VecDeque::<Server>::new(), Vec::<Server>::new(), None);
+    let mut next = Instant::now();
     loop {
-        match servers.next() {
-            Some(server) => {
-                silent.push(server.to_string());
-                start(server, tls.clone(), answer.clone());
-            }
-            None if silent.is_empty() => break,
-            None => {}
+        if next <= Instant::now()
+            && let Some(server) = waiting.pop_front()
+        {
+            silent.push(server.clone());
+            next = Instant::now() + HEAD_START;
+            start(server, tls.clone(), tell.clone());
         }
-        let until = if servers.len() > 0 { limit.min(Instant::now() + HEAD_START) } else { limit };
-        match timeout_at(until, answers.recv()).await {
-            Ok(Some((_, Ok(shortest)))) => return Ok(shortest),
-            Ok(Some((shown, Err(error)))) => {
-                silent.retain(|other| *other != shown);
-                failed = Some(error.at(&shown));
+        if lookups == 0 && waiting.is_empty() && silent.is_empty() {
+            break;
+        }
+        let until = if waiting.is_empty() { limit } else { limit.min(next) };
+        match timeout_at(until, told.recv()).await {
+            Ok(Some(Told::Greeted(_, Ok(shortest)))) => return Ok(shortest),
+            Ok(Some(Told::Greeted(server, Err(error)))) => {
+                silent.retain(|other| *other != server);
+                failed = Some(error.at(&server.host.to_string()));
+                next = Instant::now();
+            }
+            Ok(Some(Told::Found(host, found))) => {
+                lookups -= 1;
+                match found {
+                    Ok(addresses) => waiting.extend(Server::of(&host, &addresses)),
+                    Err(error) => {
+                        failed = Some(explained(error, None, PATIENCE).at(&host.to_string()));
+                    }
+                }
             }
             Ok(None) => break,
             Err(_) if Instant::now() < limit => {}
             Err(_) => break,
         }
     }
-    let silent = silent.pop().map(|shown| unavailable("the server does not answer").at(&shown));
-    Err(silent.or(failed).unwrap_or_else(|| unavailable("no server")))
+    let does_not_answer =
+        |server: Server| unavailable("the server does not answer").at(&server.host.to_string());
+    let silent = silent.pop().map(does_not_answer);
+    Err(silent.or(failed).unwrap_or_else(|| unavailable("no server answers")))
+}
+
+/// A host of the URL at one of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    host: Host,
+    address: SocketAddr,
+}
+
+/// What is heard of a host, or of a server.
+enum Told {
+    /// A host's addresses.
+    Found(Host, io::Result<Vec<SocketAddr>>),
+    /// The shortest lease that a server grants.
+    Greeted(Server, Result<Duration>),
+}
+
+impl Server {
+    fn of(host: &Host, addresses: &[SocketAddr]) -> Vec<Self> {
+        let at = |address: &SocketAddr| Self { host: host.clone(), address: *address };
+        addresses.iter().map(at).collect()
+    }
+}
+
+fn look_up(host: Host, tell: UnboundedSender<Told>) {
+    tokio::spawn(async move {
+        let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
+        // Nobody may wait any longer; likewise below.
+        let _ = tell.send(Told::Found(host, found));
+    });
 }
 
 /// Greets a server in a thread of its own, and tells the shortest lease it grants.
 ///
 /// None of the runtime's threads: those stay for a while, and a forked child that drops its copy of the runtime would wait
 /// for them.
-fn start(server: Host, tls: Option<Arc<ClientConfig>>, answer: UnboundedSender<Answer>) {
-    let shown = server.to_string();
-    let unstarted = (shown.clone(), Err(unavailable("no thread can be started")));
-    let tell = answer.clone();
+fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
+    let unstarted = Told::Greeted(server.clone(), Err(unavailable("no thread can be started")));
+    let tell_from_there = tell.clone();
     let greet = move || {
         let greeted = greet_one(&server, tls.as_ref(), PATIENCE);
         let plain = tls.is_none().then_some(&server);
@@ -91,50 +138,38 @@ fn start(server: Host, tls: Option<Arc<ClientConfig>>, answer: UnboundedSender<A
         let shortest = greeted
             .map_err(|error| explained(error, plain, PATIENCE))
             .and_then(|answer| shortest_lease(&answer).ok_or_else(not_its));
-        // Nobody may wait any longer.
-        let _ = tell.send((shown, shortest));
+        let _ = tell_from_there.send(Told::Greeted(server, shortest));
     };
     if thread::Builder::new().name("coordination-greeting".into()).spawn(greet).is_err() {
-        let _ = answer.send(unstarted);
+        let _ = tell.send(unstarted);
     }
 }
 
-/// A server, and the shortest lease it grants.
-type Answer = (String, Result<Duration>);
-
 fn greet_one(
-    server: &Host,
+    server: &Server,
     tls: Option<&Arc<ClientConfig>>,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
     let stream = dial(server, patience)?;
     match tls {
         None => say_hello(stream),
-        Some(tls) => say_hello(shake_hands(server, tls, stream)?),
+        Some(tls) => say_hello(shake_hands(&server.host, tls, stream)?),
     }
 }
 
-fn dial(server: &Host, patience: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("failed to lookup address: the host has none");
-    for address in (server.name.as_str(), server.port.unwrap_or_default()).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+fn dial(server: &Server, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&server.address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
 }
 
 fn shake_hands(
-    server: &Host,
+    host: &Host,
     tls: &Arc<ClientConfig>,
     mut stream: TcpStream,
 ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
-    let name = ServerName::try_from(server.name.clone())
+    let name = ServerName::try_from(host.name.clone())
         .map_err(|_| io::Error::other("no certificate can have the name of this host"))?;
     let mut connection = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
     while connection.is_handshaking() {
@@ -213,7 +248,7 @@ pub(super) fn choose_provider() {
 }
 
 /// Why a server was not greeted; `plain`: the server, if it was not to be by TLS.
-fn explained(error: io::Error, plain: Option<&Host>, patience: Duration) -> Error {
+fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Error {
     let kind = if is_tls(&error) { ErrorKind::Tls } else { connection_kind(&causes(Some(&error))) };
     let wants_tls = || plain.is_some_and(|server| wants_tls(server, patience));
     let said = error.to_string();
@@ -237,10 +272,10 @@ fn explained(error: io::Error, plain: Option<&Host>, patience: Duration) -> Erro
 }
 
 /// Whether a server that hung up on a plain greeting gets as far in one of TLS as to say something.
-fn wants_tls(server: &Host, patience: Duration) -> bool {
+fn wants_tls(server: &Server, patience: Duration) -> bool {
     let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
     let Ok(tls) = client_config(&nobody) else { return false };
-    let shaken = dial(server, patience).and_then(|stream| shake_hands(server, &tls, stream));
+    let shaken = dial(server, patience).and_then(|stream| shake_hands(&server.host, &tls, stream));
     shaken.is_err_and(|error| is_tls(&error))
 }
 

@@ -30,6 +30,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (40, "needs `fork`: the check of C9, which runs on every backend"),
     (41, "the checks of C1 and C2, which run on every backend"),
     (48, "there is no server to authenticate, nor a secret in the URL"),
+    (69, "there is no host"),
 ];
 
 #[test]

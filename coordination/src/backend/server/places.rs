@@ -1,0 +1,150 @@
+//! Where the servers of a URL are: each of its hosts at each of the addresses that the host's name has.
+//!
+//! One address of a name may be silent while another answers. So each is a place of its own, which has as much time to answer
+//! as a server has. A name is looked up when its turn comes, and anew after all places have failed, as it may have other
+//! addresses by then.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+/// A host of the URL, at one of its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// Which host it is, counted as in the URL.
+    pub(crate) host: usize,
+    /// `None`: its name was not looked up since all places have failed.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// All places, and the one to connect to.
+#[derive(Debug)]
+pub(super) struct Places {
+    all: Vec<(Place, u32)>,
+    /// The index of the one to connect to.
+    current: usize,
+    hosts: usize,
+    /// Where somebody has answered: there a name that was looked up anew is tried first.
+    answered: HashSet<Place>,
+}
+
+impl Places {
+    /// Of so many hosts, one at least.
+    pub(super) fn new(hosts: usize) -> Self {
+        let mut places =
+            Self { all: Vec::new(), current: 0, hosts: hosts.max(1), answered: HashSet::new() };
+        places.forget();
+        places
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The one to connect to.
+    pub(super) fn current(&self) -> Place {
+        // Invariant: there is one for each host at least.
+        self.all[self.current].0
+    }
+
+    /// The name of the current place's host has these addresses.
+    pub(super) fn found(&mut self, addresses: &[SocketAddr]) {
+        let Place { host, .. } = self.current();
+        let at = |address: &SocketAddr| Place { host, address: Some(*address) };
+        let mut found: Vec<_> = addresses.iter().map(at).collect();
+        self.answered.retain(|place| place.host != host || found.contains(place));
+        // Stable: otherwise they stay in the system's order.
+        found.sort_by_key(|place| !self.answered.contains(place));
+        if !found.is_empty() {
+            let found = found.into_iter().map(|place| (place, 0));
+            self.all.splice(self.current..=self.current, found);
+        }
+    }
+
+    /// The current one has failed: the next one is that which has failed least since it answered. Of those that have failed as
+    /// often, one where somebody has answered comes first, and then the next in turn.
+    pub(super) fn failed(&mut self) {
+        self.all[self.current].1 += 1;
+        let count = self.all.len();
+        let in_turn = (1..=count).map(|step| (self.current + step) % count);
+        let next = in_turn.min_by_key(|index| {
+            let (place, failures) = &self.all[*index];
+            (*failures, !self.answered.contains(place))
+        });
+        self.current = next.unwrap_or_default();
+    }
+
+    /// The current one has answered.
+    pub(super) fn answered(&mut self) {
+        self.all[self.current].1 = 0;
+        self.answered.insert(self.current());
+    }
+
+    /// All have failed: each name is to be looked up anew, that of the host whose turn it is first.
+    pub(super) fn forget(&mut self) {
+        let host = self.all.get(self.current).map_or(0, |(place, _)| place.host);
+        let unknown = |host| (Place { host, address: None }, 0);
+        self.all = (0..self.hosts).map(unknown).collect();
+        self.current = host;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 1))
+    }
+
+    fn at(host: usize, last: u8) -> Place {
+        Place { host, address: Some(address(last)) }
+    }
+
+    #[test]
+    fn each_address_has_its_turn_and_the_other_hosts_too() {
+        let mut places = Places::new(2);
+        assert_eq!(places.current(), Place { host: 0, address: None });
+        places.found(&[address(1), address(2)]);
+        assert_eq!((places.current(), places.count()), (at(0, 1), 3));
+        places.failed();
+        assert_eq!(places.current(), at(0, 2));
+        places.failed();
+        assert_eq!(places.current(), Place { host: 1, address: None });
+        places.found(&[address(3)]);
+        assert_eq!(places.current(), at(1, 3));
+        places.failed();
+        assert_eq!(places.current(), at(0, 1));
+    }
+
+    #[test]
+    fn a_name_that_is_looked_up_anew_is_tried_first_where_somebody_has_answered() {
+        let mut places = Places::new(1);
+        places.found(&[address(1), address(2)]);
+        places.failed();
+        places.answered();
+        places.failed();
+        places.forget();
+        assert_eq!((places.current(), places.count()), (Place { host: 0, address: None }, 1));
+        places.found(&[address(1), address(2)]);
+        assert_eq!(places.current(), at(0, 2));
+        // It has other addresses by now.
+        places.forget();
+        places.found(&[address(4), address(5)]);
+        assert_eq!(places.current(), at(0, 4));
+        assert!(places.answered.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_has_never_answered_is_not_before_one_that_has() {
+        let mut places = Places::new(1);
+        places.found(&[address(1), address(2), address(3)]);
+        places.failed();
+        places.answered();
+        places.failed();
+        assert_eq!(places.current(), at(0, 3), "it has not failed yet");
+        places.failed();
+        assert_eq!(places.current(), at(0, 2), "its connection broke, and it may be there again");
+        places.failed();
+        assert_eq!(places.current(), at(0, 3));
+    }
+}

@@ -1,0 +1,75 @@
+//! The addresses that a host's name has.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+/// The addresses of a host, in the order in which they are to be tried: one at least.
+///
+/// The system is asked in a thread of its own. The runtime's threads for such work stay for a while, and a forked child that drops
+/// its copy of the runtime would wait for them; and where no thread can be started, the runtime panics.
+pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (answer, answered) = oneshot::channel();
+    let name = name.to_owned();
+    let ask = move || {
+        // Nobody may wait any longer.
+        let _ = answer.send(look_up(&name, port));
+    };
+    thread::Builder::new().name("coordination-names".into()).spawn(ask)?;
+    answered.await.map_err(|_| io::Error::other("the lookup has ended"))?
+}
+
+/// [`addresses`], on this thread.
+pub(crate) fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    #[cfg(coordination_internals)]
+    if let Some(found) = test::addresses(name, port) {
+        return Ok(found);
+    }
+    let found: Vec<_> = (name, port).to_socket_addrs()?.collect();
+    match found.is_empty() {
+        true => Err(io::Error::other("failed to lookup address: the host has none")),
+        false => Ok(found),
+    }
+}
+
+/// Names that tests make, for which no name server is needed.
+#[cfg(coordination_internals)]
+mod test {
+    use std::net::SocketAddr;
+    use std::{env, fs};
+
+    /// What the file `coordination-names/<name>` in the directory for temporary files says of a name that ends with `.test`,
+    /// which no name on any network does: an address in each line. It is read each time.
+    pub(super) fn addresses(name: &str, port: u16) -> Option<Vec<SocketAddr>> {
+        let is_test = name.strip_suffix(".test").is_some_and(|name| !name.contains('/'));
+        let file = is_test.then(|| env::temp_dir().join("coordination-names").join(name))?;
+        let lines = fs::read_to_string(file).ok()?;
+        Some(
+            lines
+                .lines()
+                .flat_map(str::parse)
+                .map(|address| SocketAddr::new(address, port))
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_is_its_own_and_a_name_is_looked_up() {
+        let of = async |name: &str| addresses(name, 7).await;
+        assert_eq!(of("::1").await.expect("it is one"), ["[::1]:7".parse().expect("it is one")]);
+        let local = of("localhost").await.expect("each machine has it");
+        assert!(local.iter().all(|address| address.ip().is_loopback()), "{local:?}");
+        let unknown = of("host.invalid").await.expect_err("nobody has that name");
+        assert!(unknown.to_string().contains("lookup"), "{unknown}");
+    }
+}
