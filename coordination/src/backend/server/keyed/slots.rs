@@ -14,11 +14,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::backend::server::book::{Book, Own};
+use crate::backend::server::memo::Memo;
 use crate::backend::{EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
 
 /// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
 pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
+
+/// Of how many queues it is known which number was taken last.
+const REMEMBERED: usize = 16 * 1024;
 
 /// The keys in use.
 pub(crate) struct Slots {
@@ -27,6 +31,9 @@ pub(crate) struct Slots {
     in_turn: usize,
     book: Book<Slot>,
     numbers: Mutex<Numbers>,
+    /// The number that was taken last in each queue: whoever waits for the end of that entry may not have heard of it yet, and
+    /// would take the next entry with its key for the same one.
+    last: Memo<QueueKey, usize>,
 }
 
 #[derive(Default)]
@@ -54,7 +61,8 @@ pub(crate) struct Slot {
 
 impl Slots {
     pub(crate) fn new(naming: Naming, in_turn: usize) -> Self {
-        Self { naming, in_turn, book: Book::default(), numbers: Mutex::default() }
+        let (book, numbers) = (Book::default(), Mutex::default());
+        Self { naming, in_turn, book, numbers, last: Memo::of_at_most(REMEMBERED) }
     }
 
     /// A call that puts the entry is being sent, under the admission of this version. It has the same key until it is
@@ -78,14 +86,19 @@ impl Slots {
     fn take_number(&self, entry: &NewEntry) -> usize {
         let mut guard = self.numbers();
         let numbers = &mut *guard;
-        let taken = (entry.session, entry.place.queue.clone());
-        let taken = numbers.taken.entry(taken).or_default();
-        let number = free_number(taken, numbers.turn, self.in_turn);
+        let queue = &entry.place.queue;
+        let taken = numbers.taken.entry((entry.session, queue.clone())).or_default();
+        // Of a queue that was forgotten meanwhile the last number was taken long ago.
+        let turn = self.last.get(queue, |last| last.wrapping_add(1)).unwrap_or(numbers.turn);
+        let number = free_number(taken, turn, self.in_turn);
         taken.resize(taken.len().max(number + 1), false);
         if let Some(free) = taken.get_mut(number) {
             *free = true;
         }
         numbers.turn = numbers.turn.wrapping_add(1);
+        if self.in_turn > 1 {
+            self.last.note(queue.clone(), number);
+        }
         number
     }
 
@@ -238,6 +251,28 @@ mod tests {
         used.sort_unstable();
         used.dedup();
         assert_eq!(used.len(), 10);
+    }
+
+    #[test]
+    fn whoever_goes_round_several_queues_has_another_key_in_each_the_next_time() {
+        let (slots, session) =
+            (Slots::new(|_, _, number| number.to_string(), 16), SessionId::random());
+        let rounds = (0..3).map(|_| {
+            let of = |queue: usize| {
+                let queue = QueueKey::new("lock", &queue.to_string(), 10).expect("a valid name");
+                let place = EntryRef { queue, id: EntryId::random(session) };
+                let entry = NewEntry { place, ..entry(session) };
+                let used = name(&slots, &entry);
+                slots.free(&entry.place);
+                used
+            };
+            (0..16).map(of).collect::<Vec<_>>()
+        });
+        let rounds: Vec<_> = rounds.collect();
+        for queue in 0..16 {
+            let used = rounds.iter().map(|round| &round[queue]).collect::<Vec<_>>();
+            assert!(used[0] != used[1] && used[1] != used[2], "{queue}: {used:?}");
+        }
     }
 
     #[test]
