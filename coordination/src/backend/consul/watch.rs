@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::Consul;
 use super::entry::entry_of;
 use super::watches::{Seen, Subject};
+use crate::backend::server::reads;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -60,12 +61,17 @@ impl Watching for Consul {
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
         // Read by somebody else since: the caller reads again.
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
+        let was_empty = listing == reads::revision_of::<()>([]);
         let subject = Subject::Names(self.keyed.keys(queue).prefix().to_owned());
         let changed = async {
             let Some(mut seen) = self.watches.own(subject, index) else {
                 return tokio::time::sleep(UNTOLD_PACE).await;
             };
-            let is_new = |seen: &Seen| seen.index > index || (1..index).contains(&seen.index);
+            let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
+            let is_new = |seen: &Seen| {
+                // Of no keys the index is that of everything else, which goes on without us.
+                !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
+            };
             drop(seen.wait_for(is_new).await);
         };
         let _ = timeout(recheck, changed).await;

@@ -53,6 +53,13 @@ pub(super) struct Seen {
     pub(super) names: HashSet<String>,
 }
 
+impl Seen {
+    /// Whether there is no key.
+    fn is_nothing(&self) -> bool {
+        self.pair.is_none() && self.names.is_empty()
+    }
+}
+
 /// All queries of this backend. Each is answered in time, or ends with an error: then those who wait look for themselves.
 pub(super) struct Watches(Arc<Queries>);
 
@@ -122,6 +129,7 @@ impl Queries {
     /// The queries about one subject, until nobody waits for their answers.
     async fn follow(&self, subject: &Subject, mut index: u64) {
         let mut checked = Instant::now();
+        let mut nothing_until = None;
         while !self.hub.end_if_idle(subject) {
             if *subject == self.all && checked.elapsed() > RECHECK {
                 self.check().await;
@@ -136,6 +144,7 @@ impl Queries {
             match answer.and_then(|answer| subject.seen(answer)) {
                 Ok(seen) if seen.index >= index => {
                     index = seen.index;
+                    let is_nothing = seen.is_nothing();
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
                     // The same index: nothing has changed in all that time.
                     self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
@@ -143,6 +152,11 @@ impl Queries {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
+                    // Of no keys the index is that of everything else: the answer comes with each write of somebody's.
+                    if let Some(moment) = nothing_until.filter(|_| is_nothing) {
+                        tokio::time::sleep_until(moment).await;
+                    }
+                    nothing_until = is_nothing.then(|| Instant::now() + LONGEST_PACE);
                 }
                 // It failed, or the index went back: that is a server that was restored.
                 other => {

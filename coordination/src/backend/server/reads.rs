@@ -31,7 +31,7 @@ impl<T: Copy> Reads<T> {
 }
 
 /// A number for what is listed, which differs where that differs.
-pub(crate) fn revision_of(listed: impl IntoIterator<Item: Hash>) -> u64 {
+pub(crate) fn revision_of<T: Hash>(listed: impl IntoIterator<Item = T>) -> u64 {
     let mut hasher = DefaultHasher::new();
     listed.into_iter().for_each(|part| part.hash(&mut hasher));
     hasher.finish()

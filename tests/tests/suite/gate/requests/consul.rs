@@ -1,6 +1,8 @@
 //! On Consul.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
 use std::time::Duration;
 
 use coordination::Coordinator;
@@ -10,6 +12,8 @@ use super::{Counted, SOON, WAITERS, every};
 
 /// Longer than what is counted takes: then no heartbeat is among it.
 const HEARTBEAT: Duration = Duration::from_secs(3);
+
+const IDLE: Duration = Duration::from_secs(6);
 
 async fn counted() -> Counted {
     Counted::new(|| Arc::new(Consul::one()), every(HEARTBEAT)).await
@@ -77,6 +81,39 @@ fn idle_waiters_cost_a_few_queries() {
         assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
         // Leave, and look where one stands; and what the queries are told.
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
+    });
+}
+
+/// Whatever others write meanwhile, some hundred times a second.
+#[test]
+fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
+    judged_on_threads(async || {
+        let consul = Arc::new(Consul::one());
+        let writing = Arc::clone(&consul);
+        let server = Counted::new(move || consul, every(HEARTBEAT)).await;
+        let mut watch = server.client.value::<u64>("never-set").expect("a good name").watch();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let writer = thread::spawn(move || {
+            let mut written = 0;
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
+                writing.ask("PUT", &format!("/v1/kv/foreign/{}", written % 100), "x");
+                written += 1;
+            }
+            written
+        });
+        let watching = async {
+            loop {
+                assert_eq!(watch.next().await.expect("the server answers"), None);
+            }
+        };
+        let watching = tokio::time::timeout(IDLE, watching);
+        let cost = server.cost(async { drop(watching.await) }).await;
+        drop(stop);
+        let written: u32 = writer.join().expect("it writes");
+        println!("beside {written} foreign writes: {cost}");
+        assert!(written > 100, "{written} foreign writes are few");
+        // A heartbeat or two, and what the watch read at first.
+        assert!(cost.requests <= 2 * IDLE.as_secs() + 4, "{cost}");
     });
 }
 
