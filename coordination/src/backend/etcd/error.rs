@@ -63,6 +63,12 @@ pub(super) fn is_user_missing(error: &EtcdError) -> bool {
         if status.message().contains("user name is empty"))
 }
 
+/// Whether the server is a learner, which answers little but serializable reads and has done nothing: another server may do
+/// better.
+fn is_learner(message: &str) -> bool {
+    message.contains("not supported for learner")
+}
+
 /// What a failed call says of its connection, and to us.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
@@ -98,6 +104,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
     };
     let message = if message.is_empty() { root_cause(&error) } else { message };
     let effect = match kind {
+        ErrorKind::Unavailable if is_learner(&message) => Effect::None,
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable => Effect::Unknown,
         // The request that uses up the last of the space is carried out, and refused nevertheless
@@ -118,6 +125,9 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
             ErrorKind::Auth
         }
         code::FAILED_PRECONDITION if speaks_of("authentication is not enabled") => ErrorKind::Auth,
+        code::FAILED_PRECONDITION | code::UNAVAILABLE if is_learner(message) => {
+            ErrorKind::Unavailable
+        }
         code::PERMISSION_DENIED => ErrorKind::Permission,
         // Over `--max-request-bytes`, or beyond what is read at all.
         code::INVALID_ARGUMENT | code::RESOURCE_EXHAUSTED
@@ -148,4 +158,23 @@ fn beneath(error: &EtcdError) -> Causes<'_> {
         EtcdError::IoError(io) => Some(io),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(code: tonic::Code, message: &str) -> Failure {
+        failure("enter", EtcdError::GRpcStatus(tonic::Status::new(code, message)))
+    }
+
+    #[test]
+    fn a_learner_is_left() {
+        let message = "etcdserver: rpc not supported for learner";
+        for code in [tonic::Code::FailedPrecondition, tonic::Code::Unavailable] {
+            let learner = said(code, message);
+            assert_eq!(learner.error.kind(), ErrorKind::Unavailable);
+            assert!(learner.is_broken && learner.error.effect() == Effect::None);
+        }
+    }
 }

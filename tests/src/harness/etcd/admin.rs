@@ -4,10 +4,12 @@ use std::{
     io::Write,
     path::Path,
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use serde_json::Value;
 
+use super::super::{Launch, Node as Process, ports::free_address, wait_until};
 use super::{Etcd, ROOT, ROOT_PASSWORD, USER, USER_PASSWORD};
 
 /// Written and compacted away by [`Etcd::compact`]; outside any namespace of a test.
@@ -165,6 +167,39 @@ impl Etcd {
         let id = |name: &str| rows.iter().find(|row| row.get(2) == Some(&name)).map(|row| row[0]);
         let ids = self.nodes().iter().map(|node| id(node.name()).expect("every node is a member"));
         ids.map(str::to_owned).collect()
+    }
+
+    /// Adds a learner to the only node, and starts it: it answers serializable reads.
+    ///
+    /// # Panics
+    ///
+    /// When it does not run.
+    pub fn start_learner(&self) -> Process {
+        let (peer, client) = (free_address(), free_address());
+        let peer = format!("http://{peer}");
+        let first = self.administer_json(&["member", "list"])["members"][0]["peerURLs"][0].clone();
+        let first = first.as_str().expect("a member has one").to_owned();
+        self.administer(&["member", "add", "learner", "--learner", &format!("--peer-urls={peer}")]);
+        let flags = vec![
+            "--name=learner".to_owned(),
+            format!("--listen-client-urls=http://{client}"),
+            format!("--advertise-client-urls=http://{client}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster={}={first},learner={peer}", self.node(0).name()),
+            "--initial-cluster-state=existing".to_owned(),
+            format!("--data-dir={}", self.scratch.join("learner").display()),
+        ];
+        let log = self.scratch.join("learner.log");
+        let launch = move || Launch::new("etcd", &log).clear_env().args(&flags);
+        let learner = Process::start("learner", client, launch);
+        let runs = || {
+            let mut read = Command::new("etcdctl");
+            read.arg(format!("--endpoints={client}")).args(["get", "--consistency=s", "x"]);
+            run(&mut read).status.success()
+        };
+        assert!(wait_until(Duration::from_secs(10), runs), "{}", learner.log());
+        learner
     }
 
     /// Forgets all history up to now: a watch or read at an older revision fails from here on.

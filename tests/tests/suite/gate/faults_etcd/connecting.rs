@@ -29,6 +29,20 @@ fn f48_users() {
     });
 }
 
+/// F-72: a learner among the endpoints answers the probe, and refuses the rest.
+#[test]
+fn f72_a_learner_among_the_endpoints() {
+    judged(|| {
+        let etcd = Etcd::one();
+        let learner = etcd.start_learner();
+        let mut client = Traced::new(WORKER, &[]);
+        // Which is the first is left to chance.
+        for _ in 0..6 {
+            client.connects(&format!("etcd://{},{}", learner.address(), etcd.authority()));
+        }
+    });
+}
+
 #[test]
 fn f48_certificates() {
     judged(|| {
