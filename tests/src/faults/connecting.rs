@@ -160,14 +160,6 @@ pub fn f48_silent_first(site: &Site) {
     }
 }
 
-/// A client connects within the time for that, and all works.
-pub(super) fn connects_in_time(site: &Site) {
-    let (mut client, began) = (Traced::new(&site.worker, &[]), Instant::now());
-    client.connects(&site.url);
-    let took = began.elapsed();
-    assert!(took <= LIMIT, "it took {took:?}");
-}
-
 /// F-48: one of three is no majority.
 pub fn f48_no_quorum(site: &Site) {
     site.server().node(0).kill();

@@ -1,6 +1,7 @@
 //! F-69: a name has several addresses, and nothing comes back from the first ones.
 
-use super::{Site, connecting, server};
+use super::connecting::Traced;
+use super::{Site, server};
 use crate::harness::Named;
 
 /// F-69: one address is silent, when clients connect and when the server is killed and started again.
@@ -22,7 +23,7 @@ fn silent(site: &Site, addresses: u32) {
     let ports: Vec<_> = nodes.iter().map(|node| node.address().port()).collect();
     let named = Named::new(addresses, &ports);
     let site = site.at(named.authority(&site.server().authority()));
-    connecting::connects_in_time(&site);
+    connects(&site);
     server::f07_server_restarted(&site);
 }
 
@@ -31,6 +32,11 @@ pub fn f69_one_name_unknown(site: &Site) {
     let there = site.server().authority();
     // Which is the first may be left to chance.
     for _ in 0..4 {
-        connecting::connects_in_time(&site.at(format!("host.invalid,{there}")));
+        connects(&site.at(format!("host.invalid,{there}")));
     }
+}
+
+/// A client connects, which has its own limit of time, and all works.
+fn connects(site: &Site) {
+    Traced::new(&site.worker, &[]).connects(&site.url);
 }
