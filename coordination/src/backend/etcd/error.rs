@@ -69,14 +69,20 @@ fn is_learner(message: &str) -> bool {
     message.contains("not supported for learner")
 }
 
+/// Whether the servers have more to do than they can for a moment, and have done nothing. They are of one mind in that: a
+/// connection to another one helps nobody.
+fn is_overload(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("too many requests"))
+}
+
 /// What a failed call says of its connection, and to us.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     let is_hang_up = is_hang_up(&beneath(&error));
-    let is_token_stale = is_token_stale(&error);
+    let is_good = is_token_stale(&error) || is_overload(&error);
     let error = from_etcd(operation, error);
     // Another endpoint, or a new connection, may do better.
-    let is_broken = !is_token_stale && matches!(error.kind(), Dns | Refused | Tls | Unavailable);
+    let is_broken = !is_good && matches!(error.kind(), Dns | Refused | Tls | Unavailable);
     Failure { is_broken, is_hang_up, ..Failure::harmless(error) }
 }
 
@@ -104,7 +110,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
     };
     let message = if message.is_empty() { root_cause(&error) } else { message };
     let effect = match kind {
-        ErrorKind::Unavailable if is_learner(&message) => Effect::None,
+        ErrorKind::Unavailable if is_learner(&message) || is_overload(&error) => Effect::None,
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable => Effect::Unknown,
         // The request that uses up the last of the space is carried out, and refused nevertheless
@@ -135,8 +141,8 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
         {
             ErrorKind::Value
         }
-        // The server's own word has nothing beneath it; HTTP/2's "enhance your calm" has.
-        code::RESOURCE_EXHAUSTED if beneath(error).is_empty() => ErrorKind::Quota,
+        code::RESOURCE_EXHAUSTED if speaks_of("space exceeded") => ErrorKind::Quota,
+        // Too many requests, or HTTP/2's "enhance your calm": it passes.
         code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,
         code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
             connection_kind(&beneath(error))
@@ -166,6 +172,20 @@ mod tests {
 
     fn said(code: tonic::Code, message: &str) -> Failure {
         failure("enter", EtcdError::GRpcStatus(tonic::Status::new(code, message)))
+    }
+
+    #[test]
+    fn only_want_of_space_is_no_overload() {
+        use tonic::Code::ResourceExhausted;
+        let full = said(ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert_eq!((full.error.kind(), full.error.effect()), (ErrorKind::Quota, Effect::Unknown));
+        assert!(!full.is_broken);
+        let busy = said(ResourceExhausted, "etcdserver: too many requests");
+        assert_eq!(
+            (busy.error.kind(), busy.error.effect()),
+            (ErrorKind::Unavailable, Effect::None)
+        );
+        assert!(!busy.is_broken, "the others are as busy");
     }
 
     #[test]
