@@ -43,8 +43,8 @@ mod test {
     use std::net::SocketAddr;
     use std::{env, fs};
 
-    /// What the file `coordination-names/<name>` in the directory for temporary files says of a name that ends with `.test`,
-    /// which no name on any network does: an address in each line. It is read each time.
+    /// What a file named like it says of a name that ends with `.test`, which no name on any network does: an address in each
+    /// line. It is read each time, from the folder `coordination-names` in the directory for temporary files.
     pub(super) fn addresses(name: &str, port: u16) -> Option<Vec<SocketAddr>> {
         let is_test = name.strip_suffix(".test").is_some_and(|name| !name.contains('/'));
         let file = is_test.then(|| env::temp_dir().join("coordination-names").join(name))?;

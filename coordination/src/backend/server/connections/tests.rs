@@ -1,0 +1,186 @@
+//! One connection for all callers, to a server that is not there.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::Config;
+use crate::backend::server::places::Place;
+use crate::url::Url;
+
+type Says = fn(Place) -> Result<&'static str, Failure>;
+
+/// Servers, and what each of them says to who connects.
+struct Servers {
+    says: Vec<Says>,
+    hosts: Vec<Host>,
+    asked: AtomicUsize,
+}
+
+impl Link for Servers {
+    type Connection = &'static str;
+    type Failed = Failure;
+
+    const IN_FLIGHT: usize = 8;
+    const SECURE: &'static str = "test+tls";
+    const WANTS_TLS: &'static str = "use test+tls://";
+
+    fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    fn host(&self, nth: usize) -> Option<&Host> {
+        self.hosts.get(nth)
+    }
+
+    fn shown(&self) -> String {
+        "the servers".to_owned()
+    }
+
+    fn is_secure(&self) -> bool {
+        false
+    }
+
+    fn longest(&self, patience: Duration) -> Duration {
+        patience
+    }
+
+    async fn connect(
+        connections: &Arc<Connections<Self>>,
+        turn: Turn,
+    ) -> Result<&'static str, Failure> {
+        connections.link.asked.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        connections.link.says[turn.place.host](turn.place)
+    }
+
+    fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
+        failed
+    }
+}
+
+fn connections(says: &[Says]) -> Result<Arc<Connections<Servers>>> {
+    at(hosts(says.len()), says)
+}
+
+fn at(hosts: Vec<Host>, says: &[Says]) -> Result<Arc<Connections<Servers>>> {
+    let settings = Settings::resolve(Config::default(), &mut Url::parse("memory://")?, None)?;
+    let servers = Servers { says: says.to_vec(), hosts, asked: AtomicUsize::new(0) };
+    Ok(Arc::new(Connections::new(servers, &settings, Duration::from_millis(200))))
+}
+
+fn hosts(count: usize) -> Vec<Host> {
+    let host = |nth| Host { name: format!("127.0.0.{}", nth + 1), port: Some(1) };
+    (0..count).map(host).collect()
+}
+
+fn failed(kind: ErrorKind) -> Failure {
+    Failure::broken(Error::new(kind, "connect", "no").with_effect(Effect::Unknown))
+}
+
+fn asked(connections: &Connections<Servers>) -> usize {
+    connections.link.asked.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn one_connection_is_made_for_all() -> Result<()> {
+    let connections = connections(&[|_| Ok("a")])?;
+    let call = || connections.call("enter", |connection| async move { Ok(connection) });
+    let (first, second, third) = tokio::join!(call(), call(), call());
+    assert_eq!((first?, second?, third?), ("a", "a", "a"));
+    assert_eq!(asked(&connections), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_next_server_is_tried_and_a_call_that_was_not_made_has_no_effect() -> Result<()> {
+    let refuses: Says = |_| Err(failed(ErrorKind::Refused));
+    let connected = connections(&[refuses, |_| Ok("b")])?;
+    assert_eq!(connected.reach_for("enter").await?.0, "b");
+    let in_vain = connections(&[refuses, refuses])?;
+    let error = in_vain.reach_for("enter").await.expect_err("nobody answers");
+    assert_eq!((error.operation(), error.effect()), ("enter", Effect::None));
+    assert_eq!(asked(&in_vain), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_whose_name_has_no_address_is_left() -> Result<()> {
+    let unknown = || Host { name: "host.invalid".to_owned(), port: Some(1) };
+    let two = at([vec![unknown()], hosts(1)].concat(), &[|_| Ok("a"), |_| Ok("b")])?;
+    assert_eq!(two.reach_for("enter").await?.0, "b");
+    let alone = at(vec![unknown()], &[|_| Ok("a")])?;
+    let error = alone.reach_for("enter").await.expect_err("nobody knows it");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Dns, Effect::None));
+    Ok(())
+}
+
+#[cfg(coordination_internals)]
+#[tokio::test]
+async fn each_address_of_a_name_is_tried_and_the_name_is_asked_again() -> Result<()> {
+    let name = format!("c{}.test", std::process::id());
+    let directory = std::env::temp_dir().join("coordination-names");
+    std::fs::create_dir_all(&directory).expect("it may be made");
+    let file = directory.join(&name);
+    let set = |addresses: &str| std::fs::write(&file, addresses).expect("the file is ours");
+    let answers: Says = |place| match place.address.map(|address| address.to_string()) {
+        Some(address) if address == "10.0.0.3:7" => Ok("c"),
+        Some(address) if address == "10.0.0.4:7" => Ok("d"),
+        _ => Err(failed(ErrorKind::Unavailable)),
+    };
+    let connections = at(vec![Host { name, port: Some(7) }], &[answers])?;
+    set("10.0.0.1\n10.0.0.2\n10.0.0.3");
+    let (found, epoch) = connections.reach().await.map_err(|failure| failure.error)?;
+    assert_eq!((found, asked(&connections)), ("c", 3));
+    // The server moves while the client runs.
+    set("10.0.0.4");
+    connections.rotation.give_up(epoch);
+    connections.rotation.give_up(epoch + 1);
+    connections.rotation.give_up(epoch + 2);
+    assert_eq!(connections.reach_for("enter").await?.0, "d");
+    std::fs::remove_file(&file).expect("the file is ours");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_broke_its_connection_is_not_made_again() -> Result<()> {
+    let connections = connections(&[|_| Ok("a"), |_| Ok("b")])?;
+    let broken = async |_| Err::<(), _>(failed(ErrorKind::Unavailable));
+    let error = connections.call("enter", broken).await.expect_err("it broke");
+    assert_eq!(error.effect(), Effect::Unknown);
+    let next = connections.call("enter", async |connection| Ok(connection)).await?;
+    assert_eq!(next, "b");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refusal_is_believed_for_a_while() -> Result<()> {
+    let connections = connections(&[|_| Err(failed(ErrorKind::Auth))])?;
+    connections.state().first = None;
+    for _ in 0..3 {
+        let error = connections.reach_for("enter").await.expect_err("we are not let in");
+        assert_eq!(error.kind(), ErrorKind::Auth);
+    }
+    assert_eq!(asked(&connections), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_may_want_something_else() -> Result<()> {
+    let hangs_up: Says = |_| Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });
+    let connections = connections(&[hangs_up])?;
+    let greeted = connections.greet(async |connection| Ok(connection)).await;
+    let error = greeted.expect_err("it never answers");
+    assert!(error.kind() == ErrorKind::Tls && error.to_string().contains("test+tls://"));
+    assert_eq!(asked(&connections), GREETINGS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn silence_ends_in_time() -> Result<()> {
+    let connections = connections(&[|_| Ok("a")])?;
+    let (_, epoch) = connections.reach_for("enter").await?;
+    let silent = connections.on_epoch("enter", epoch, std::future::pending::<Result<(), _>>());
+    assert!(timeout(connections.patience, silent).await.is_err());
+    assert!(connections.rotation.connected().is_none(), "silence condemns it");
+    Ok(())
+}
