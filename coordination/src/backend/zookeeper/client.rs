@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 use tokio::time::timeout;
@@ -30,7 +31,7 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::time::BootInstant;
 use crate::url::Host;
-use crate::world::names;
+use crate::world::{names, spawn};
 
 /// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
 /// as many of each process that is in the rush, and there may be dozens at a server that is slow.
@@ -225,7 +226,9 @@ impl Connection {
                     let _room = room;
                     connection.unless_closing(operation, async { Ok(work.await) }).await
                 };
-                tokio::spawn(answers).await.map_err(|ended| unanswered(operation, ended))??
+                spawn(&Handle::current(), answers)
+                    .await
+                    .map_err(|ended| unanswered(operation, ended))??
             }
         };
         outcome.map_err(|error| from_zookeeper(operation, &error))
@@ -365,11 +368,8 @@ impl Connection {
 
     /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
     pub(super) async fn close(&self) -> bool {
-        let mut states = self.states.clone();
-        let is_connected = states.state() == SessionState::SyncConnected;
-        let parted = self.parted.get_or_init(|| is_connected.then(BootInstant::now));
-        self.closing.send_replace(true);
-        drop(self.client().take());
+        self.begin_close();
+        let (mut states, parted) = (self.states.clone(), self.parted.get().copied().flatten());
         while !states.state().is_terminated() {
             states.changed().await;
         }
@@ -378,6 +378,14 @@ impl Connection {
         let is_word =
             |parted: &BootInstant| BootInstant::now().saturating_duration_since(*parted) < self.ttl;
         states.state() != SessionState::Expired || parted.as_ref().is_some_and(is_word)
+    }
+
+    /// Ends the session without waiting for its end, and gives up calls that go on.
+    pub(super) fn begin_close(&self) {
+        let is_connected = self.states.peek_state() == SessionState::SyncConnected;
+        self.parted.get_or_init(|| is_connected.then(BootInstant::now));
+        self.closing.send_replace(true);
+        drop(self.client().take());
     }
 
     /// Whether the session is over, as far as the client knows, or is to be.

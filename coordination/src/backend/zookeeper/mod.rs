@@ -64,11 +64,13 @@ mod reads;
 mod session;
 mod sessions;
 mod siblings;
+mod thread;
 mod tree;
 mod values;
 mod watch;
 mod watches;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +82,7 @@ use self::entry::OwnEntries;
 use self::reads::{Reads, Seen};
 use self::sessions::OpenSessions;
 use self::siblings::Siblings;
+use self::thread::ClientThread;
 use self::tree::Tree;
 use self::watches::Watches;
 use crate::backend::Store;
@@ -88,7 +91,7 @@ use crate::backend::server::memo::Memo;
 use crate::backend::server::patience;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
@@ -143,8 +146,13 @@ impl Zookeeper {
         // connection for a silent server too, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = greeting::greet(&config).await?;
+        let failed = |error: io::Error| {
+            let message = format!("cannot start the client's thread: {error}");
+            Error::new(ErrorKind::Storage, "connect", message).with_source(error)
+        };
+        let thread = settings.current_runtime.then(ClientThread::start).transpose();
         Ok(Self {
-            sessions: OpenSessions::new(connector),
+            sessions: OpenSessions::new(connector, thread.map_err(failed)?),
             own: Arc::default(),
             watches: Arc::default(),
             seen: Memo::default(),

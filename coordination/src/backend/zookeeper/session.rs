@@ -23,4 +23,8 @@ impl Sessions for Zookeeper {
         self.own.forget(session);
         Ok(())
     }
+
+    fn close_now(&self, session: SessionId) {
+        self.sessions.close_now(session);
+    }
 }

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
 use super::admission::{Admission, revoked};
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
+use super::thread::ClientThread;
 use super::tree::Tree;
 use crate::backend::{NewSession, SessionId};
 use crate::canary::{Canary, sings};
@@ -19,6 +21,8 @@ use crate::time::BootInstant;
 /// The sessions that are opening, open or closing, and which of them was opened last.
 pub(super) struct OpenSessions {
     connector: Arc<Connector>,
+    /// `None`: the client crate runs where the session does, on a thread of its own.
+    thread: Option<ClientThread>,
     state: Mutex<State>,
     /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
@@ -33,9 +37,10 @@ struct State {
 }
 
 impl OpenSessions {
-    pub(super) fn new(connector: Connector) -> Self {
+    pub(super) fn new(connector: Connector, thread: Option<ClientThread>) -> Self {
         Self {
             connector: Arc::new(connector),
+            thread,
             state: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
         }
@@ -83,7 +88,8 @@ impl OpenSessions {
             let (connector, ttl) = (Arc::clone(&self.connector), session.ttl);
             let member = tree.member(&session.member);
             let admission = Admission::new(tree.session(session.id));
-            tokio::spawn(async move { connector.connect(ttl, member, admission).await })
+            let runtime = self.thread.as_ref().map_or_else(Handle::current, ClientThread::runtime);
+            runtime.spawn(async move { connector.connect(ttl, member, admission).await })
         });
         let connected = task.await;
         opening.remove(&session.id);
@@ -125,6 +131,13 @@ impl OpenSessions {
             self.state().by_id.remove(&session);
         }
         Ok(())
+    }
+
+    /// Ends the session as far as that can be done without waiting: the client crate may be on a thread that goes on.
+    pub(super) fn close_now(&self, session: SessionId) {
+        if let Some(connection) = self.state().by_id.get(&session) {
+            connection.begin_close();
+        }
     }
 
     /// The connection of a session; an error says that it is over.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use zookeeper_client::{AddWatchMode, Client, EventType, PersistentWatcher};
 
@@ -14,6 +15,7 @@ use crate::backend::server::reads::Reads;
 use crate::error::Result;
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
+use crate::world::spawn;
 
 /// The queues that are watched.
 #[derive(Default)]
@@ -79,7 +81,7 @@ impl Watches {
         self.hub.join(&watched);
         self.tell(&watched);
         let watches = Arc::clone(self);
-        tokio::spawn(async move {
+        spawn(&Handle::current(), async move {
             let following = async {
                 on_purpose("watching");
                 watches.follow(&watched, nodes, &paths[0], value).await;
