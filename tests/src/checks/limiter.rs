@@ -359,8 +359,14 @@ pub async fn lm3_a_revoked_session_frees_its_slot(stage: &Stage) -> Result<()> {
     let standby = in_background(&limiter(&other, 1, 1));
     until_inside(&limiter(&other, 1, 1), 1, 1).await;
     stage.end_session("one");
-    let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
-    timeout(stage.notice_bound(), old.lost()).await.expect("told");
+    let ended = Instant::now();
+    let told = async {
+        timeout(PATIENCE, old.lost()).await.expect("told");
+        ended.elapsed()
+    };
+    let (delay, admission) = tokio::join!(told, admitted(standby));
+    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
+    let Admission::Working(new) = admission? else { panic!("its turn") };
     assert!(old.release().await.is_err(), "it had been lost");
     sleep(2 * stage.heartbeat()).await;
     assert!(new.is_held());

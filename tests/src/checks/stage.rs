@@ -189,10 +189,16 @@ impl Stage {
 
     /// How long an entry that was removed may look held (T3).
     pub fn notice_bound(&self) -> Duration {
-        let bound = match &self.server {
-            Some(server) => server.notice(server.heartbeat()),
-            None => self.heartbeat(),
-        };
+        self.told_bound(|server| server.notice(server.heartbeat()))
+    }
+
+    /// The same of an entry whose session was [ended](Self::end_session).
+    pub fn end_notice_bound(&self) -> Duration {
+        self.told_bound(|server| server.notice_of_end(server.heartbeat()))
+    }
+
+    fn told_bound(&self, of: impl Fn(&dyn Server) -> Duration) -> Duration {
+        let bound = self.server.as_deref().map_or_else(|| self.heartbeat(), of);
         bound + SLACK + self.scheduling()
     }
 

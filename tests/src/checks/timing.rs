@@ -203,7 +203,7 @@ pub async fn t3_told_of_a_revoked_session(stage: &Stage) -> Result<()> {
     // The own key's watch, the heartbeat or the answer to it: whichever is first.
     let reasons = [LossReason::EntryDeleted, LossReason::ExpiredByServer, LossReason::Revoked];
     assert!(reasons.contains(&reason), "{reason:?}");
-    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
     drop(guard);
     take_turn(&holder).await.map(drop)
 }

@@ -26,7 +26,7 @@ pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
     let (reason, told) = timeout(PATIENCE, listening).await.expect("it is told").expect("no panic");
     let delay = late(told, ended);
     eprintln!("E3: told {delay:?} after the session was ended: {reason:?}");
-    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
     assert!(!old.is_leader());
     let next = waiting.await.expect("no panic")?;
     assert!(next.term() > old.term());

@@ -146,18 +146,17 @@ impl Server for Zookeeper {
     }
 
     fn crash_release(&self, ttl: Duration) -> Duration {
-        let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
-        let until_replaced = if stumbled { ttl / 4 + RECONNECT } else { Duration::ZERO };
-        ttl + TICK * 3 / 2 + until_replaced
+        ttl + TICK * 3 / 2 + self.until_replaced(ttl / 4)
     }
 
     fn notice(&self, _heartbeat: Duration) -> Duration {
         Duration::from_millis(50)
     }
 
-    /// The connection ends with the session.
+    /// The connection ends with the session, and who comes back is told; but a server that stumbles over the end of the one
+    /// hears nothing from the other before the next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
-        self.notice(heartbeat) + RECONNECT
+        self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
     }
 
     /// The client crate connects again and again for 7/5 of the lease, and each time the server hears of the session.
@@ -168,5 +167,13 @@ impl Server for Zookeeper {
     /// The one before it.
     fn proof_lag(&self, heartbeat: Duration) -> Duration {
         heartbeat
+    }
+}
+
+impl Zookeeper {
+    /// This long if a server has [stumbled](STUMBLE), until what it does not hear is heard.
+    fn until_replaced(&self, silence: Duration) -> Duration {
+        let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
+        if stumbled { silence + RECONNECT } else { Duration::ZERO }
     }
 }
