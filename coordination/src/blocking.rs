@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::env::blocking::Blocking;
 use crate::recipe::multi::{Shared, Take};
-use crate::world::blocking::Blocking;
 use crate::{Config, Contender, LockGuard, Permit, Result};
 
 /// Blocks this thread until a call of an async recipe is done.

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::characteristics::Requirement;
 use crate::duration;
+use crate::env;
 use crate::error::{Error, NameError, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
 use crate::url::Url;
-use crate::world;
 
 const DEFAULT_NAMESPACE: &str = "coordination";
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
     let id = match id {
         Some(id) if id.is_empty() => return Err(NameError::Empty.into()),
         Some(id) => id,
-        None => format!("{:032x}", world::rng().random::<u128>()),
+        None => format!("{:032x}", env::rng().random::<u128>()),
     };
     checked_member(&format!("{prefix}{id}"))
 }

@@ -9,7 +9,7 @@ use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::recipe::queue::{KeepsOpen, Queue};
+use crate::recipe::engine::queue::{KeepsOpen, Queue};
 use crate::session::keeper::{self, Control};
 use crate::session::{Having, Session, State, StateWatch};
 

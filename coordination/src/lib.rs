@@ -135,6 +135,7 @@ mod characteristics;
 mod config;
 mod coordinator;
 mod duration;
+mod env;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -157,7 +158,6 @@ mod template;
 mod time;
 mod token;
 mod url;
-mod world;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
@@ -292,7 +292,9 @@ pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::barrier::Barrier;
 pub use recipe::double_barrier::{DoubleBarrier, Inside};
 pub use recipe::election::{Candidate, Election, Leadership, Term, Terms};
-pub use recipe::grant::{Grant, TimedRelease};
+pub use recipe::engine::grant::{Grant, TimedRelease};
+pub use recipe::engine::loss::LossWatch;
+pub use recipe::engine::slots::Occupant;
 pub use recipe::group::{
     Capabilities, Group, GroupEvent, GroupWatch, Member, Members, Membership, Presence,
     RejoiningMembership,
@@ -301,14 +303,12 @@ pub use recipe::in_use::Recipe;
 pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
-pub use recipe::loss::LossWatch;
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, OncePer};
 pub use recipe::partition::Partitioner;
+pub use recipe::partition::ring::{HashRing, UnknownNode};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
-pub use recipe::ring::{HashRing, UnknownNode};
 pub use recipe::semaphore::{Permit, Semaphore};
-pub use recipe::slots::Occupant;
 pub use recipe::value::{Counter, SharedValue, ValueWatch, Version, Versioned};
 pub use session::{State, StateWatch};
 pub use template::Template;

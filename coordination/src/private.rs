@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
+use crate::recipe::engine::protect::first_lost;
 use crate::recipe::multi::{self, lost_by_now, watches};
 pub use crate::recipe::multi::{InEither, Shared, Take};
-use crate::recipe::protect::first_lost;
 use crate::{Coordinator, Effect, Error, Result};
 
 /// What becomes of the body when a lock is lost.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::world;
+use crate::env;
 
 /// Decorrelated jitter: each delay is drawn from `initial ..= 3 × the one before`, up to `max`.
 ///
@@ -29,7 +29,7 @@ impl DecorrelatedJitter {
     pub(crate) fn next_delay(&mut self) -> Duration {
         let upper = self.previous.saturating_mul(3).min(self.max);
         self.previous = if upper > self.initial {
-            world::rng().random_range(self.initial..=upper)
+            env::rng().random_range(self.initial..=upper)
         } else {
             upper
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::world;
+use crate::env;
 
 /// A moment on this machine's clock since boot, which goes on while the machine is suspended.
 ///
@@ -28,7 +28,7 @@ impl BootInstant {
 
     /// The present moment.
     pub fn now() -> Self {
-        Self(world::boot_nanos())
+        Self(env::boot_nanos())
     }
 
     /// The time from now until this moment; zero once it has passed.

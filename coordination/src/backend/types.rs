@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use data_encoding::HEXLOWER;
 use rand::RngExt;
 
+use crate::env;
 use crate::key::QueueKey;
-use crate::world;
 
 /// A session's name at the store: 63 random bits, never zero, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +17,7 @@ pub(crate) struct SessionId(u64);
 
 impl SessionId {
     pub(crate) fn random() -> Self {
-        Self(world::rng().random_range(1..=i64::MAX as u64))
+        Self(env::rng().random_range(1..=i64::MAX as u64))
     }
 
     #[cfg(feature = "file")]
@@ -64,7 +64,7 @@ impl EntryId {
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);
-            HEXLOWER.encode_mut(&world::rng().random::<u128>().to_be_bytes(), &mut rest[1..]);
+            HEXLOWER.encode_mut(&env::rng().random::<u128>().to_be_bytes(), &mut rest[1..]);
         }
         Self(String::from_utf8_lossy(&text).into())
     }
@@ -144,7 +144,7 @@ impl Mode {
 /// An entry to append.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry {
-    pub(crate) place: EntryRef,
+    pub(crate) entry_ref: EntryRef,
     pub(crate) session: SessionId,
     /// Shown with the entry.
     pub(crate) member: Arc<str>,
@@ -246,6 +246,6 @@ pub(crate) struct Write {
 
 impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
-        Self { queue: queue.clone(), id: world::rng().random(), expected, data, if_empty: false }
+        Self { queue: queue.clone(), id: env::rng().random(), expected, data, if_empty: false }
     }
 }

@@ -18,9 +18,9 @@ use serde_json::Value as Json;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Write};
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
+use crate::recipe::engine::queue::Queue;
 use crate::recipe::limiter::Patience;
-use crate::recipe::queue::Queue;
-use crate::recipe::ring::HashRing;
+use crate::recipe::partition::ring::HashRing;
 
 /// Permits, parties and the like that the program asks for.
 const COUNT: u32 = 2;
@@ -136,10 +136,10 @@ impl Hostile {
         let backend = &queue.session.backend;
         let session = queue.session.lease_now().expect("it is open").id;
         for Contender { member, shared, data } in &self.entries {
-            let place = EntryRef { queue: queue.key.clone(), id: EntryId::random(session) };
+            let entry_ref = EntryRef { queue: queue.key.clone(), id: EntryId::random(session) };
             let mode = if *shared { Mode::Shared } else { Mode::Exclusive };
             let (member, data) = (member.as_str().into(), data.as_str().into());
-            let entry = NewEntry { place, session, member, mode, data };
+            let entry = NewEntry { entry_ref, session, member, mode, data };
             backend.enter(&entry).await.expect("memory takes anything");
         }
         if let Some(value) = &self.value {

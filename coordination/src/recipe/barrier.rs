@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::data::{MAX_VALUE_BYTES, to_data};
-use super::queue::{Change, Queue};
+use super::engine::data::{MAX_VALUE_BYTES, to_data};
+use super::engine::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::Result;

@@ -12,12 +12,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
-use super::grant::{Grant, guard};
-use super::judge::{Judge, Verdict};
-use super::own_entry::Contents;
-use super::queue::Queue;
-use super::turn::Request;
+use super::engine::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
+use super::engine::grant::{Grant, guard};
+use super::engine::own_entry::Contents;
+use super::engine::policy::{Decision, Policy};
+use super::engine::queue::Queue;
+use super::engine::turn::Request;
 use crate::backend::{Entry, Listing};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
@@ -103,11 +103,11 @@ impl DoubleBarrier {
     /// The first parties that come make up the round, in the order of arrival at the store.
     pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
         let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
-        let judge = Some(Arc::clone(&gate) as Arc<dyn Judge>);
+        let policy = Some(Arc::clone(&gate) as Arc<dyn Policy>);
         // Kept with the entry, so that an entry for another number of parties, which is about to be refused, is not
         // counted.
         let data = to_data("enter", &self.parties, MAX_ENTRY_BYTES)?;
-        let request = Request { contents: Contents { data, ..self.queue.contents() }, judge };
+        let request = Request { contents: Contents { data, ..self.queue.contents() }, policy };
         let entering = self.queue.acquire_within(&request, timeout).await;
         let grant = entering.map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
@@ -202,21 +202,21 @@ struct Gate {
     through: AtomicU64,
 }
 
-impl Judge for Gate {
-    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+impl Policy for Gate {
+    fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
         let rounds = Rounds::of(listing, self.parties)?;
         if let Some(through) = rounds.round_of(own.seq) {
             self.through.store(through, Ordering::SeqCst);
-            return Ok(Verdict::Grant);
+            return Ok(Decision::Grant);
         }
         let others = usize::try_from(self.parties - 1).unwrap_or(usize::MAX);
         let rounds = match rounds.waiting(listing).nth(others) {
             Some(last) => rounds.and(last.seq, listing),
             // The first entry stores the number of parties.
             None if listing.value.is_none() => rounds,
-            None => return Ok(Verdict::Wait),
+            None => return Ok(Decision::Wait),
         };
-        Ok(Verdict::Found(to_data("enter", &rounds, MAX_VALUE_BYTES)?))
+        Ok(Decision::Initialize(to_data("enter", &rounds, MAX_VALUE_BYTES)?))
     }
 }
 
@@ -272,7 +272,7 @@ impl fmt::Debug for Inside {
 mod tests {
     use super::*;
     use crate::backend::Mode;
-    use crate::recipe::data::stored;
+    use crate::recipe::engine::data::stored;
 
     fn listing(seqs: &[u64], value: Option<&str>) -> Listing {
         let entry =
@@ -282,10 +282,10 @@ mod tests {
 
     fn verdict(parties: u32, listing: &Listing, own: usize) -> (String, u64) {
         let gate = Gate { parties, through: AtomicU64::new(0) };
-        let told = match gate.judge(listing, &listing.entries[own]) {
-            Ok(Verdict::Wait) => "wait".to_owned(),
-            Ok(Verdict::Grant) => "in".to_owned(),
-            Ok(Verdict::Found(data)) => data.to_string(),
+        let told = match gate.decide(listing, &listing.entries[own]) {
+            Ok(Decision::Wait) => "wait".to_owned(),
+            Ok(Decision::Grant) => "in".to_owned(),
+            Ok(Decision::Initialize(data)) => data.to_string(),
             Ok(_) => "other".to_owned(),
             Err(error) => format!("{:?}", error.kind()),
         };

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::data::{MAX_ENTRY_BYTES, from_data, to_data};
-use super::grant::{Grant, guard};
-use super::own_entry::Contents;
-use super::queue::Queue;
-use super::turn::Request;
-use super::waiting::Waiting;
+use super::engine::data::{MAX_ENTRY_BYTES, from_data, to_data};
+use super::engine::grant::{Grant, guard};
+use super::engine::own_entry::Contents;
+use super::engine::queue::Queue;
+use super::engine::turn::Request;
+use super::engine::waiting::Waiting;
 use crate::Coordinator;
 use crate::backend::{Data, Entry, Mode};
 use crate::canary::{Canary, sings};
@@ -189,7 +189,7 @@ impl Election {
         value: &(impl Serialize + ?Sized),
     ) -> Result<Request> {
         let data = self.queue.named(to_data(operation, value, MAX_ENTRY_BYTES))?;
-        Ok(Request { contents: Contents { data, ..self.queue.contents() }, judge: None })
+        Ok(Request { contents: Contents { data, ..self.queue.contents() }, policy: None })
     }
 }
 

@@ -12,11 +12,11 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::data::{MAX_ENTRY_BYTES, to_data};
-use super::judge::{Judge, Verdict};
-use super::own_entry::Contents;
-use super::queue::Queue;
-use super::turn::Request;
+use super::engine::data::{MAX_ENTRY_BYTES, to_data};
+use super::engine::own_entry::Contents;
+use super::engine::policy::{Decision, Policy};
+use super::engine::queue::Queue;
+use super::engine::turn::Request;
 use crate::backend::{Data, Entry, EntryRef, Listing, Write};
 use crate::config::checked_member;
 use crate::coordinator::Coordinator;
@@ -239,13 +239,15 @@ impl Group {
         };
         let (session, queue) = (Arc::clone(&self.queue.session), self.queue.key.clone());
         let limit = session.ttl().min(LONGEST_JOIN);
-        let judge = Arc::new(Joining { session, queue, waits: AtomicBool::new(false) });
-        let request = Request { contents, judge: Some(Arc::<Joining>::clone(&judge)) };
+        let policy = Arc::new(Joining { session, queue, waits: AtomicBool::new(false) });
+        let request = Request { contents, policy: Some(Arc::<Joining>::clone(&policy)) };
         match self.queue.acquire_within(&request, Some(limit)).await {
             Ok(grant) => Ok(Membership::new(grant, self.clone(), member, data)),
             Err(error) if error.kind() != ErrorKind::Timeout => Err(error),
             // An earlier entry of this session under this member id has not gone away in time.
-            Err(_) if judge.waits.load(Ordering::SeqCst) => self.queue.named(Err(already_joined())),
+            Err(_) if policy.waits.load(Ordering::SeqCst) => {
+                self.queue.named(Err(already_joined()))
+            }
             Err(_) => {
                 let message = "the store did not answer within the time given";
                 let late = self.queue.session.late("join", message, None);
@@ -326,9 +328,11 @@ impl Group {
         let (entry, member) = entry
             .and_then(|entry| Some((entry, Member::of(entry)?)))
             .ok_or_else(|| self.not_joined("remove"))?;
-        let place = EntryRef { queue: self.queue.key.clone(), id: entry.id.clone() };
+        let entry_ref = EntryRef { queue: self.queue.key.clone(), id: entry.id.clone() };
         let (session, seq) = (Arc::clone(&self.queue.session), Some(entry.seq));
-        self.queue.call("remove", async move { session.backend.leave(&place, seq).await }).await?;
+        self.queue
+            .call("remove", async move { session.backend.leave(&entry_ref, seq).await })
+            .await?;
         Ok(member)
     }
 
@@ -357,14 +361,14 @@ struct Joining {
     waits: AtomicBool,
 }
 
-impl Judge for Joining {
-    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+impl Policy for Joining {
+    fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
         if listing.value.is_none() {
             return Err(missing("join"));
         }
         let mut before = listing.entries.iter().take_while(|entry| entry.seq < own.seq);
         let Some(other) = before.find(|entry| entry.member == own.member) else {
-            return Ok(Verdict::Grant);
+            return Ok(Decision::Grant);
         };
         match self.session.lease_now() {
             Some(lease) if !other.id.is_of(lease.id) => {
@@ -375,7 +379,7 @@ impl Judge for Joining {
             // The other entry is of this session, but no guard stands for it: it is being removed.
             _ => {
                 self.waits.store(true, Ordering::SeqCst);
-                Ok(Verdict::Wait)
+                Ok(Decision::Wait)
             }
         }
     }

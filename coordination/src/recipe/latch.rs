@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::{MAX_VALUE_BYTES, from_data, to_data};
-use super::queue::{Change, Queue};
+use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::engine::queue::{Change, Queue};
 use crate::backend::{Data, Listing};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
@@ -182,7 +182,7 @@ impl fmt::Debug for Latch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::data::stored;
+    use crate::recipe::engine::data::stored;
 
     #[test]
     fn what_the_store_has_is_a_latch_or_damage() {

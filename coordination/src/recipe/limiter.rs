@@ -1,19 +1,21 @@
 //! The limiter with standby: at most N work, at most M more stand by, and all others are refused at once.
 
+mod gate;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::data::from_data;
-use super::gate::{Gate, Limits};
-use super::grant::{Grant, guard};
-use super::judge::Judge;
-use super::own_entry::Contents;
-use super::queue::Queue;
-use super::slots::{self, Claim, MAX_SLOTS, Occupant};
-use super::turn::Request;
-use super::waiting::Waiting;
+use self::gate::{Gate, Limits};
+use super::engine::data::from_data;
+use super::engine::grant::{Grant, guard};
+use super::engine::own_entry::Contents;
+use super::engine::policy::Policy;
+use super::engine::queue::Queue;
+use super::engine::slots::{self, Claim, MAX_SLOTS, Occupant};
+use super::engine::turn::Request;
+use super::engine::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
 
@@ -233,7 +235,7 @@ impl Limiter {
         let data = Claim::wants(1).data()?;
         let request = Request {
             contents: Contents { data, ..self.queue.contents() },
-            judge: Some(Arc::clone(&gate) as Arc<dyn Judge>),
+            policy: Some(Arc::clone(&gate) as Arc<dyn Policy>),
         };
         let entering = self.queue.acquire(&request, self.limit_of_waiting(keep_waiting.is_some()));
         let tired = self.tired(start, keep_waiting);

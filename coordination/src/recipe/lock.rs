@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use super::grant::{Grant, guard};
-use super::queue::Queue;
-use super::turn::Request;
-use super::waiting::Waiting;
+use super::engine::grant::{Grant, guard};
+use super::engine::queue::Queue;
+use super::engine::turn::Request;
+use super::engine::waiting::Waiting;
 use crate::backend::{Data, EntryRef, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
@@ -192,8 +192,8 @@ impl Lock {
     }
 
     fn request(&self, mode: Mode) -> Request {
-        let contents = super::own_entry::Contents { mode, ..self.queue.contents() };
-        Request { contents, judge: None }
+        let contents = super::engine::own_entry::Contents { mode, ..self.queue.contents() };
+        Request { contents, policy: None }
     }
 
     /// A lock of the same name that `break_lock` leaves alone: whoever holds it has not yet ended what he ran under this one.
@@ -252,7 +252,7 @@ impl Lock {
             if entry.mode == Mode::Exclusive || before.is_none() {
                 before = Some(entry.mode);
             }
-            let place = EntryRef { queue: self.queue.key.clone(), id: entry.id };
+            let entry_ref = EntryRef { queue: self.queue.key.clone(), id: entry.id };
             let contender = Contender {
                 member: entry.member.to_string(),
                 since: entry.since,
@@ -260,7 +260,7 @@ impl Lock {
                 holding,
                 shared: entry.mode == Mode::Shared,
             };
-            Some((place, contender))
+            Some((entry_ref, contender))
         });
         Ok(contenders.collect())
     }

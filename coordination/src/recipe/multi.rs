@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::grant::{Grant, TimedRelease};
+use super::engine::grant::{Grant, TimedRelease};
+use super::engine::loss::LossWatch;
+use super::engine::protect::{Protected, first_lost};
+use super::engine::waiting::Waiting;
 use super::lock::{Lock, LockGuard};
-use super::loss::LossWatch;
-use super::protect::{Protected, first_lost};
 use super::semaphore::{Permit, Semaphore};
-use super::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 

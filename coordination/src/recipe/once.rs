@@ -10,15 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::data::{MAX_VALUE_BYTES, from_data, to_data};
-use super::grant::Grant;
-use super::queue::{Change, Queue};
+use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::engine::grant::Grant;
+use super::engine::queue::{Change, Queue};
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
+use crate::env::unix_micros;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 use crate::token::FencingToken;
-use crate::world::unix_micros;
 
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -390,7 +390,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::recipe::data::stored;
+    use crate::recipe::engine::data::stored;
 
     fn rule(period: u64, is_aligned: bool) -> Rule {
         Rule { period, at_least: 0, is_aligned }

@@ -1,12 +1,14 @@
 //! Keys distributed over the members of a group, by a hash ring that follows the group.
 
+pub(crate) mod ring;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
 
+use self::ring::HashRing;
 use super::group::{Capabilities, Group, GroupEvent, GroupWatch, Member, Membership};
-use super::ring::HashRing;
 use crate::error::{Effect, Result};
 
 /// A larger weight counts as this one, so that a member's capabilities cannot use up the memory of others.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::{MAX_VALUE_BYTES, from_data, to_data};
-use super::grant::{Grant, guard};
-use super::judge::{Judge, Verdict};
-use super::own_entry::Contents;
-use super::queue::Queue;
-use super::slots::{self, Claim, MAX_SLOTS, MAX_TAKEN, Occupant};
-use super::turn::Request;
-use super::waiting::Waiting;
+use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::engine::grant::{Grant, guard};
+use super::engine::own_entry::Contents;
+use super::engine::policy::{Decision, Policy};
+use super::engine::queue::Queue;
+use super::engine::slots::{self, Claim, MAX_SLOTS, MAX_TAKEN, Occupant};
+use super::engine::turn::Request;
+use super::engine::waiting::Waiting;
 use crate::backend::{Entry, Listing, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
@@ -188,10 +188,10 @@ impl Semaphore {
         let wants =
             self.queue.named(slots::check("the number of permits asked for", count, most))?;
         let data = Claim::wants(wants).data()?;
-        let judge = Fifo { limit: self.limit, is_admitted: AtomicBool::new(false) };
+        let policy = Fifo { limit: self.limit, is_admitted: AtomicBool::new(false) };
         Ok(Request {
             contents: Contents { data, ..self.queue.contents() },
-            judge: Some(Arc::new(judge)),
+            policy: Some(Arc::new(policy)),
         })
     }
 
@@ -208,26 +208,26 @@ struct Fifo {
     is_admitted: AtomicBool,
 }
 
-impl Judge for Fifo {
-    fn judge(&self, listing: &Listing, own: &Entry) -> Result<Verdict> {
+impl Policy for Fifo {
+    fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
         let admitted = self.is_admitted.load(Ordering::Relaxed);
         let Some(limit) = slots::stored(listing, &self.limit, admitted)? else {
-            return Ok(Verdict::Found(to_data("acquire", &self.limit, MAX_VALUE_BYTES)?));
+            return Ok(Decision::Initialize(to_data("acquire", &self.limit, MAX_VALUE_BYTES)?));
         };
         self.is_admitted.store(true, Ordering::Relaxed);
         let claim = Claim::of(own)?;
         slots::check("the number of permits asked for", claim.wants, limit.permits)?;
         let before = listing.before(own.seq);
         if let Some(waiting) = before.iter().rfind(|entry| entry.mode == Mode::Exclusive) {
-            return Ok(Verdict::Behind(waiting.into()));
+            return Ok(Decision::WaitFor(waiting.into()));
         }
         let mut used = BTreeSet::new();
         for holder in before {
             used.extend(Claim::of(holder)?.slots);
         }
         match slots::free(limit.permits, &used, claim.wants) {
-            Some(slots) => Ok(Verdict::Take(claim.has(slots).data()?)),
-            None => Ok(Verdict::Wait),
+            Some(slots) => Ok(Decision::Take(claim.has(slots).data()?)),
+            None => Ok(Decision::Wait),
         }
     }
 }

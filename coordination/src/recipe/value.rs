@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::data::{MAX_VALUE_BYTES, from_data, to_data};
-use super::queue::{Change, Queue, in_doubt};
+use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use super::engine::queue::{Change, Queue, in_doubt};
 use crate::Coordinator;
 use crate::backend::{Data, Listing, Value, Write};
 use crate::error::{Error, ErrorKind, Result};

@@ -106,7 +106,7 @@ impl Session {
     ///
     /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until
     /// it is known whether it has (S9). The call must be idempotent.
-    pub(crate) async fn persist<T, C>(
+    pub(crate) async fn retry_until_settled<T, C>(
         &self,
         lease: &Lease,
         operation: &'static str,
@@ -144,9 +144,9 @@ impl Session {
         outcome
     }
 
-    /// [`persist`](Self::persist) for an entry that stands and waits: that we are not let in any more, or not allowed to look,
+    /// [`retry_until_settled`](Self::retry_until_settled) for an entry that stands and waits: that we are not let in any more, or not allowed to look,
     /// may pass as well (`F-56`).
-    pub(crate) async fn persist_waiting<T, C>(
+    pub(crate) async fn retry_while_waiting<T, C>(
         &self,
         lease: &Lease,
         operation: &'static str,
@@ -169,7 +169,7 @@ impl Session {
     /// Repeats a call that is not about an entry of ours, for as long as a caller may be kept waiting.
     ///
     /// Fails with the last error. Its effect is `Unknown` if the store may have carried out one of the tries.
-    pub(crate) async fn insist<T, C>(
+    pub(crate) async fn retry_briefly<T, C>(
         &self,
         operation: &'static str,
         call: impl Fn() -> C,
@@ -198,7 +198,7 @@ impl Session {
 
     /// Writes a queue's value if it is as expected.
     pub(crate) async fn write(&self, operation: &'static str, write: &Write) -> Result<Written> {
-        let (version, doubt) = self.insist(operation, || self.backend.write(write)).await?;
+        let (version, doubt) = self.retry_briefly(operation, || self.backend.write(write)).await?;
         Ok(match version {
             Some(version) => Written::Yes(version),
             None if doubt.0 => Written::Unknown,
@@ -222,7 +222,7 @@ impl Session {
                     Having::AnEntry => session.backend.queues(kind, from.as_ref()),
                     Having::AValue => session.backend.names(kind, from.as_ref()),
                 };
-                let (page, _) = session.insist(operation, page).await?;
+                let (page, _) = session.retry_briefly(operation, page).await?;
                 names.extend(page.names);
                 from = match page.next {
                     None => break,
@@ -247,7 +247,7 @@ impl Session {
             let (removed, mut from) = (AtomicU64::new(0), None);
             loop {
                 let page = || session.backend.prune(unused, from.as_ref(), &removed);
-                let (next, _) = session.insist("prune", page).await?;
+                let (next, _) = session.retry_briefly("prune", page).await?;
                 from = match next {
                     None => return Ok(removed.into_inner()),
                     next => next,

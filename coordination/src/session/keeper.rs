@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failures::Failures;
-use super::{Lease, Phase, Proofs, Runtime, Session, State};
+use super::{ConfirmedHeartbeats, Lease, Phase, Runtime, Session, State};
 use crate::backend::registry::Target;
 use crate::backend::{EntryId, NewSession, SessionId, Store};
 use crate::canary::{Canary, sings};
@@ -181,7 +181,7 @@ impl Keeper {
         let session = Arc::clone(&self.session);
         let interval = session.heartbeat_interval(lease.ttl);
         let mut delays = session.retry_delays(lease.ttl);
-        let mut proofs = Proofs::new(session.backend.proof_delay(), lease.opened);
+        let mut confirmed = ConfirmedHeartbeats::new(session.backend.proof_delay(), lease.opened);
         // Heartbeats are sent by tokio's clock, which a test can pause. Until when they extend the lease is computed
         // by the clock that counts suspend.
         let mut next = Instant::now() + interval;
@@ -197,7 +197,7 @@ impl Keeper {
                 Ok(Ok(())) => {
                     let is_late = sings(Canary::ReceiveTimeDeadline);
                     let sent = if is_late { BootInstant::now() } else { sent };
-                    if !lease.extend(proofs.confirm(sent)) {
+                    if !lease.extend(confirmed.confirm(sent)) {
                         return End::Lost(LossReason::DeadlinePassed);
                     }
                     session.failures.clear();

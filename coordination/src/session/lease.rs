@@ -18,13 +18,13 @@ use crate::time::BootInstant;
 /// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, it counts once another
 /// heartbeat was confirmed that was sent at least that delay later. Until then the newest earlier one counts, and at
 /// first the opening of the session.
-pub(crate) struct Proofs {
+pub(crate) struct ConfirmedHeartbeats {
     delay: Duration,
     /// When they were sent, in that order; the first one counts.
     confirmed: VecDeque<BootInstant>,
 }
 
-impl Proofs {
+impl ConfirmedHeartbeats {
     /// For a session whose opening was sent at `opened` and counts at once.
     pub(crate) fn new(delay: Duration, opened: BootInstant) -> Self {
         Self { delay, confirmed: VecDeque::from([opened]) }
@@ -338,14 +338,14 @@ mod tests {
     #[test]
     fn a_heartbeat_counts_when_it_is_proved() {
         let at = |ms: u64| BootInstant::from_nanos(ms * 1_000_000);
-        let mut proofs = Proofs::new(Duration::ZERO, at(0));
-        assert_eq!([proofs.confirm(at(10)), proofs.confirm(at(11))], [at(10), at(11)]);
+        let mut confirmed = ConfirmedHeartbeats::new(Duration::ZERO, at(0));
+        assert_eq!([confirmed.confirm(at(10)), confirmed.confirm(at(11))], [at(10), at(11)]);
 
-        let mut proofs = Proofs::new(Duration::from_millis(100), at(0));
+        let mut confirmed = ConfirmedHeartbeats::new(Duration::from_millis(100), at(0));
         let sent = [100, 200, 250, 299, 300, 1000, 1000].map(at);
         let proved = [0, 100, 100, 100, 200, 300, 300].map(at);
-        assert_eq!(sent.map(|sent| proofs.confirm(sent)), proved);
-        assert!(proofs.confirmed.len() <= 3, "{:?}", proofs.confirmed);
+        assert_eq!(sent.map(|sent| confirmed.confirm(sent)), proved);
+        assert!(confirmed.confirmed.len() <= 3, "{:?}", confirmed.confirmed);
     }
 
     fn ago(duration: Duration) -> BootInstant {

@@ -26,16 +26,16 @@ use crate::backend::Store;
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
+use crate::env::{self, Process};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::retry::DecorrelatedJitter;
-use crate::world::{self, Process};
 
 pub(crate) use self::calls::{Having, Written, may_pass};
 use self::failures::Failures;
 use self::observer::Observers;
 pub(crate) use self::observer::{View, Views};
-use lease::Proofs;
+use lease::ConfirmedHeartbeats;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
@@ -119,7 +119,7 @@ impl Session {
             Handle::try_current().is_ok_and(is_here)
                 && self.only_thread().is_some_and(|thread| *thread == thread::current().id())
         };
-        if !(world::blocking::is_blocking() && waits_for_itself()) {
+        if !(env::blocking::is_blocking() && waits_for_itself()) {
             return Ok(());
         }
         let message = "this blocking call would wait for itself, on the only thread of the runtime on which the \
@@ -218,7 +218,7 @@ impl Session {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        world::spawn(&self.handle, task)
+        env::spawn(&self.handle, task)
     }
 
     /// The lease as the store granted it, also when it was the last one; the one asked for on stores that grant none.

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::{Phase, Session};
 use crate::backend::Listing;
+use crate::env::Process;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
-use crate::world::Process;
 
 /// The shortest time between two reads.
 const MOST_OFTEN: Duration = Duration::from_millis(1);

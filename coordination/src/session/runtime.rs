@@ -6,8 +6,8 @@ use std::thread::{self, ThreadId};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
+use crate::env::{self, blocking};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::{self, blocking};
 
 /// This thread, if the runtime that runs this task has no other.
 pub(super) fn only_thread() -> Option<ThreadId> {
@@ -37,7 +37,7 @@ impl Runtime {
     /// Starts the session's main task; its runtime ends with it.
     pub(crate) fn start(self, main: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         match self {
-            Self::Current(handle) => drop(world::spawn(&handle, main)),
+            Self::Current(handle) => drop(env::spawn(&handle, main)),
             Self::Own => {
                 let failed = |error: io::Error| {
                     let message = format!("cannot start the session's thread: {error}");

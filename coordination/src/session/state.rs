@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
+use crate::env::Process;
 use crate::error::LossReason;
-use crate::world::Process;
 
 /// The state of a coordinator's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -30,7 +30,7 @@ mod server;
 use rand::Rng;
 
 use crate::backend::registry;
-use crate::world::{self, Simulated, Task};
+use crate::env::{self, Simulated, Task};
 
 use client::Within;
 pub use client::{Client, Clocks, Link};
@@ -55,7 +55,7 @@ impl Run {
     /// When there is one already.
     pub fn begin(seed: u64) -> Self {
         run::begin(seed);
-        world::install(&Surroundings);
+        env::install(&Surroundings);
         registry::offer_simulated(&network::DESCRIPTOR);
         Self(())
     }
@@ -63,7 +63,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        world::uninstall();
+        env::uninstall();
         run::end();
     }
 }

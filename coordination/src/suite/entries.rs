@@ -1,7 +1,7 @@
 //! Entries: their order and numbers, and whose they are.
 
 use super::MOST_POLLS;
-use super::stage::{Client, Stage, dropped_after, persist, queue};
+use super::stage::{Client, Stage, dropped_after, queue, retry_until_settled};
 use crate::backend::{EntryRef, Mode, NewEntry, PAGE, Position, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -114,7 +114,7 @@ async fn number_of_blocker(
 async fn waits_for(client: &Client, entry: &NewEntry, seq: u64) -> Result<Option<u64>> {
     let position = client.position(entry, seq).await?.expect("it is there");
     assert_eq!(position.seq, seq, "an entry keeps its number");
-    number_of_blocker(client, &entry.place.queue, &position).await
+    number_of_blocker(client, &entry.entry_ref.queue, &position).await
 }
 
 pub(super) async fn blocker_is_the_newest_before(stage: &Stage<'_>) -> Result<()> {
@@ -263,7 +263,7 @@ pub(super) async fn exact_leave_takes_anothers_as_it_is_listed(stage: &Stage<'_>
     let listing = other.read(&queue).await?;
     let id = listing.entry(one.seq).expect("it is there").id.clone();
     let listed = EntryRef { queue: queue.clone(), id };
-    persist(|| other.store.leave(&listed, Some(one.seq))).await?;
+    retry_until_settled(|| other.store.leave(&listed, Some(one.seq))).await?;
     assert_eq!(client.numbers(&queue).await?, [two.seq]);
     assert_eq!(client.position(&first, one.seq).await?, None, "its owner is told");
     Ok(())
@@ -332,7 +332,7 @@ pub(super) async fn cancel_safe_leave(stage: &Stage<'_>) -> Result<()> {
     for polls in 0..=MOST_POLLS {
         let (entry, position) = client.enter(&queue).await?;
         let seq = Some(position.seq);
-        let dropped = dropped_after(polls, client.store.leave(&entry.place, seq)).await;
+        let dropped = dropped_after(polls, client.store.leave(&entry.entry_ref, seq)).await;
         client.leave(&entry, seq).await?;
         let (next, now) = client.enter(&queue).await?;
         assert_eq!(client.numbers(&queue).await?, [now.seq], "after {polls} polls");

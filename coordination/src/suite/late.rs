@@ -109,7 +109,7 @@ pub(super) async fn late_update_after_leave(stage: &Stage<'_>) -> Result<()> {
 
 pub(super) async fn exact_leave_that_is_late(stage: &Stage<'_>) -> Result<()> {
     let (client, other, entry, seq) = entered(stage).await?;
-    kept_back(stage, client.store.leave(&entry.place, Some(seq))).await;
+    kept_back(stage, client.store.leave(&entry.entry_ref, Some(seq))).await;
     client.leave(&entry, Some(seq)).await?;
     let (_, position) = client.enter(&queue("q")).await?;
     arrive(stage).await;

@@ -56,12 +56,12 @@ impl Mistaken {
     /// Enters an entry that was left, if it was to be entered before that and there was no answer.
     fn enter_late(&self, left: &EntryRef) {
         let mut given_up = lock(&self.given_up);
-        let late = given_up.iter().position(|entry| entry.place == *left);
+        let late = given_up.iter().position(|entry| entry.entry_ref == *left);
         if let Some(entry) = late.map(|index| given_up.swap_remove(index)) {
             // By another name, as the store itself knows that this one was left.
             let id = EntryId::random(entry.session);
-            let place = EntryRef { id, ..entry.place };
-            let (entry, store) = (NewEntry { place, ..entry }, Arc::clone(&self.store));
+            let entry_ref = EntryRef { id, ..entry.entry_ref };
+            let (entry, store) = (NewEntry { entry_ref, ..entry }, Arc::clone(&self.store));
             tokio::spawn(async move { store.enter(&entry).await });
         }
     }

@@ -1,7 +1,7 @@
 //! Sessions: what ends with them, and who may have which.
 
 use super::MOST_POLLS;
-use super::stage::{Client, Stage, attempt, dropped_after, open, persist, queue};
+use super::stage::{Client, Stage, attempt, dropped_after, open, queue, retry_until_settled};
 use crate::backend::{Mode, NewSession, SessionId, Write};
 use crate::characteristics::LossDetection;
 use crate::error::{Effect, ErrorKind, Result};
@@ -87,7 +87,7 @@ pub(super) async fn close_twice_spares_the_next_session(stage: &Stage<'_>) -> Re
 pub(super) async fn close_twice_of_what_was_never_opened(stage: &Stage<'_>) -> Result<()> {
     let (client, queue) = (stage.client("a").await?, queue("q"));
     let (_, position) = client.enter(&queue).await?;
-    persist(|| client.store.close(SessionId::random())).await?;
+    retry_until_settled(|| client.store.close(SessionId::random())).await?;
     assert_eq!(client.numbers(&queue).await?, [position.seq]);
     Ok(())
 }
@@ -99,7 +99,7 @@ pub(super) async fn member_is_taken(stage: &Stage<'_>) -> Result<()> {
     let refused = open(&*other.store, &second).await.expect_err("it is taken");
     assert_eq!(refused.kind(), ErrorKind::MemberExists);
     // Closing what was refused takes nothing from whoever has the name.
-    persist(|| other.store.close(second.id)).await?;
+    retry_until_settled(|| other.store.close(second.id)).await?;
     assert_eq!(other.numbers(&queue).await?, [position.seq]);
     let third = NewSession { id: SessionId::random(), ..second.clone() };
     let refused = open(&*other.store, &third).await.expect_err("it is taken");
@@ -161,7 +161,7 @@ pub(super) async fn held_entries_that_are_gone_are_told(stage: &Stage<'_>) -> Re
     for name in ["one", "two", "three"] {
         held.push(client.enter(&queue(name)).await?);
     }
-    let places: Vec<_> = held.iter().map(|(entry, _)| entry.place.clone()).collect();
+    let places: Vec<_> = held.iter().map(|(entry, _)| entry.entry_ref.clone()).collect();
     assert_eq!(client.renew(&places).await?, []);
     let (entry, position) = &held[1];
     other.leave(entry, Some(position.seq)).await?;
@@ -169,7 +169,7 @@ pub(super) async fn held_entries_that_are_gone_are_told(stage: &Stage<'_>) -> Re
     // On stores that notify of it, nothing is asked of a heartbeat.
     if client.store.characteristics().loss_detection == LossDetection::Heartbeat || !gone.is_empty()
     {
-        assert_eq!(gone, std::slice::from_ref(&entry.place.id));
+        assert_eq!(gone, std::slice::from_ref(&entry.entry_ref.id));
     }
     Ok(())
 }

@@ -95,7 +95,7 @@ impl Client {
     pub(super) fn entry(&self, queue: &QueueKey, mode: Mode, data: &str) -> NewEntry {
         let id = EntryId::random(self.session.id);
         NewEntry {
-            place: EntryRef { queue: queue.clone(), id },
+            entry_ref: EntryRef { queue: queue.clone(), id },
             session: self.session.id,
             member: Arc::clone(&self.session.member),
             mode,
@@ -120,23 +120,23 @@ impl Client {
     }
 
     pub(super) async fn enter_this(&self, entry: &NewEntry) -> Result<Position> {
-        persist(|| self.store.enter(entry)).await
+        retry_until_settled(|| self.store.enter(entry)).await
     }
 
     pub(super) async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        persist(|| self.store.update(entry, seq)).await
+        retry_until_settled(|| self.store.update(entry, seq)).await
     }
 
     pub(super) async fn leave(&self, entry: &NewEntry, seq: Option<u64>) -> Result<()> {
-        persist(|| self.store.leave(&entry.place, seq)).await
+        retry_until_settled(|| self.store.leave(&entry.entry_ref, seq)).await
     }
 
     pub(super) async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        persist(|| self.store.position(entry, seq)).await
+        retry_until_settled(|| self.store.position(entry, seq)).await
     }
 
     pub(super) async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        persist(|| self.store.read(queue)).await
+        retry_until_settled(|| self.store.read(queue)).await
     }
 
     /// The numbers of the entries in a queue.
@@ -155,7 +155,7 @@ impl Client {
     }
 
     pub(super) async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        persist(|| self.store.write(write)).await
+        retry_until_settled(|| self.store.write(write)).await
     }
 
     /// Sends a heartbeat, until one is answered; which of these entries are gone.
@@ -172,16 +172,16 @@ impl Client {
 
     /// The names of the queues that have an entry, in order.
     pub(super) async fn queues(&self) -> Result<Vec<String>> {
-        all_pages(async |from| persist(|| self.store.queues("lock", from)).await).await
+        all_pages(async |from| retry_until_settled(|| self.store.queues("lock", from)).await).await
     }
 
     /// The names of the queues that have a value, in order.
     pub(super) async fn names(&self) -> Result<Vec<String>> {
-        all_pages(async |from| persist(|| self.store.names("lock", from)).await).await
+        all_pages(async |from| retry_until_settled(|| self.store.names("lock", from)).await).await
     }
 
     pub(super) async fn close(&self) -> Result<()> {
-        persist(|| self.store.close(self.session.id)).await
+        retry_until_settled(|| self.store.close(self.session.id)).await
     }
 }
 
@@ -223,7 +223,7 @@ async fn given_up_after<T>(limit: Duration, call: impl Future<Output = Result<T>
 }
 
 /// Repeats a call until it is answered, as the session does.
-pub(super) async fn persist<T, C>(call: impl Fn() -> C) -> Result<T>
+pub(super) async fn retry_until_settled<T, C>(call: impl Fn() -> C) -> Result<T>
 where
     C: Future<Output = Result<T>>,
 {

@@ -1,6 +1,6 @@
 //! Names with several addresses, some of which are silent: nothing comes back from there, and nobody is told.
 //!
-//! The library looks up a name that ends with `.test` in a file, if there is one (`coordination/src/world/names.rs`). An address
+//! The library looks up a name that ends with `.test` in a file, if there is one (`coordination/src/env/names.rs`). An address
 //! is silent where a socket listens whose queue is full: the kernel drops what asks for a connection, as a network does that
 //! leads nowhere.
 

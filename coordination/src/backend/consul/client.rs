@@ -20,10 +20,10 @@ use crate::backend::server::connections::{self, Failure, Link, Ready};
 use crate::backend::server::in_time;
 use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
+use crate::env;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 use crate::url::Host;
-use crate::world;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that are kept for the next call.
@@ -129,7 +129,7 @@ impl Agents {
     pub(super) fn new(config: &Config) -> Self {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same agent (`R4`).
-        hosts.shuffle(&mut world::rng());
+        hosts.shuffle(&mut env::rng());
         let (tls, headers) = (config.tls.clone(), config.headers.clone());
         Self { hosts, tls, headers, datacenter: config.datacenter.clone() }
     }

@@ -2,8 +2,8 @@
 
 use super::keys::is_entry;
 use super::kv::Pair;
-use crate::backend::server::keyed::Keys;
 use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
+use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Blocker, Entry, EntryId, Mode};
 use crate::error::Result;
 use crate::key::QueueKey;

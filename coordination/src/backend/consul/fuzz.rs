@@ -14,8 +14,8 @@ use super::keys::{VALUE, is_entry};
 use super::kv::{Outcome, Pair, listed, outcome};
 use super::values::value_of;
 use crate::backend::Mode;
-use crate::backend::server::keyed::Keys;
-use crate::backend::server::keyed::keys::queue_of;
+use crate::backend::server::txn_kv::Keys;
+use crate::backend::server::txn_kv::keys::queue_of;
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
 

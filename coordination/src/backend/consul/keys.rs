@@ -36,7 +36,7 @@ pub(super) fn path(key: &str) -> String {
 mod tests {
     use super::*;
     use crate::backend::SessionId;
-    use crate::backend::server::keyed::keys::queue_of;
+    use crate::backend::server::txn_kv::keys::queue_of;
 
     #[test]
     fn an_entry_is_told_from_everything_else() {

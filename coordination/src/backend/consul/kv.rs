@@ -50,7 +50,7 @@ impl Pair {
         self.session.as_ref().is_some_and(|session| !session.is_empty())
     }
 
-    /// Whether a session had it, which is over, and Consul has kept it: see [`leftover`](super::leftover).
+    /// Whether a session had it, which is over, and Consul has kept it: see [`lock_delayed`](super::lock_delayed).
     pub(super) fn is_left(&self) -> bool {
         !self.is_locked() && self.lock_index > 0
     }

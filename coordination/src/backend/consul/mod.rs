@@ -43,10 +43,10 @@
 //! * `dc`: the datacenter, if it is not the agent's own.
 //! * `lock_delay`: how long what a session had is kept from others when it was ended by force, 0 to 60 s. Default: 0.
 
+mod active_watches;
 mod agent;
 mod client;
 mod config;
-mod crowd;
 mod entries;
 mod entry;
 mod error;
@@ -54,33 +54,33 @@ mod error;
 mod fuzz;
 mod keys;
 mod kv;
-mod leftover;
-mod session;
+mod lock_delayed;
+mod long_queue;
+mod open_sessions;
 mod sessions;
 mod txn;
 mod values;
-mod watch;
-mod watches;
+mod watching;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::active_watches::Watches;
 use self::agent::Agent;
 use self::client::{Agents, Connections};
 use self::config::Config;
-use self::crowd::Crowds;
-use self::leftover::Leftovers;
-use self::sessions::OpenSessions;
+use self::lock_delayed::Leftovers;
+use self::long_queue::LongQueues;
+use self::open_sessions::OpenSessions;
 use self::txn::Transactions;
-use self::watches::Watches;
 use super::Store;
 use super::descriptor::{Connect, Descriptor};
 use super::server::access;
-use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
+use super::server::txn_kv::TxnKv;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
@@ -117,8 +117,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Consul {
     connections: Arc<Connections>,
     sessions: Arc<OpenSessions>,
-    keyed: Arc<Keyed<Transactions>>,
-    crowds: Crowds,
+    txn_kv: Arc<TxnKv<Transactions>>,
+    long_queues: LongQueues,
     watches: Watches,
     reads: Reads<u64>,
     leftovers: Leftovers,
@@ -137,15 +137,15 @@ impl Consul {
             OpenSessions::new(Arc::clone(&connections), prefix.clone(), config.lock_delay);
         let sessions = Arc::new(sessions);
         let store = Transactions::new(Arc::clone(&sessions));
-        let keyed = Arc::new(Keyed::new(store, &settings.namespace, keys::name_of, KEYS_IN_TURN));
+        let txn_kv = Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, KEYS_IN_TURN));
         let longest = settings.ttl.min(LONGEST_QUERY);
         Ok(Self {
-            leftovers: Leftovers::new(Arc::clone(&keyed)),
+            leftovers: Leftovers::new(Arc::clone(&txn_kv)),
             watches: Watches::new(Arc::clone(&connections), prefix, longest),
             connections,
             sessions,
-            keyed,
-            crowds: Crowds::default(),
+            txn_kv,
+            long_queues: LongQueues::default(),
             reads: Reads::default(),
             agent,
         })

@@ -9,10 +9,10 @@ use super::client::{Agents, Request};
 use super::entry::{counts, name_of};
 use super::keys;
 use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact_on};
-use super::sessions::OpenSessions;
+use super::open_sessions::OpenSessions;
 use crate::backend::server::connections::Ready;
-use crate::backend::server::keyed::{
-    Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
+use crate::backend::server::txn_kv::{
+    Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn, WriteFence,
 };
 use crate::backend::{Cursor, Left, SessionId};
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -127,8 +127,8 @@ impl Transact for Transactions {
 
     /// No condition tells of a whole range of keys. So a key is put that whoever enters from now on removes, and with it
     /// the condition of what follows.
-    async fn alone(&self, keys: &Keys, admission: &Admission) -> Result<Queue> {
-        let (closing, id) = (keys.key(keys::CLOSING), self.id("write", admission.session)?);
+    async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue> {
+        let (closing, id) = (keys.key(keys::CLOSING), self.id("write", write_fence.session)?);
         let look = [
             Operation::delete(closing.as_str()),
             Operation::lock(closing.as_str(), b"", &*id),

@@ -1,4 +1,4 @@
-//! Queues' values: see [`keyed`](crate::backend::server::keyed).
+//! Queues' values: see [`txn_kv`](crate::backend::server::txn_kv).
 
 use async_trait::async_trait;
 
@@ -17,10 +17,10 @@ pub(super) fn value_of(pair: &Pair) -> Result<Value> {
 #[async_trait]
 impl Values for Consul {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        self.keyed.write(write).await
+        self.txn_kv.write(write).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
-        self.keyed.names(kind, from).await
+        self.txn_kv.names(kind, from).await
     }
 }

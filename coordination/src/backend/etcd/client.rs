@@ -27,9 +27,9 @@ use crate::backend::server::patience;
 use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
 use crate::config::Settings;
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
-use crate::world;
 
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
@@ -84,7 +84,7 @@ impl Endpoints {
     pub(super) fn new(config: &Config, settings: &Settings) -> Self {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same endpoint (`R4`).
-        hosts.shuffle(&mut world::rng());
+        hosts.shuffle(&mut env::rng());
         // Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()

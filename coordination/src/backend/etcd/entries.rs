@@ -10,9 +10,9 @@ use super::entry::{blocker_of, entry_of, lease_of, number, revision_of, seq_of};
 use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
 use super::txn::{compare, found, kept, keys_only, make_on, revision_in};
 use super::values::value_of;
-use crate::backend::server::keyed::{Condition, Keyed, Transact};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name};
+use crate::backend::server::txn_kv::{Condition, Transact, TxnKv};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -22,18 +22,18 @@ use crate::panics::caught;
 impl Entries for Etcd {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let put = PutOptions::new().with_lease(lease_of(entry.session));
-        let Keyed { store, slots, admissions, .. } = &*self.keyed;
-        // Again whenever calls of other entries were in doubt meanwhile, which has ended the admission.
+        let TxnKv { store, key_pool, write_fences, .. } = &*self.txn_kv;
+        // Again whenever calls of other entries were in doubt meanwhile, which has ended the write fence.
         loop {
             let ready = self.connections.ready("enter").await?;
-            let admission = admissions.of(entry.session)?;
-            let own = slots.sent(entry, admission.version);
-            let key = self.keyed.key(&entry.place);
+            let write_fence = write_fences.of(entry.session)?;
+            let own = key_pool.sent(entry, write_fence.version);
+            let key = self.txn_kv.key(&entry.entry_ref);
             let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
             let (range, options) = self.before(entry);
             let absent = Condition::Version(key.clone(), 0);
             let enter = Txn::new()
-                .when([absent, admission.holds()].map(compare))
+                .when([absent, write_fence.holds()].map(compare))
                 .and_then([
                     TxnOp::put(key.as_str(), value, Some(put.clone())),
                     // An exclusive one is the newest of them itself.
@@ -43,7 +43,7 @@ impl Entries for Etcd {
                 .or_else([]);
             let answer = make_on(ready, enter).await;
             if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
-                slots.answered(&entry.place);
+                key_pool.answered(&entry.entry_ref);
             }
             let answer = answer?;
             if answer.succeeded() {
@@ -51,7 +51,7 @@ impl Entries for Etcd {
                 let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
                 return Ok(Position { seq, blocker });
             }
-            let look = Txn::new().and_then([keys_only(&key), keys_only(&admission.key)]);
+            let look = Txn::new().and_then([keys_only(&key), keys_only(&write_fence.key)]);
             let answer = store.make("enter", look).await?;
             if let Some(own) = found(&answer, 0).first() {
                 // An earlier call got through, and its answer was lost.
@@ -59,31 +59,31 @@ impl Entries for Etcd {
                     || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
                 return self.position(entry, seq_of(own)).await?.ok_or_else(removed);
             }
-            self.keyed.learn(&admission, found(&answer, 1).first().map(kept).as_ref())?;
+            self.txn_kv.learn(&write_fence, found(&answer, 1).first().map(kept).as_ref())?;
         }
     }
 
     fn was_sent(&self, entry: &EntryRef) -> bool {
-        self.keyed.slots.own(entry).is_some()
+        self.txn_kv.key_pool.own(entry).is_some()
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        self.keyed.update(entry, seq).await
+        self.txn_kv.update(entry, seq).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        match self.keyed.leave(entry, seq).await {
+        match self.txn_kv.leave(entry, seq).await {
             Err(error) if error.kind() == ErrorKind::Quota => {
                 // A call is in doubt. A delete needs no room. The rest follows when there is some; until then calls
                 // that put something are refused, whenever they come.
-                let key = self.keyed.key(entry);
-                self.keyed.slots.delete(entry);
-                self.keyed.store.delete(&key, None).await?;
+                let key = self.txn_kv.key(entry);
+                self.txn_kv.key_pool.delete(entry);
+                self.txn_kv.store.delete(&key, None).await?;
                 self.leave_later(entry.clone());
             }
             left => {
                 left?;
-                self.keyed.slots.free(entry);
+                self.txn_kv.key_pool.free(entry);
             }
         }
         Ok(())
@@ -95,10 +95,10 @@ impl Entries for Etcd {
         // Where the newest was downgraded, the next one tells whether there are more.
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
-            keys_only(&self.keyed.key(&entry.place)),
+            keys_only(&self.txn_kv.key(&entry.entry_ref)),
             range.get(options.with_limit(limit).with_max_create_revision(last)),
         ]);
-        let answer = self.keyed.store.make("position", look).await?;
+        let answer = self.txn_kv.store.make("position", look).await?;
         if !found(&answer, 0).iter().any(|kv| is_own(kv, entry, seq)) {
             return Ok(None);
         }
@@ -107,9 +107,9 @@ impl Entries for Etcd {
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let keys = self.keyed.keys(queue);
+        let keys = self.txn_kv.keys(queue);
         let all = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-        let answer = self.keyed.store.get("list", keys.prefix(), all).await?;
+        let answer = self.txn_kv.store.get("list", keys.prefix(), all).await?;
         let mut listing = Listing::default();
         for kv in answer.kvs() {
             check_name(queue, kv.value())?;
@@ -127,22 +127,22 @@ impl Entries for Etcd {
     }
 
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
-        self.keyed.queues(kind, from).await
+        self.txn_kv.queues(kind, from).await
     }
 }
 
 impl Etcd {
-    /// Keeps an entry's key from being used again until its admission has ended.
+    /// Keeps an entry's key from being used again until its write fence has ended.
     fn leave_later(&self, entry: EntryRef) {
-        let (keyed, pause) = (Arc::downgrade(&self.keyed), self.connections.patience);
+        let (txn_kv, pause) = (Arc::downgrade(&self.txn_kv), self.connections.patience);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
                 // Gone with the coordinator.
-                let Some(keyed) = keyed.upgrade() else { return };
-                let leaving = caught("leave", keyed.leave(&entry, None));
+                let Some(txn_kv) = txn_kv.upgrade() else { return };
+                let leaving = caught("leave", txn_kv.leave(&entry, None));
                 match tokio::time::timeout(2 * pause, leaving).await.map(Result::flatten) {
-                    Ok(Ok(())) => return keyed.slots.free(&entry),
+                    Ok(Ok(())) => return txn_kv.key_pool.free(&entry),
                     Ok(Err(error)) if error.loss_reason().is_some() => return,
                     Ok(Err(_)) | Err(_) => {}
                 }
@@ -155,8 +155,8 @@ impl Etcd {
     /// Any blocks an exclusive one, so keys are enough, except where a name has to be compared. What a
     /// shared one minds may have been downgraded, which its value tells.
     fn before(&self, entry: &NewEntry) -> (Range, GetOptions) {
-        let queue = &entry.place.queue;
-        let keys = self.keyed.keys(queue);
+        let queue = &entry.entry_ref.queue;
+        let keys = self.txn_kv.keys(queue);
         let newest = GetOptions::new().with_sort(SortTarget::Create, SortOrder::Descend);
         match entry.mode {
             Mode::Exclusive if queue.is_hashed() => (entries(&keys), newest),
@@ -182,7 +182,7 @@ impl Etcd {
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
                 let older = self
-                    .keyed
+                    .txn_kv
                     .store
                     .get("position", &range.from, options.with_range(range.to))
                     .await?;
@@ -197,8 +197,8 @@ impl Etcd {
         entry: &NewEntry,
         kvs: impl IntoIterator<Item = &'a KeyValue>,
     ) -> Result<Option<Blocker>> {
-        let queue = &entry.place.queue;
-        let keys = self.keyed.keys(queue);
+        let queue = &entry.entry_ref.queue;
+        let keys = self.txn_kv.keys(queue);
         for kv in kvs {
             check_name(queue, kv.value())?;
             if let Some(blocker) = blocker_of(kv, &keys, entry.mode)? {

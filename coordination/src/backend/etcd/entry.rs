@@ -3,8 +3,8 @@
 use etcd_client::KeyValue;
 
 use super::keys::SHARED;
-use crate::backend::server::keyed::Keys;
 use crate::backend::server::stored::StoredEntry;
+use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Blocker, Entry, Mode, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -6,7 +6,7 @@
 
 use etcd_client::{GetOptions, TxnOp};
 
-use crate::backend::server::keyed::Keys;
+use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Mode, SessionId};
 
 /// Before every entry.
@@ -58,7 +58,7 @@ impl Range {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::server::keyed::keys::queue_of;
+    use crate::backend::server::txn_kv::keys::queue_of;
 
     fn has(range: &Range, key: &str) -> bool {
         (range.from.as_str()..range.to.as_str()).contains(&key)

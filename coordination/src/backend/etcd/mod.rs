@@ -42,6 +42,7 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
+mod active_watches;
 mod client;
 mod config;
 mod entries;
@@ -51,26 +52,25 @@ mod error;
 mod fuzz;
 mod keys;
 mod origin;
-mod session;
+mod sessions;
 mod txn;
 mod values;
-mod watch;
-mod watches;
+mod watching;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::active_watches::Watches;
 use self::client::{Connections, Endpoints, early_expiry, status};
 use self::config::Config;
 use self::txn::Transactions;
-use self::watches::Watches;
 use super::Store;
 use super::server::access;
-use super::server::keyed::Keyed;
 use super::server::patience;
 use super::server::reads::Reads;
+use super::server::txn_kv::TxnKv;
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
@@ -96,7 +96,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 /// The backend: a namespace of a cluster.
 pub(crate) struct Etcd {
     connections: Arc<Connections>,
-    keyed: Arc<Keyed<Transactions>>,
+    txn_kv: Arc<TxnKv<Transactions>>,
     watches: Watches,
     reads: Reads<i64>,
     early_expiry: Option<&'static str>,
@@ -113,7 +113,7 @@ impl Etcd {
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
             // The lowest keys are used again at once: every key in the index costs something.
-            keyed: Arc::new(Keyed::new(store, &settings.namespace, keys::name_of, 1)),
+            txn_kv: Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
             reads: Reads::default(),
             early_expiry: early_expiry(status.version()),

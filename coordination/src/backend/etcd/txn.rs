@@ -11,8 +11,8 @@ use super::client::{Connections, Endpoints, LONGEST_ANSWER};
 use super::entry::{lease_of, number, revision_of};
 use super::keys;
 use crate::backend::server::connections::Ready;
-use crate::backend::server::keyed::{
-    Admission, Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn,
+use crate::backend::server::txn_kv::{
+    Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn, WriteFence,
 };
 use crate::backend::{Cursor, PAGE, SessionId};
 use crate::error::Result;
@@ -103,7 +103,7 @@ impl Transact for Transactions {
     }
 
     /// One condition tells of a whole range of keys.
-    async fn alone(&self, keys: &Keys, _admission: &Admission) -> Result<Queue> {
+    async fn alone(&self, keys: &Keys, _admission: &WriteFence) -> Result<Queue> {
         let entries = keys::entries(keys);
         let conditions = vec![Condition::None(entries.from, entries.to)];
         Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))

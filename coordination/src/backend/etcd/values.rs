@@ -1,4 +1,4 @@
-//! Queues' values: see [`keyed`](crate::backend::server::keyed).
+//! Queues' values: see [`txn_kv`](crate::backend::server::txn_kv).
 
 use async_trait::async_trait;
 use etcd_client::KeyValue;
@@ -18,10 +18,10 @@ pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
 #[async_trait]
 impl Values for Etcd {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        self.keyed.write(write).await
+        self.txn_kv.write(write).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
-        self.keyed.names(kind, from).await
+        self.txn_kv.names(kind, from).await
     }
 }

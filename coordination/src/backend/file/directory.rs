@@ -13,9 +13,9 @@ use rustix::path::Arg;
 
 use super::config::Config;
 use super::error::storage;
+use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
-use crate::world::unix_micros;
 
 /// Never follow a planted link, never wait on a planted FIFO, never leak into a child; and do not write
 /// a time of access with every read, which only the owner may ask for.

@@ -15,12 +15,13 @@ use crate::key::QueueKey;
 impl Entries for FileStore {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let new = entry.clone();
-        self.change("enter", &entry.place.queue, move |store, queue| store.enter(queue, &new)).await
+        self.change("enter", &entry.entry_ref.queue, move |store, queue| store.enter(queue, &new))
+            .await
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let new = entry.clone();
-        let queue = &entry.place.queue;
+        let queue = &entry.entry_ref.queue;
         self.change("update", queue, move |store, queue| store.update(queue, &new, seq)).await
     }
 
@@ -81,7 +82,7 @@ impl Entries for FileStore {
             return None;
         }
         let store = self.store();
-        store.with_queue(&entry.place.queue, |queue| store.enter(queue, entry))
+        store.with_queue(&entry.entry_ref.queue, |queue| store.enter(queue, entry))
     }
 
     fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {

@@ -13,8 +13,8 @@ use super::directory::{Directory, Inode, inode};
 use super::error::storage;
 use super::header::{self, number};
 use super::liveness::lock_named;
+use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::unix_micros;
 
 /// No queue's file has this name: it says of no kind.
 const FLOOR: &str = "floor";

@@ -201,7 +201,7 @@ fn visit(store: &Store, other: &Store, queue: &QueueKey) -> Result<Visit> {
         let entry = EntryRef { queue: queue.clone(), id: entry.id.clone() };
         done(|| store.is_present(&entry))?;
     }
-    done(|| store.leave(&entry.place, Some(seq)))?;
+    done(|| store.leave(&entry.entry_ref, Some(seq)))?;
     Ok(Visit { before, seq, seen })
 }
 

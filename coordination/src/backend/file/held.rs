@@ -137,7 +137,7 @@ mod tests {
             for name in names {
                 let entry = new_entry(id, &key(name));
                 store.enter(&entry).await.expect("the disk works");
-                held.push(entry.place);
+                held.push(entry.entry_ref);
             }
             Self { directory, store, session, held }
         }

@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::error::wants_descriptors;
+use crate::env;
 use crate::panics::{caught, on_purpose};
-use crate::world;
 
 /// After a session's file was closed, its lock goes within this time, though the dying process may be stopped in between on a
 /// busy machine.
@@ -110,7 +110,7 @@ impl Watcher {
         let inotify = register(descriptor)?;
         let shared =
             Arc::new(Shared { inotify, listeners: Mutex::default(), ended: Mutex::default() });
-        world::spawn(&Handle::current(), keep_distributing(Arc::downgrade(&shared)));
+        env::spawn(&Handle::current(), keep_distributing(Arc::downgrade(&shared)));
         Ok(Arc::clone(slot.insert(shared)))
     }
 }

@@ -105,7 +105,7 @@ fn late_enter_after_leave() {
     let stage = Stage::new();
     let entry = stage.entry();
     stage.keep_back(stage.store.enter(&entry));
-    stage.call(stage.store.leave(&entry.place, None));
+    stage.call(stage.store.leave(&entry.entry_ref, None));
     assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
 }
 
@@ -115,7 +115,7 @@ fn late_enter_after_it_was_entered_and_left() {
     let entry = stage.entry();
     stage.keep_back(stage.store.enter(&entry));
     let position = stage.call(stage.store.enter(&entry));
-    stage.call(stage.store.leave(&entry.place, Some(position.seq)));
+    stage.call(stage.store.leave(&entry.entry_ref, Some(position.seq)));
     assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
 }
 
@@ -165,7 +165,7 @@ fn f70_a_write_goes_on_while_no_thread_can_be_started() {
     assert_eq!(crate::panics::armed(), [""; 0], "it needed no thread");
     let listing = stage.call(stage.store.read(&stage.queue));
     assert!(listing.entry(position.seq).is_some(), "{listing:?}");
-    stage.call(stage.store.leave(&entry.place, Some(position.seq)));
+    stage.call(stage.store.leave(&entry.entry_ref, Some(position.seq)));
     assert_eq!(stage.arrive().entries, []);
 }
 
@@ -182,7 +182,7 @@ fn late_enter_while_the_queue_is_busy() {
         // Given up at any moment between two tries for the lock, or within one.
         std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
         drop(lock);
-        stage.call(stage.store.leave(&entry.place, None));
+        stage.call(stage.store.leave(&entry.entry_ref, None));
     }
     std::thread::sleep(WHILE);
     let listing = stage.call(stage.store.read(&stage.queue));
@@ -205,7 +205,7 @@ fn late_enter_within_its_step() {
         assert!(timeout(Duration::ZERO, entering.as_mut()).await.is_err(), "it is not done");
         begun.recv_timeout(SOON).expect("it begins");
     });
-    stage.call(stage.store.leave(&entry.place, None));
+    stage.call(stage.store.leave(&entry.entry_ref, None));
     assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
 }
 
@@ -245,7 +245,7 @@ fn nobody_waits_for_the_disk_of_others() {
             })
         });
         begun.recv().expect("it begins");
-        assert!(store.leave(&entry.place, None).is_none(), "the queue is not to be had");
+        assert!(store.leave(&entry.entry_ref, None).is_none(), "the queue is not to be had");
         assert!(store.listen(queue).is_ok());
         end.send(()).expect("the queue is still locked");
     });
@@ -264,8 +264,9 @@ fn many_that_leave_take_turns() {
     stage.runtime.block_on(async {
         let mut leaving = tokio::task::JoinSet::new();
         for _ in 0..1_000 {
-            let (store, place) = (Arc::clone(&store), new_entry(stage.session, &stage.queue).place);
-            leaving.spawn(async move { store.leave(&place, None).await });
+            let (store, entry_ref) =
+                (Arc::clone(&store), new_entry(stage.session, &stage.queue).entry_ref);
+            leaving.spawn(async move { store.leave(&entry_ref, None).await });
         }
         let answer = timeout(WHILE, leaving.join_next()).await;
         assert!(answer.is_err(), "it was answered, though the queue is locked");

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use super::directory::{Directory, Inode, inode};
 use super::error::storage;
 use crate::backend::{NewSession, SessionId};
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
-use crate::world;
 
 /// At how many files of each directory one opening looks for leftovers of dead processes.
 const SWEEP: usize = 256;
@@ -179,7 +179,7 @@ impl OpenSessions {
     fn sweep(&self) {
         for directory in [&self.sessions, &self.members] {
             let names = directory.names().unwrap_or_default();
-            let first = world::rng().random_range(0..names.len().max(1));
+            let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
                 // What cannot be swept now is swept by the next one.
                 if let Ok(false) = directory.is_fresh(name)

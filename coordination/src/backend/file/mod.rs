@@ -52,12 +52,12 @@ mod log;
 mod open_files;
 mod prune;
 mod queue;
-mod session;
+mod sessions;
 mod store;
 #[cfg(test)]
 mod tests;
 mod values;
-mod watch;
+mod watching;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

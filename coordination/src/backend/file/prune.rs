@@ -70,11 +70,11 @@ mod tests {
     use super::super::tests::{file, key, new_entry, open, store, store_if};
     use super::*;
     use crate::backend::{Mode, NewEntry, Write};
-    use crate::world::unix_micros;
+    use crate::env::unix_micros;
 
     fn enter(store: &Store, entry: &NewEntry) -> u64 {
         loop {
-            let queue = &entry.place.queue;
+            let queue = &entry.entry_ref.queue;
             if let Some(done) = store.with_queue(queue, |queue| store.enter(queue, entry)) {
                 let position = done.expect("the disk works");
                 assert_eq!(position.blocker, None);
@@ -84,7 +84,12 @@ mod tests {
     }
 
     fn leave(store: &Store, entry: &NewEntry, seq: u64) {
-        while store.leave(&entry.place, Some(seq)).transpose().expect("the disk works").is_none() {}
+        while store
+            .leave(&entry.entry_ref, Some(seq))
+            .transpose()
+            .expect("the disk works")
+            .is_none()
+        {}
     }
 
     fn prune(store: &Store, unused: Duration) -> Vec<String> {
@@ -137,7 +142,7 @@ mod tests {
             let later = unix_micros() + 1_000_000_000;
             let entry = new_entry(session, &queue);
             let entered = store.with_queue(&queue, |queue| {
-                let (id, member) = (entry.place.id.shared(), "m".into());
+                let (id, member) = (entry.entry_ref.id.shared(), "m".into());
                 let mode = Mode::Exclusive;
                 let data = "".into();
                 queue.enter(later, Record { id, since_ms: 0, member, mode, data })
@@ -189,9 +194,9 @@ mod tests {
                     while begun.elapsed() < WHILE {
                         for (name, last) in ["a", "b"].iter().zip(&last) {
                             let entry = new_entry(session, &key(name));
-                            let Some(entered) = store
-                                .with_queue(&entry.place.queue, |queue| store.enter(queue, &entry))
-                            else {
+                            let Some(entered) = store.with_queue(&entry.entry_ref.queue, |queue| {
+                                store.enter(queue, &entry)
+                            }) else {
                                 continue;
                             };
                             let position = entered.expect("the disk works");

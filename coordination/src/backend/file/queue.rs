@@ -15,9 +15,9 @@ use super::floor::Floor;
 use super::header::{self, HEADER, Header};
 use super::log::{self, Log, Record, Removed, Written};
 use crate::backend::{Data, Mode};
+use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
-use crate::world::unix_micros;
 
 /// What one read takes, and what a file is given in advance: writing within it costs the file system
 /// less than growing it does. A part of a memory page, so that a write of it is seen whole or not

@@ -20,10 +20,10 @@ use crate::backend::{
     SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
+use crate::env::{HostClock, unix_micros};
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
 use crate::time::{BootInstant, number_after};
-use crate::world::{HostClock, unix_micros};
 
 /// How often to try to have a queue's file at once.
 const TRIES: usize = 20;
@@ -99,7 +99,7 @@ impl Store {
     }
 
     fn find_or_enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<u64> {
-        if let Some(seq) = queue.log().find(new.place.id.as_str()) {
+        if let Some(seq) = queue.log().find(new.entry_ref.id.as_str()) {
             return Ok(seq);
         }
         let Some(member) = self.sessions.escaped(new.session, &new.member) else {
@@ -108,7 +108,7 @@ impl Store {
         let now = unix_micros();
         let seq = next(queue, now);
         let record = Record {
-            id: new.place.id.shared(),
+            id: new.entry_ref.id.shared(),
             since_ms: now / 1000,
             member,
             mode: new.mode,
@@ -162,7 +162,7 @@ impl Store {
     }
 
     pub(super) fn position(&self, new: &NewEntry, seq: u64) -> Option<Result<Option<Position>>> {
-        self.with_queue(&new.place.queue, |queue| {
+        self.with_queue(&new.entry_ref.queue, |queue| {
             if self.own(queue, new, seq).is_none() {
                 return Ok(None);
             }
@@ -172,7 +172,7 @@ impl Store {
 
     /// An entry of an open session of ours.
     fn own<'a>(&self, queue: &'a Locked<'_>, new: &NewEntry, seq: u64) -> Option<&'a Record> {
-        let id = new.place.id.as_str();
+        let id = new.entry_ref.id.as_str();
         let is_own = SessionId::parse(session_of(id)) == Some(new.session)
             && self.sessions.is_own(new.session);
         queue.log().get(seq, id).filter(|_| is_own)

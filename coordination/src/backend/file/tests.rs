@@ -81,7 +81,7 @@ fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
 
 pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
     NewEntry {
-        place: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
+        entry_ref: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
         session,
         member: "somebody else's".into(),
         mode: Mode::Exclusive,
@@ -90,11 +90,11 @@ pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
 }
 
 fn enter(store: &Store, entry: &NewEntry) -> u64 {
-    done(|| store.with_queue(&entry.place.queue, |queue| store.enter(queue, entry))).seq
+    done(|| store.with_queue(&entry.entry_ref.queue, |queue| store.enter(queue, entry))).seq
 }
 
 fn update(store: &Store, entry: &NewEntry, seq: u64) -> bool {
-    done(|| store.with_queue(&entry.place.queue, |queue| store.update(queue, entry, seq)))
+    done(|| store.with_queue(&entry.entry_ref.queue, |queue| store.update(queue, entry, seq)))
 }
 
 fn set(store: &Store, write: &Write) -> Option<u64> {
@@ -175,7 +175,7 @@ fn an_update_is_seen_and_only_the_owner_makes_it() {
     let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
     let entry = new_entry(open(&store), &queue);
     let seq = enter(&store, &entry);
-    let blocks = |waiter| done(|| other.blocks(&entry.place, seq, waiter));
+    let blocks = |waiter| done(|| other.blocks(&entry.entry_ref, seq, waiter));
     assert!(blocks(Mode::Shared) && blocks(Mode::Exclusive));
     let before = done(|| other.revision(&queue));
     let shared = NewEntry { mode: Mode::Shared, data: "é".into(), ..entry.clone() };
@@ -189,7 +189,7 @@ fn an_update_is_seen_and_only_the_owner_makes_it() {
     };
     assert_eq!((&**data, &**member), ("é", "somebody else's"));
     assert!(!update(&store, &shared, seq + 1));
-    done(|| store.leave(&entry.place, Some(seq)));
+    done(|| store.leave(&entry.entry_ref, Some(seq)));
     assert!(!update(&store, &shared, seq));
 }
 
@@ -234,7 +234,7 @@ fn a_small_value_costs_a_queue_no_more_than_its_page() {
         let entry = new_entry(session, &queue);
         let seq = enter(&store, &entry);
         version = write(&store, &queue, version, Some("value")).or(version);
-        done(|| store.leave(&entry.place, Some(seq)));
+        done(|| store.leave(&entry.entry_ref, Some(seq)));
     }
     assert_eq!(
         value(&read(&super::tests::store(directory.path()), &queue)).map(|value| value.1),
@@ -286,7 +286,7 @@ impl Model {
             }
             (2..4, Some(index)) => {
                 let (seq, entry) = self.entries.remove(index);
-                done(|| store.leave(&entry.place, Some(seq)));
+                done(|| store.leave(&entry.entry_ref, Some(seq)));
             }
             (4, _) if self.value.is_some() => {
                 let version = self.value.take().map(|value| value.0);
@@ -387,7 +387,7 @@ fn killed_writer() {
         write(&store, &queue, version, Some(&format!("{} {text}", text.len())));
         update(&store, &NewEntry { data: "y".repeat(3_000).into(), ..entry.clone() }, seq);
         if random.random() {
-            done(|| store.leave(&entry.place, Some(seq)));
+            done(|| store.leave(&entry.entry_ref, Some(seq)));
         }
     }
 }
@@ -527,7 +527,7 @@ async fn a_death_is_told_though_its_lock_goes_late() {
     let session = open(&other);
     let entry = new_entry(session, &queue);
     let seq = enter(&other, &entry);
-    let gone = backend.gone(&entry.place, seq, Mode::Exclusive, LONG);
+    let gone = backend.gone(&entry.entry_ref, seq, Mode::Exclusive, LONG);
     let (told, ()) = tokio::join!(tokio::time::timeout(LONG / 2, gone), async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let path = directory.path().join("test/sessions").join(session.to_string());
@@ -546,7 +546,7 @@ async fn an_entry_that_becomes_shared_is_gone_to_who_shares() {
     let entry = new_entry(open(&other), &queue);
     let seq = enter(&other, &entry);
     let gone = |waiter, limit| {
-        let gone = backend.gone(&entry.place, seq, waiter, LONG);
+        let gone = backend.gone(&entry.entry_ref, seq, waiter, LONG);
         async move { tokio::time::timeout(limit, gone).await.is_ok() }
     };
     let (shared, exclusive, _) = tokio::join!(
@@ -572,13 +572,13 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
         let seq = enter(&other, &entry);
         let ending = store(directory.path());
         open(&ending);
-        let gone = backend.gone(&entry.place, seq, Mode::Exclusive, LONG);
+        let gone = backend.gone(&entry.entry_ref, seq, Mode::Exclusive, LONG);
         let (gone, left) = tokio::join!(tokio::time::timeout(SOON, gone), async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             drop(ending);
             tokio::time::sleep(Duration::from_millis(42)).await;
             let left = Instant::now();
-            done(|| other.leave(&entry.place, Some(seq)));
+            done(|| other.leave(&entry.entry_ref, Some(seq)));
             left
         });
         gone.expect("in time").expect("the disk works");

@@ -22,10 +22,10 @@
 //! The common ones.
 
 mod entries;
-mod session;
+mod sessions;
 mod store;
 mod values;
-mod watch;
+mod watching;
 
 use std::sync::Arc;
 

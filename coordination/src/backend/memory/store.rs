@@ -12,10 +12,10 @@ use crate::backend::{
     PAGE, Page, Position, SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
+use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::number_after;
-use crate::world::unix_micros;
 
 /// The stores of this process that somebody is connected to.
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
@@ -88,9 +88,9 @@ impl Store {
             let is_blocked = |(seq, entry): &(&u64, &Stored)| {
                 queue.position(**seq, entry.mode).blocker.is_some()
             };
-            let place =
+            let entry_ref =
                 |(_, entry): (&u64, &Stored)| EntryRef { queue: key.clone(), id: entry.id.clone() };
-            queue.entries.iter().filter(is_blocked).map(place)
+            queue.entries.iter().filter(is_blocked).map(entry_ref)
         });
         waiting.collect()
     }
@@ -131,7 +131,8 @@ impl Store {
     /// What a renewal that does not know of the release does.
     fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
         let (member, data) = ("".into(), "".into());
-        let entry = NewEntry { place: entry.clone(), session, member, mode: Mode::Exclusive, data };
+        let entry =
+            NewEntry { entry_ref: entry.clone(), session, member, mode: Mode::Exclusive, data };
         self.enter(&entry).map(|_| ())
     }
 
@@ -155,7 +156,7 @@ impl Store {
         let mut state = self.state();
         state.check(new.session, "enter")?;
         let state = &mut *state;
-        let mut key = new.place.queue.clone();
+        let mut key = new.entry_ref.queue.clone();
         if sings(Canary::PrefixMatch) {
             let has_prefix = |other: &&QueueKey| {
                 other.kind() == key.kind() && other.name().starts_with(key.name())
@@ -163,13 +164,13 @@ impl Store {
             key = state.queues.keys().rfind(has_prefix).unwrap_or(&key).clone();
         }
         let queue = state.queues.entry(key).or_default();
-        if let Some(seq) = queue.by_id.get(&new.place.id) {
+        if let Some(seq) = queue.by_id.get(&new.entry_ref.id) {
             return Ok(queue.position(*seq, new.mode));
         }
         let seq = queue.moved(&mut state.last);
-        queue.by_id.insert(new.place.id.clone(), seq);
+        queue.by_id.insert(new.entry_ref.id.clone(), seq);
         let entry = Stored {
-            id: new.place.id.clone(),
+            id: new.entry_ref.id.clone(),
             session: new.session,
             member: Arc::clone(&new.member),
             since: SystemTime::now(),
@@ -184,7 +185,7 @@ impl Store {
     pub(super) fn update(&self, new: &NewEntry, seq: u64) -> bool {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(queue) = state.queues.get_mut(&new.place.queue) else { return false };
+        let Some(queue) = state.queues.get_mut(&new.entry_ref.queue) else { return false };
         let Some(entry) = queue.own(new, seq) else { return false };
         (entry.mode, entry.data) = (new.mode, Arc::clone(&new.data));
         entry.alive.send_replace(());
@@ -210,7 +211,7 @@ impl Store {
 
     pub(super) fn position(&self, entry: &NewEntry, seq: u64) -> Option<Position> {
         let mut state = self.state();
-        let queue = state.queues.get_mut(&entry.place.queue)?;
+        let queue = state.queues.get_mut(&entry.entry_ref.queue)?;
         queue.own(entry, seq)?;
         Some(queue.position(seq, entry.mode))
     }
@@ -349,7 +350,8 @@ impl Queue {
     }
 
     fn own(&mut self, new: &NewEntry, seq: u64) -> Option<&mut Stored> {
-        let is_own = |entry: &&mut Stored| entry.session == new.session && entry.id == new.place.id;
+        let is_own =
+            |entry: &&mut Stored| entry.session == new.session && entry.id == new.entry_ref.id;
         self.entries.get_mut(&seq).filter(is_own)
     }
 

@@ -14,6 +14,7 @@ use redis::{PushInfo, PushKind};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::active_watches::{Followed, Subscriptions};
 use super::config::{Config, Place};
 use super::connection::{Connection, Known, Ran, replicas_of};
 use super::error::failure;
@@ -21,7 +22,6 @@ use super::link::{nodes, probe};
 use super::script::{Answer, Call};
 use super::sentinels::Sentinels;
 use super::topology::Nodes;
-use super::watches::{Followed, Hub};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
@@ -59,7 +59,7 @@ pub(super) struct Client {
     pub(super) unknown: Duration,
     /// The name of a key that there never is.
     pub(super) nowhere: String,
-    hub: Arc<Hub>,
+    hub: Arc<Subscriptions>,
     /// How long a call may take.
     pub(super) patience: Duration,
 }
@@ -81,12 +81,12 @@ impl Client {
         mut config: Config,
         base: &str,
         unknown: Duration,
-        hub: Arc<Hub>,
+        hub: Arc<Subscriptions>,
         patience: Duration,
     ) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
             // A thousand clients must not all come to the same one (`R4`).
-            rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::world::rng());
+            rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::env::rng());
         }
         let sentinels = match &config.place {
             Place::Sentinels(hosts, name) => Some(Arc::new(Sentinels::new(hosts, name, patience))),

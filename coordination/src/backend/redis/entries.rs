@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::Redis;
+use super::active_watches::{Known, Told, Wait, word_for};
 use super::entry::entry_of;
 use super::script::{Answer, Call, Script, queue_path};
 use super::values::{next_in, value_of};
-use super::watches::{Known, Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
@@ -24,8 +24,8 @@ impl Entries for Redis {
         let epoch = self.epoch();
         let call = Call::new("enter", Script::Enter)
             .of(entry.session)
-            .with(queue_path(&entry.place.queue))
-            .with(entry.place.id.as_str())
+            .with(queue_path(&entry.entry_ref.queue))
+            .with(entry.entry_ref.id.as_str())
             .with(word_for(entry.mode))
             .with(self.text(entry)?)
             .quarantined(self.quarantine);
@@ -37,8 +37,8 @@ impl Entries for Redis {
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let call = Call::new("update", Script::Update)
             .of(entry.session)
-            .with(queue_path(&entry.place.queue))
-            .with(entry.place.id.as_str())
+            .with(queue_path(&entry.entry_ref.queue))
+            .with(entry.entry_ref.id.as_str())
             .with(word_for(entry.mode))
             .with(self.text(entry)?)
             .with_number(seq)
@@ -49,7 +49,7 @@ impl Entries for Redis {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         // As another mode it may wait for another.
-        self.waits_for(&entry.place.id, None);
+        self.waits_for(&entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
 
@@ -71,12 +71,12 @@ impl Entries for Redis {
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let queue = queue_path(&entry.place.queue);
+        let queue = queue_path(&entry.entry_ref.queue);
         // Told by whoever left, as of that moment, of this entry under its own live session.
         // Not while this client wants the record to reach back further than others do.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
-            self.waits_for(&entry.place.id, None);
+            self.waits_for(&entry.entry_ref.id, None);
             let position = Position { seq, blocker: None };
             return self.confirmed(entry, position).await.map(Some);
         }
@@ -84,7 +84,7 @@ impl Entries for Redis {
         let call = Call::new("position", Script::Position)
             .with(entry.session.to_string())
             .with(queue)
-            .with(entry.place.id.as_str())
+            .with(entry.entry_ref.id.as_str())
             .with(word_for(entry.mode))
             .with_number(seq)
             .quarantined(self.quarantine);
@@ -142,17 +142,17 @@ impl Redis {
     /// The position, after replicas have confirmed it where nothing blocks the entry.
     async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
         if position.blocker.is_none() {
-            self.sessions.confirm(entry.session, &entry.place).await?;
+            self.sessions.confirm(entry.session, &entry.entry_ref).await?;
         }
         Ok(position)
     }
 
     /// What the answer says of where an entry stands. From here on its blocker's end is told to us.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
-        let queue = &entry.place.queue;
+        let queue = &entry.entry_ref.queue;
         let seq = answer.natural()?;
         let Some(id) = answer.optional_text()? else {
-            self.waits_for(&entry.place.id, None);
+            self.waits_for(&entry.entry_ref.id, None);
             return Ok(Position { seq, blocker: None });
         };
         let before = answer.natural()?;
@@ -162,7 +162,7 @@ impl Redis {
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };
         self.hub.expect(&wait, Known { epoch, until: Instant::now() + left });
-        self.waits_for(&entry.place.id, Some(wait));
+        self.waits_for(&entry.entry_ref.id, Some(wait));
         Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
     }
 

@@ -1,8 +1,8 @@
 //! Entries: what the server says of one, and what is known here of our own.
 
+use super::active_watches::{Wait, mode_of};
 use super::script::{Answer, corrupt};
-use super::watches::{Wait, mode_of};
-use crate::backend::server::book::Book;
+use crate::backend::server::own_entries;
 use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, Mode};
 use crate::error::Result;
@@ -23,4 +23,4 @@ pub(super) fn entry_in(id: String, seq: u64, mode: Mode, text: &[u8]) -> Entry {
 }
 
 /// Our own entries, each with what it waits for.
-pub(super) type OwnEntries = Book<Option<Wait>>;
+pub(super) type OwnEntries = own_entries::OwnEntries<Option<Wait>>;

@@ -6,11 +6,11 @@ use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
+use super::active_watches::{Passed, happened};
 use super::entry::entry_in;
 use super::server::Server;
 use super::topology::{Topology, moved};
 use super::values::parts;
-use super::watches::{Passed, happened};
 use crate::backend::Mode;
 use crate::backend::server::stored::StoredValue;
 use crate::error::ErrorKind;

@@ -20,9 +20,9 @@ use super::server::Server;
 use super::topology::{Topology, nodes_in};
 use crate::backend::server::access::Tls;
 use crate::backend::server::connections::Failure;
+use crate::env::names;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
-use crate::world::names;
 
 /// How long a server may take to answer that should not.
 const OTHERWISE: Duration = Duration::from_secs(2);

@@ -58,6 +58,7 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
+mod active_watches;
 mod client;
 mod config;
 mod connection;
@@ -68,28 +69,27 @@ mod error;
 mod fuzz;
 mod link;
 mod listings;
+mod open_sessions;
 mod script;
 mod sentinels;
 mod server;
-mod session;
 mod sessions;
 mod silence;
 mod topology;
 mod values;
-mod watch;
-mod watches;
+mod watching;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::active_watches::{Subscriptions, Told};
 use self::client::{Client, Connections};
 use self::config::Config;
 use self::entry::OwnEntries;
+use self::open_sessions::OpenSessions;
 use self::server::Server;
-use self::sessions::OpenSessions;
-use self::watches::{Hub, Told};
 use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::patience;
@@ -124,7 +124,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 /// The backend: a namespace of a server.
 pub(crate) struct Redis {
     connections: Arc<Connections>,
-    hub: Arc<Hub>,
+    hub: Arc<Subscriptions>,
     sessions: OpenSessions,
     entries: OwnEntries,
     reads: Reads<Told>,
@@ -144,7 +144,7 @@ impl Redis {
         let patience = patience(settings);
         let base = format!("{{{}}}:", settings.namespace);
         let channel = SessionId::random().to_string();
-        let hub = Arc::new(Hub::new(&base, &channel));
+        let hub = Arc::new(Subscriptions::new(&base, &channel));
         let quarantine = config.quarantine;
         if quarantine.is_none() && settings.ttl > UNKNOWN {
             let ttl = settings.ttl;

@@ -1,155 +1,32 @@
-//! The sessions that are open: an end on the server's clock, which each heartbeat puts off.
+//! Sessions: see [`open_sessions`](super::open_sessions).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::Connections;
-use super::script::{Answer, Call, Script, queue_path};
-use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
-use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::key;
+use async_trait::async_trait;
 
-/// How many sessions are known to be ours: one is open, and others may still be closing.
-const REMEMBERED: usize = 8;
-/// How many entries one call asks after.
-const BATCH: usize = 500;
+use super::Redis;
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
+use crate::error::Result;
 
-/// The sessions that this client opened.
-pub(super) struct OpenSessions {
-    connections: Arc<Connections>,
-    /// The channel on which their waiters are told.
-    channel: String,
-    /// The newest last.
-    ours: Mutex<VecDeque<SessionId>>,
-    /// The record that has no entries of the newest but those that we know of.
-    settled: Mutex<Option<String>>,
-}
-
-impl OpenSessions {
-    pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
-        Self { connections, channel, ours: Mutex::default(), settled: Mutex::default() }
+#[async_trait]
+impl Sessions for Redis {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.sessions.open(session).await.map(Some)
     }
 
-    /// The newest one.
-    pub(super) fn current(&self) -> Option<SessionId> {
-        self.ours().back().copied()
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
+        let connections = Arc::clone(&self.connections);
+        // The heartbeat does not wait for that.
+        tokio::spawn(async move { connections.sweep().await });
+        self.sessions.renew(session, held, gone).await?;
+        self.sessions.settle(session, || self.entries.of(session)).await
     }
 
-    /// The one of ours that has this entry.
-    pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
-        self.ours().iter().copied().find(|session| entry.is_of(*session))
+    async fn close(&self, session: SessionId) -> Result<()> {
+        // Whatever the server says: nothing of it is waited for any more.
+        let left = self.entries.forget(session);
+        left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
+        self.sessions.close(session).await
     }
-
-    pub(super) async fn open(&self, session: &NewSession) -> Result<Duration> {
-        let previous = {
-            let mut ours = self.ours();
-            let previous = ours.iter().copied().rfind(|id| *id != session.id);
-            if !ours.contains(&session.id) {
-                ours.push_back(session.id);
-            }
-            if ours.len() > REMEMBERED {
-                ours.pop_front();
-            }
-            previous
-        };
-        let record = self.connections.record();
-        let lease = u64::try_from(session.ttl.as_micros()).unwrap_or(u64::MAX);
-        let call = Call::new("open", Script::Open)
-            .of(session.id)
-            .with(key::encode(&session.member))
-            .with(self.channel.as_str())
-            .with_number(lease)
-            // Lost here, it must not live on there.
-            .with(previous.map(|id| id.to_string()).unwrap_or_default());
-        // Replicas confirm it with the first heartbeat, or the first grant.
-        if self.connections.run_vouched(&call, false).await?.status == "taken" {
-            let message = format!("another live session has the member id {:?}", session.member);
-            return Err(Error::new(ErrorKind::MemberExists, "open", message));
-        }
-        // A new session has no entries.
-        *self.settled() = record;
-        Ok(Duration::from_micros(lease))
-    }
-
-    /// Extends the lease, and tells which of the entries are gone.
-    pub(super) async fn renew(
-        &self,
-        session: SessionId,
-        held: &[EntryRef],
-        gone: &Gone<'_>,
-    ) -> Result<()> {
-        // One call at least.
-        for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
-            let answer = self.connections.run_vouched(&renewal(session, batch), true).await?;
-            gone_in(answer)?.iter().for_each(gone);
-        }
-        Ok(())
-    }
-
-    /// Waits until replicas have this entry, where the server wants them to confirm: another server that takes over has
-    /// to know of what was granted.
-    pub(super) async fn confirm(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
-        if !self.connections.has_confirming() {
-            return Ok(());
-        }
-        let call = renewal(session, std::slice::from_ref(entry));
-        let unknown = |error: Error| error.with_effect(Effect::Unknown);
-        let answer = self.connections.run_confirmed(&call).await.map_err(unknown)?;
-        if gone_in(answer)?.is_empty() {
-            return Ok(());
-        }
-        Err(unknown(Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")))
-    }
-
-    /// Removes what a server that came back with older data, or took over, has of entries that were left.
-    pub(super) async fn settle(
-        &self,
-        session: SessionId,
-        known: impl FnOnce() -> Vec<EntryId>,
-    ) -> Result<()> {
-        let record = self.connections.record();
-        if *self.settled() == record {
-            return Ok(());
-        }
-        let mut call = Call::new("renew", Script::Settle).of(session);
-        for entry in known() {
-            call = call.with(entry.as_str());
-        }
-        self.connections.run_urgently(&call).await?;
-        *self.settled() = record;
-        Ok(())
-    }
-
-    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
-        let call = Call::new("close", Script::Close).with(session.to_string());
-        // One call removes so many entries and no more.
-        while self.connections.run(&call).await?.status == "more" {}
-        Ok(())
-    }
-
-    fn settled(&self) -> MutexGuard<'_, Option<String>> {
-        self.settled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
-        self.ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-fn renewal(session: SessionId, held: &[EntryRef]) -> Call {
-    let call = Call::new("renew", Script::Renew).of(session);
-    let with =
-        |call: Call, entry: &EntryRef| call.with(queue_path(&entry.queue)).with(entry.id.as_str());
-    held.iter().fold(call, with)
-}
-
-fn gone_in(mut answer: Answer) -> Result<Vec<EntryId>> {
-    // The time, which the connection has noted.
-    answer.natural()?;
-    let mut gone = Vec::new();
-    while !answer.is_at_end() {
-        gone.push(EntryId::from_store(answer.text()?));
-    }
-    Ok(gone)
 }

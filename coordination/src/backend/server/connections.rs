@@ -18,10 +18,10 @@ use super::cause::{causes, connection_kind};
 use super::first::{self, First};
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
+use crate::env::names;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
-use crate::world::names;
 
 /// How often a server may close the connection before it has said a word.
 const GREETINGS: usize = 5;

@@ -1,4 +1,4 @@
-//! The floor for stores with servers: what all of them need, and none has of its own.
+//! What all stores with servers need, and none has of its own.
 //!
 //! Nearly all of it is there when any of these stores is, and each uses a part of it. So only a build with all of them can say that
 //! something here is used by none; `tests/lint` makes that build, too.
@@ -8,19 +8,19 @@
 )]
 
 pub(crate) mod access;
-pub(crate) mod book;
+pub(crate) mod bounded_cache;
 pub(crate) mod cause;
 pub(crate) mod connections;
 mod first;
-pub(crate) mod hub;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-pub(crate) mod keyed;
-pub(crate) mod memo;
 pub(crate) mod names;
+pub(crate) mod own_entries;
 pub(crate) mod places;
 pub(crate) mod reads;
 pub(crate) mod rotation;
+pub(crate) mod shared_watches;
 pub(crate) mod stored;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) mod txn_kv;
 
 use std::time::Duration;
 

@@ -2,17 +2,17 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::memo::Memo;
+use super::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
 /// As of when each queue was read last, in whatever the store counts, and the revision of that listing.
 ///
 /// A listing has a revision of its own: what the store counts moves with every other queue too.
-pub(crate) struct Reads<T>(Memo<QueueKey, (u64, T)>);
+pub(crate) struct Reads<T>(BoundedCache<QueueKey, (u64, T)>);
 
 impl<T> Default for Reads<T> {
     fn default() -> Self {
-        Self(Memo::default())
+        Self(BoundedCache::default())
     }
 }
 

@@ -46,7 +46,7 @@ impl StoredEntry {
         Self {
             member: entry.member.to_string(),
             since_ms,
-            name: stored_name(&entry.place.queue),
+            name: stored_name(&entry.entry_ref.queue),
             shared: entry.mode == Mode::Shared,
             data: entry.data.to_string(),
         }

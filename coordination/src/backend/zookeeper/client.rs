@@ -2,7 +2,7 @@
 //!
 //! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It
 //! sends the calls of a session in the order in which they are made. A call that was sent on a connection that broke may
-//! be carried out after those that follow, by the same server: see `admission.rs`. One that the session has moved away
+//! be carried out after those that follow, by the same server: see `write_fence.rs`. One that the session has moved away
 //! from refuses it.
 //!
 //! A server answers the calls of a session in their order, heartbeats too. So a session has few calls under way at once,
@@ -22,16 +22,16 @@ use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
 };
 
-use super::admission::Admission;
 use super::config::Config;
 use super::error::from_zookeeper;
-use super::greeting::{authorities, choose_provider};
+use super::probe::{authorities, choose_provider};
+use super::write_fence::WriteFence;
 use crate::backend::server::access::Tls;
+use crate::env::{names, spawn};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::time::BootInstant;
 use crate::url::Host;
-use crate::world::{names, spawn};
 
 /// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
 /// as many of each process that is in the rush, and there may be dozens at a server that is slow.
@@ -40,7 +40,7 @@ const UNDER_WAY: usize = 8;
 /// How long it may take to look up a host's name.
 const LOOKUP: Duration = Duration::from_millis(500);
 /// How long all addresses together may be silent where a name has several, and each of them at the least: one session has to be
-/// opened within the time that connecting may take, after the greeting.
+/// opened within the time that connecting may take, after the probe.
 const SEVERAL: Duration = Duration::from_secs(3);
 const SHORTEST: Duration = Duration::from_millis(400);
 
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) owner: i64,
     /// The path of its member's node.
     pub(super) member: String,
-    pub(super) admission: Admission,
+    pub(super) write_fence: WriteFence,
     /// As granted.
     pub(super) ttl: Duration,
     /// Before its opening was sent.
@@ -90,7 +90,7 @@ impl Connector {
         &self,
         ttl: Duration,
         member: String,
-        admission: Admission,
+        write_fence: WriteFence,
     ) -> Result<Connection, ZooKeeperError> {
         let (servers, silence) = self.places().await;
         let asked = BootInstant::now();
@@ -110,7 +110,7 @@ impl Connector {
             states: client.state_watcher(),
             owner: client.session_id().0,
             member,
-            admission,
+            write_fence,
             ttl: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),

@@ -13,11 +13,11 @@ use super::client::{Connection, Found};
 use super::entry::{Known, Made, entry_of};
 use super::error::from_zookeeper;
 use super::nodes::Node;
+use super::open_sessions::no_loss;
 use super::reads::{Age, Seen, Written};
-use super::sessions::no_loss;
 use super::values::value_of;
-use crate::backend::server::book::Own;
 use crate::backend::server::names::{self, Extent};
+use crate::backend::server::own_entries::Own;
 use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
 use crate::backend::{
     Blocker, Cursor, Entries, EntryRef, Left, Listing, Mode, NewEntry, Page, Position,
@@ -44,13 +44,13 @@ impl Entries for Zookeeper {
             if let Some(position) = self.position_of(&connection, entry, &made).await? {
                 return Ok(position);
             }
-            self.own.change(&entry.place.id, |own| own.known = Known::default());
+            self.own.change(&entry.entry_ref.id, |own| own.known = Known::default());
             let message = "the entry was removed again";
             return Err(Error::new(ErrorKind::Unavailable, "enter", message));
         }
         let data = StoredEntry::new(entry, own.since_ms).to_bytes()?.into();
         let (made, children) = self.make(&connection, entry, &data).await?;
-        self.tree.found(&entry.place.queue);
+        self.tree.found(&entry.entry_ref.queue);
         let children = children.map_err(|error| {
             // It stands there: only how is not known.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
@@ -64,7 +64,7 @@ impl Entries for Zookeeper {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        let own = self.own.own(&entry.place.id).filter(|own| own.session == entry.session);
+        let own = self.own.own(&entry.entry_ref.id).filter(|own| own.session == entry.session);
         let Some(Own { mode, since_ms, known, .. }) = own else { return Ok(false) };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
             // Its name says that it is shared; and others may hold beside it.
@@ -78,12 +78,12 @@ impl Entries for Zookeeper {
         for _ in 0..2 {
             match self.write_entry(&connection, entry, &made, &data).await? {
                 Ok(()) => {
-                    self.know(&entry.place.id, Made { updates: made.updates + 1, ..made });
+                    self.know(&entry.entry_ref.id, Made { updates: made.updates + 1, ..made });
                     return Ok(true);
                 }
                 Err(ZooKeeperError::NoNode) => return Ok(false),
                 Err(ZooKeeperError::BadVersion) => {
-                    let path = self.tree.entry(&entry.place.queue, &made.name);
+                    let path = self.tree.entry(&entry.entry_ref.queue, &made.name);
                     let Some(found) = connection.read_one("update", path).await? else {
                         return Ok(false);
                     };
@@ -98,7 +98,7 @@ impl Entries for Zookeeper {
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         let queue = self.tree.queue(&entry.queue);
-        let Some(place) = self.own.own(&entry.id) else {
+        let Some(entry_ref) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
                 // Ours: it has left before, or its session is over.
@@ -108,8 +108,8 @@ impl Entries for Zookeeper {
             let connection = self.sessions.newest("leave")?;
             return delete(&connection, &path).await.map_err(no_loss);
         };
-        let connection = self.sessions.of("leave", place.session)?;
-        let name = match place.known {
+        let connection = self.sessions.of("leave", entry_ref.session)?;
+        let name = match entry_ref.known {
             Known { made: Some(made), .. } => Some(made.name),
             // Whether it was made is not known.
             Known { asked: Some(version), .. } => {
@@ -125,7 +125,7 @@ impl Entries for Zookeeper {
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        let made = self.own.own(&entry.place.id).and_then(|own| own.known.made);
+        let made = self.own.own(&entry.entry_ref.id).and_then(|own| own.known.made);
         let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
         let connection = self.sessions.of("position", entry.session)?;
         self.position_of(&connection, entry, &made).await
@@ -151,8 +151,8 @@ impl Zookeeper {
         made: &Made,
         data: &[u8],
     ) -> Result<Result<(), ZooKeeperError>> {
-        let path = self.tree.entry(&entry.place.queue, &made.name);
-        let queue = self.tree.queue(&entry.place.queue);
+        let path = self.tree.entry(&entry.entry_ref.queue, &made.name);
+        let queue = self.tree.queue(&entry.entry_ref.queue);
         let writing = |client: Arc<Client>| async move {
             let mut writer = client.new_multi_writer();
             writer.add_set_data(&path, data, Some(made.updates))?;
@@ -172,7 +172,7 @@ impl Zookeeper {
         number: i32,
         children: &[String],
     ) -> Result<Option<Blocker>> {
-        let queue = &entry.place.queue;
+        let queue = &entry.entry_ref.queue;
         let before = children
             .iter()
             .filter_map(|child| self.style.read(child))
@@ -219,7 +219,7 @@ impl Zookeeper {
         entry: &NewEntry,
         made: &Made,
     ) -> Result<Option<Position>> {
-        let children = self.siblings_of(connection, "position", &entry.place.queue).await?;
+        let children = self.siblings_of(connection, "position", &entry.entry_ref.queue).await?;
         // Its name is enough: no other node was ever called like it, and it goes with its session.
         if !children.contains(&made.name) {
             return Ok(None);

@@ -3,17 +3,17 @@
 use zookeeper_client::Stat;
 
 use super::nodes::Node;
-use crate::backend::server::book::Book;
+use crate::backend::server::own_entries;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Entry, EntryId};
 
 /// Our own entries.
-pub(super) type OwnEntries = Book<Known>;
+pub(super) type OwnEntries = own_entries::OwnEntries<Known>;
 
 /// What is known of an entry of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The version of the admission under which its node was last asked for; `None`: it was not.
+    /// The version of the write fence under which its node was last asked for; `None`: it was not.
     pub(super) asked: Option<i32>,
     /// Its node; `None`: no answer has told it yet.
     pub(super) made: Option<Made>,

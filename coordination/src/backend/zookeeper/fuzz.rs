@@ -9,7 +9,7 @@ use zookeeper_client::Stat;
 
 use super::config::Style;
 use super::entry::{entry_of, number};
-use super::greeting::shortest_lease;
+use super::probe::shortest_lease;
 use super::values::value_of;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
@@ -112,9 +112,9 @@ fn ours(
 ) -> TestCaseResult {
     let queue = QueueKey::new("lock", name, usize::MAX).expect("it has a character");
     let session = SessionId::random();
-    let place = EntryRef { queue, id: EntryId::random(session) };
-    let id = place.id.clone();
-    let new = NewEntry { place, session, member: member.into(), mode, data: data.into() };
+    let entry_ref = EntryRef { queue, id: EntryId::random(session) };
+    let id = entry_ref.id.clone();
+    let new = NewEntry { entry_ref, session, member: member.into(), mode, data: data.into() };
     let written = StoredEntry::new(&new, since_ms).to_bytes().expect("plain data");
     for style in [Style::Kazoo, Style::Curator] {
         let name = format!("{}{order:010}", style.prefix(&id, mode));

@@ -7,18 +7,18 @@ use zookeeper_client::{
 };
 
 use super::Zookeeper;
-use super::admission::revoked;
 use super::client::Connection;
 use super::config::Style;
 use super::entry::{Known, Made, number};
 use super::error::from_zookeeper;
 use super::siblings::Names;
 use super::tree::make_all;
+use super::write_fence::revoked;
 use crate::backend::{EntryId, EntryRef, NewEntry};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-// The operations of the request that makes an entry, by their indexes: the first looks whether the admission still holds.
+// The operations of the request that makes an entry, by their indexes: the first looks whether the write fence still holds.
 const ADMISSION: usize = 0;
 const ENTRY: usize = 1;
 /// Writes to the member's node, as the answer to that tells the transaction's number, and that to a create does not.
@@ -36,7 +36,7 @@ impl Zookeeper {
     ) -> Result<(Made, Result<Names, ZooKeeperError>)> {
         let mut mends = 0..MENDS;
         loop {
-            let version = connection.admission.version();
+            let version = connection.write_fence.version();
             let (made, children) = self.try_to_make(connection, entry, data, version).await?;
             let (index, error) = match made {
                 Ok(made) => return Ok((made, children)),
@@ -46,10 +46,10 @@ impl Zookeeper {
             match (index, &error) {
                 (ADMISSION | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
                 // It was known, and the server has removed it since: it was empty for a while.
-                (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.place.queue),
+                (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
                 // A call about another entry was in doubt meanwhile.
                 (ADMISSION, ZooKeeperError::BadVersion) => {
-                    connection.admission.end(connection, "enter", version).await?;
+                    connection.write_fence.end(connection, "enter", version).await?;
                 }
                 _ => mends = 0..0,
             }
@@ -59,7 +59,7 @@ impl Zookeeper {
         }
     }
 
-    /// Makes an entry's node under this version of the admission, and what it needs above, and lists its siblings, all
+    /// Makes an entry's node under this version of the write fence, and what it needs above, and lists its siblings, all
     /// sent before the first answer; but if others list them just now, their next listing serves.
     ///
     /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
@@ -71,20 +71,21 @@ impl Zookeeper {
         data: &Arc<[u8]>,
         version: i32,
     ) -> Result<(Result<Made, MultiWriteError>, Result<Names, ZooKeeperError>)> {
-        let queue = self.tree.queue(&entry.place.queue);
-        let path = format!("{queue}/{}", self.style.prefix(&entry.place.id, entry.mode));
+        let queue = self.tree.queue(&entry.entry_ref.queue);
+        let path = format!("{queue}/{}", self.style.prefix(&entry.entry_ref.id, entry.mode));
         let options = CreateMode::EphemeralSequential.with_acls(self.tree.acls());
-        let missing = self.tree.missing(&entry.place.queue);
-        let (own, id) = (Arc::clone(&self.own), entry.place.id.clone());
+        let missing = self.tree.missing(&entry.entry_ref.queue);
+        let (own, id) = (Arc::clone(&self.own), entry.entry_ref.id.clone());
         let (session, data) = (entry.session.to_string(), Arc::clone(data));
-        let (member, admission) = (connection.member.clone(), connection.admission.path.clone());
+        let (member, write_fence) =
+            (connection.member.clone(), connection.write_fence.path.clone());
         let (style, listings) =
-            (self.style, self.siblings.of(connection.owner, &entry.place.queue));
+            (self.style, self.siblings.of(connection.owner, &entry.entry_ref.queue));
         let making = |client: Arc<Client>| async move {
             own.change(&id, |own| own.known.asked = Some(version));
             let above = make_all(&client, &missing);
             let mut writer = client.new_multi_writer();
-            writer.add_check_version(&admission, version)?;
+            writer.add_check_version(&write_fence, version)?;
             writer.add_create(&path, &data, &options)?;
             writer.add_set_data(&member, session.as_bytes(), None)?;
             let sent = writer.commit();
@@ -124,18 +125,18 @@ impl Zookeeper {
             Known { asked: None, .. } => return Ok(None),
             Known { asked: Some(version), .. } => version,
         };
-        let Some(name) = self.listed(connection, "enter", &entry.place, version).await? else {
+        let Some(name) = self.listed(connection, "enter", &entry.entry_ref, version).await? else {
             return Ok(None);
         };
-        let place = self.style.read(&name).map(|node| node.number).unwrap_or_default();
-        let path = self.tree.entry(&entry.place.queue, &name);
+        let entry_ref = self.style.read(&name).map(|node| node.number).unwrap_or_default();
+        let path = self.tree.entry(&entry.entry_ref.queue, &name);
         let found = connection.read_one("enter", path).await?;
         // `R3`: never an entry of another session.
         let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
         Ok(own.map(|found| {
             let (seq, updates) = (number(found.stat.czxid), found.stat.version);
-            let made = Made { name, number: place, seq, updates };
-            self.know(&entry.place.id, made.clone());
+            let made = Made { name, number: entry_ref, seq, updates };
+            self.know(&entry.entry_ref.id, made.clone());
             made
         }))
     }
@@ -144,7 +145,7 @@ impl Zookeeper {
         self.own.change(id, |own| own.known.made = Some(made));
     }
 
-    /// The name of the node of an entry of ours, which was asked for under this version of the admission at the latest.
+    /// The name of the node of an entry of ours, which was asked for under this version of the write fence at the latest.
     /// Without one there will be none: what was sent by then has no effect any more.
     pub(super) async fn listed(
         &self,
@@ -153,7 +154,7 @@ impl Zookeeper {
         entry: &EntryRef,
         version: i32,
     ) -> Result<Option<String>> {
-        connection.admission.end(connection, operation, version).await?;
+        connection.write_fence.end(connection, operation, version).await?;
         let name = self.style.name(&entry.id);
         // The server that answers has carried out the end of that version, and so what came before.
         let children = self.siblings_of(connection, operation, &entry.queue).await?;

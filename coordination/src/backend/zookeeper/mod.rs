@@ -6,7 +6,7 @@
 //! node, `<namespace>/lock/<name>/<entry id>__lock__<number>`; the transaction that made it is its sequence number and
 //! its fencing token. The order of the nodes is that of the numbers that the server gave them. Making the node and
 //! listing its siblings are sent together, so an uncontended lock costs two requests at once, and one more to release.
-//! A request of a connection that broke may arrive after later ones: it has no effect then, see `admission.rs`.
+//! A request of a connection that broke may arrive after later ones: it has no effect then, see `write_fence.rs`.
 //! A waiter watches the node that blocks it, and after that looks at its own and its siblings in one listing. All of a
 //! session that list a queue at the same time share listings, see `siblings.rs`.
 //!
@@ -49,7 +49,7 @@
 //! * `parents`: what becomes of a queue's node when the queue is empty: as a `container` (the default) the server removes it
 //!   after some time, as a `persistent` one it stays. A lock object of kazoo's fails once its node was removed.
 
-mod admission;
+mod active_watches;
 mod client;
 mod config;
 mod entries;
@@ -57,18 +57,18 @@ mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
-mod greeting;
 mod making;
 mod nodes;
+mod open_sessions;
+mod probe;
 mod reads;
-mod session;
 mod sessions;
 mod siblings;
 mod thread;
 mod tree;
 mod values;
-mod watch;
-mod watches;
+mod watching;
+mod write_fence;
 
 use std::io;
 use std::sync::Arc;
@@ -76,18 +76,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::active_watches::Watches;
 use self::client::Connector;
 use self::config::{Config, Style};
 use self::entry::OwnEntries;
+use self::open_sessions::OpenSessions;
 use self::reads::{Reads, Seen};
-use self::sessions::OpenSessions;
 use self::siblings::Siblings;
 use self::thread::ClientThread;
 use self::tree::Tree;
-use self::watches::Watches;
 use crate::backend::Store;
 use crate::backend::descriptor::{Connect, Descriptor};
-use crate::backend::server::memo::Memo;
+use crate::backend::server::bounded_cache::BoundedCache;
 use crate::backend::server::patience;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
@@ -95,7 +95,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
-/// The longest that a connection may be silent, or take: two fit into the time that connecting may take, after the greeting.
+/// The longest that a connection may be silent, or take: two fit into the time that connecting may take, after the probe.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// The client crate's pause before the second of its tries to connect again, at the most (`IterableEndpoints::timeout` in
 /// 0.11.2). The first one, which comes at once, may have been before the session was over.
@@ -124,10 +124,10 @@ pub(crate) struct Zookeeper {
     sessions: OpenSessions,
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
-    seen: Memo<QueueKey, Seen>,
+    seen: BoundedCache<QueueKey, Seen>,
     /// Writes that create a value, by their ids, and how many removals there were when they were sent: those that had no
     /// answer yet. More of them than a memo keeps are not under way.
-    unanswered: Memo<u64, i32>,
+    pending_creates: BoundedCache<u64, i32>,
     reads: Reads,
     siblings: Siblings,
     tree: Tree,
@@ -145,7 +145,7 @@ impl Zookeeper {
         // A ping waits for an answer within that time, and one may take as long as a call. So long waits the first
         // connection for a silent server too, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
-        let shortest = greeting::greet(&config).await?;
+        let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {
             let message = format!("cannot start the client's thread: {error}");
             Error::new(ErrorKind::Storage, "connect", message).with_source(error)
@@ -155,8 +155,8 @@ impl Zookeeper {
             sessions: OpenSessions::new(connector, thread.map_err(failed)?),
             own: Arc::default(),
             watches: Arc::default(),
-            seen: Memo::default(),
-            unanswered: Memo::default(),
+            seen: BoundedCache::default(),
+            pending_creates: BoundedCache::default(),
             reads: Reads::default(),
             siblings: Siblings::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private, config.parents),

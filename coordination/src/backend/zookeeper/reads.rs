@@ -11,13 +11,13 @@ use zookeeper_client::Stat;
 use super::client::Found;
 use super::entry::number;
 use crate::backend::Entry;
-use crate::backend::server::memo::Memo;
+use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::QueueKey;
 
 /// The entries of queues that were looked at. One that is forgotten costs a look at it one read more.
 #[derive(Default)]
-pub(super) struct Reads(Memo<QueueKey, Known>);
+pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 
 /// When the node of a queue was as it was read, counted in updates of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, MutexGuard};
 use zookeeper_client::Error as ZooKeeperError;
 
-use crate::backend::server::memo::Memo;
+use crate::backend::server::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
 /// The queues that are being listed, by the session that asks.
 #[derive(Default)]
-pub(super) struct Siblings(Memo<(i64, QueueKey), Weak<Listings>>);
+pub(super) struct Siblings(BoundedCache<(i64, QueueKey), Weak<Listings>>);
 
 /// The names of a queue's nodes, contenders or not.
 pub(super) type Names = Arc<Vec<String>>;

@@ -9,7 +9,7 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeep
 use super::client::Connection;
 use super::config::Parents;
 use crate::backend::SessionId;
-use crate::backend::server::memo::Memo;
+use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
 
@@ -22,12 +22,12 @@ pub(super) struct Tree {
     is_private: bool,
     parents: Parents,
     /// Nodes that are there: of queues, and above them.
-    known: Memo<String, ()>,
+    known: BoundedCache<String, ()>,
 }
 
 impl Tree {
     pub(super) fn new(chroot: &str, namespace: &str, is_private: bool, parents: Parents) -> Self {
-        let known = Memo::of_at_most(REMEMBERED);
+        let known = BoundedCache::of_at_most(REMEMBERED);
         Self { root: format!("{chroot}/{namespace}"), is_private, parents, known }
     }
 

@@ -12,8 +12,8 @@ use super::Zookeeper;
 use super::client::{Connection, Found};
 use super::entry::number;
 use super::error::from_zookeeper;
+use super::open_sessions::no_loss;
 use super::reads::Seen;
-use super::sessions::no_loss;
 use crate::backend::server::names;
 use crate::backend::server::stored::{StoredValue, check_name};
 use crate::backend::{Cursor, Left, Page, Value, Values, Write};
@@ -33,7 +33,7 @@ impl Values for Zookeeper {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let connection = self.sessions.newest("write")?;
         let answer = self.write_value(&connection, write).await.map_err(no_loss)?;
-        self.unanswered.update(write.id, Option::take);
+        self.pending_creates.update(write.id, Option::take);
         Ok(answer)
     }
 
@@ -48,7 +48,7 @@ impl Zookeeper {
         // What was read counts once.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
-        let unanswered = self.unanswered.get(&write.id, |removals| *removals);
+        let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
         for _ in 0..LOOKS {
             let known = match seen.take() {
                 Some(seen) => seen,
@@ -57,7 +57,7 @@ impl Zookeeper {
                     Err(answer) => return Ok(answer),
                 },
             };
-            if unanswered.is_some_and(|removals| removals != known.removals) {
+            if pending_creates.is_some_and(|removals| removals != known.removals) {
                 // It may be what a call before has made that was removed.
                 return Ok(None);
             }
@@ -77,8 +77,8 @@ impl Zookeeper {
                 ) => {}
                 Err(error) => return Err(from_zookeeper("write", &error)),
             }
-            if unanswered.is_none() {
-                self.unanswered.update(write.id, Option::take);
+            if pending_creates.is_none() {
+                self.pending_creates.update(write.id, Option::take);
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
@@ -139,7 +139,7 @@ impl Zookeeper {
                 match (&data, before) {
                     (Some(data), Some(before)) => writer.add_set_data(&path, data, Some(before))?,
                     (Some(data), None) => {
-                        self.unanswered.note(write.id, seen.removals);
+                        self.pending_creates.note(write.id, seen.removals);
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
                         // Only this answers the transaction's number.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::backend::{Data, Entry, Listing};
 use crate::error::Result;
-use crate::recipe::data::from_data;
+use crate::recipe::engine::data::from_data;
 use crate::token::FencingToken;
 
 /// A member of a group, as [`Group::members`](crate::Group::members) lists it.

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::Group;
 use crate::backend::Data;
 use crate::error::Result;
-use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
-use crate::recipe::grant::Grant;
+use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
+use crate::recipe::engine::grant::Grant;
 use crate::token::FencingToken;
 
 /// Membership in a group; leaves the group when dropped.

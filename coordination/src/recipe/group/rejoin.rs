@@ -10,7 +10,7 @@ use super::Group;
 use super::membership::Membership;
 use crate::backend::Data;
 use crate::error::{ErrorKind, LossReason, Result};
-use crate::recipe::data::{MAX_ENTRY_BYTES, to_data};
+use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
 use crate::token::FencingToken;
 
 /// The state of a [`RejoiningMembership`].

@@ -8,7 +8,7 @@ use super::members::{GroupEvent, Member, Members, present};
 use super::{Group, LONGEST_JOIN, missing};
 use crate::backend::{Entry, Listing};
 use crate::error::Result;
-use crate::recipe::queue::Queue;
+use crate::recipe::engine::queue::Queue;
 use crate::session::{View, Views};
 
 /// Follows the members of a group. Made by [`Group::watch`].

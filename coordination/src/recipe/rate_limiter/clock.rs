@@ -7,11 +7,11 @@ use tokio::task::AbortHandle;
 
 use super::schedule::{History, Micros, to_micros_floor};
 use crate::backend::{Listing, Value};
+use crate::env::{HostClock, Process};
 use crate::error::{Error, ErrorKind, Result};
-use crate::recipe::data::from_data;
-use crate::recipe::queue::Queue;
+use crate::recipe::engine::data::from_data;
+use crate::recipe::engine::queue::Queue;
 use crate::time::BootInstant;
-use crate::world::{HostClock, Process};
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
@@ -256,7 +256,7 @@ mod tests {
 
     use super::super::schedule::Rules;
     use super::*;
-    use crate::recipe::data::stored;
+    use crate::recipe::engine::data::stored;
 
     proptest! {
         /// On a store without a clock: by the real time before which nobody can use the permit, and by

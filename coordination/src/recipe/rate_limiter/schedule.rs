@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use crate::world;
+use crate::env;
 
 /// A time on a limiter's clock, or a length, in microseconds.
 pub(super) type Micros = u64;
@@ -154,7 +154,7 @@ impl History {
     pub(super) fn new(rules: Rules, epoch: u64, now: Micros) -> Self {
         Self {
             rules,
-            id: world::rng().random(),
+            id: env::rng().random(),
             epoch,
             now,
             given: 0,
@@ -508,7 +508,7 @@ mod tests {
         }
         (1..=2 * WITNESSES).for_each(|host| history.attest(u64::MAX - host as u64, u64::MAX));
         let text = serde_json::to_string(&history).expect("plain data");
-        assert!(text.len() < crate::recipe::data::MAX_VALUE_BYTES, "{}", text.len());
+        assert!(text.len() < crate::recipe::engine::data::MAX_VALUE_BYTES, "{}", text.len());
         assert_eq!(stored(&history), history);
     }
 

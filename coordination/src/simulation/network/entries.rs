@@ -14,7 +14,7 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
-                match world.has_left(&entry.place.id) {
+                match world.has_left(&entry.entry_ref.id) {
                     true => Err(late("enter")),
                     false => world.memory().enter(&entry).await,
                 }
@@ -28,7 +28,7 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
-                match world.is_newest(&entry.place.id, number) {
+                match world.is_newest(&entry.entry_ref.id, number) {
                     true => world.memory().update(&entry, seq).await,
                     false => Err(late("update")),
                 }

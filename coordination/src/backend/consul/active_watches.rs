@@ -1,0 +1,222 @@
+//! Blocking queries: few of them, for everything that is waited for.
+//!
+//! A query that waits has a connection for itself, and Consul allows 200 from one address. So a process has a
+//! handful of queries, each for one key or one queue; whoever comes when all are taken shares one over the names
+//! of all keys of the namespace. A query that nobody waits for any longer is left until it is answered: the
+//! server would not notice that its connection was closed, and count it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::client::{Answer, Connections, Request};
+use super::keys;
+use super::kv::{BATCH, Operation, Pair, listed, read_together};
+use crate::backend::server::shared_watches::SharedWatches;
+use crate::error::Result;
+use crate::panics::{caught, on_purpose};
+
+/// How many keys and queues have a query of their own.
+const OWN_QUERIES: usize = 2;
+/// How long a query that failed is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The same when it is refused: somebody has to do something about that.
+const LONG_PAUSE: Duration = Duration::from_secs(4);
+/// The least time between two queries of all names. It is longer where they take long.
+const LEAST_PACE: Duration = Duration::from_millis(10);
+const PACE_PER_NAME: Duration = Duration::from_micros(50);
+const LONGEST_PACE: Duration = Duration::from_millis(500);
+/// How often it is looked whether a key that was there each time is still that of the same entry.
+const RECHECK: Duration = Duration::from_secs(5);
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Subject {
+    /// A key.
+    Key(String),
+    /// A key for which there is no query but that of all names.
+    Shared(String),
+    /// The names of all keys that begin with it.
+    Names(String),
+}
+
+/// What a query answered last.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Of the answer; 0: there was none yet, so nothing has changed since the query was begun.
+    pub(super) index: u64,
+    /// Of a key.
+    pub(super) pair: Option<Pair>,
+    pub(super) names: HashSet<String>,
+}
+
+impl Seen {
+    /// Whether there is no key.
+    fn is_nothing(&self) -> bool {
+        self.pair.is_none() && self.names.is_empty()
+    }
+}
+
+/// All queries of this backend. Each is answered in time, or ends with an error: then those who wait look for themselves.
+pub(super) struct Watches(Arc<Queries>);
+
+struct Queries {
+    connections: Arc<Connections>,
+    /// The names of all keys of the namespace.
+    all: Subject,
+    /// How long a query waits.
+    longest: Duration,
+    hub: SharedWatches<Subject, Seen>,
+}
+
+impl Watches {
+    /// `prefix`: of all keys of the namespace; `longest`: how long a query may wait.
+    pub(super) fn new(connections: Arc<Connections>, prefix: String, longest: Duration) -> Self {
+        let (all, hub) = (Subject::Names(prefix), SharedWatches::default());
+        Self(Arc::new(Queries { connections, all, longest, hub }))
+    }
+
+    /// Waits for a change after this index by a query of its own; `None`: all are taken.
+    pub(super) fn own(&self, subject: Subject, index: u64) -> Option<watch::Receiver<Seen>> {
+        let is_other = |taken: &Subject| match taken {
+            Subject::Shared(_) => false,
+            Subject::Key(_) | Subject::Names(_) => *taken != subject && *taken != self.0.all,
+        };
+        let others = self.0.hub.keys().into_iter().filter(is_other).count();
+        (others < OWN_QUERIES).then(|| self.join(subject, index))
+    }
+
+    /// Waits with all others: by the names of all keys, and by what is looked for now and then of this one.
+    pub(super) fn shared(&self, key: &str) -> [watch::Receiver<Seen>; 2] {
+        let (seen, _) = self.0.hub.join(&Subject::Shared(key.to_owned()));
+        [self.join(self.0.all.clone(), 0), seen]
+    }
+
+    /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
+    /// server.
+    pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
+        self.0.hub.end(&Subject::Shared(key.to_owned()));
+        self.0.hub.tell(&Subject::Key(key.to_owned()), |seen| {
+            *seen = Seen { index: seq.unwrap_or(u64::MAX), ..Seen::default() };
+            true
+        });
+    }
+
+    fn join(&self, subject: Subject, index: u64) -> watch::Receiver<Seen> {
+        let (seen, is_new) = self.0.hub.join(&subject);
+        if is_new {
+            let queries = Arc::clone(&self.0);
+            tokio::spawn(async move {
+                let following = async {
+                    on_purpose("watching");
+                    queries.follow(&subject, index).await;
+                };
+                if caught("watch", following).await.is_err() {
+                    // Nobody asks any more: those who wait look, and the next one asks anew.
+                    tokio::time::sleep(PAUSE).await;
+                    queries.hub.end(&subject);
+                }
+            });
+        }
+        seen
+    }
+}
+
+impl Queries {
+    /// The queries about one subject, until nobody waits for their answers.
+    async fn follow(&self, subject: &Subject, mut index: u64) {
+        let mut checked = Instant::now();
+        let mut nothing_until = None;
+        while !self.hub.end_if_idle(subject) {
+            if *subject == self.all && checked.elapsed() > RECHECK {
+                self.check().await;
+                checked = Instant::now();
+            }
+            let mut epochs = self.connections.epochs();
+            let answer = tokio::select! {
+                answer = self.connections.wait(subject.request(index), self.longest) => answer,
+                // By another connection, then.
+                _ = epochs.changed() => continue,
+            };
+            match answer.and_then(|answer| subject.seen(answer)) {
+                Ok(seen) if seen.index >= index => {
+                    index = seen.index;
+                    let is_nothing = seen.is_nothing();
+                    let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
+                    // The same index: nothing has changed in all that time.
+                    self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
+                    if *subject == self.all {
+                        let pace = LEAST_PACE + PACE_PER_NAME * names;
+                        tokio::time::sleep(pace.min(LONGEST_PACE)).await;
+                    }
+                    // Of no keys the index is that of everything else: the answer comes with each write of somebody's.
+                    if let Some(moment) = nothing_until.filter(|_| is_nothing) {
+                        tokio::time::sleep_until(moment).await;
+                    }
+                    nothing_until = is_nothing.then(|| Instant::now() + LONGEST_PACE);
+                }
+                // It failed, or the index went back: that is a server that was restored.
+                other => {
+                    let error = other.err();
+                    tracing::debug!(?error, "a query ends");
+                    let is_refused = error.is_some_and(|error| !error.is_transient());
+                    tokio::time::sleep(if is_refused { LONG_PAUSE } else { PAUSE }).await;
+                    return self.hub.end(subject);
+                }
+            }
+        }
+    }
+
+    /// Looks for the keys of those who share a query. Keys are used again only after a while, so that the names tell nearly
+    /// always.
+    async fn check(&self) {
+        let mut waited = self.hub.keys();
+        waited.retain(|subject| {
+            matches!(subject, Subject::Shared(_)) && !self.hub.end_if_idle(subject)
+        });
+        for batch in waited.chunks(BATCH) {
+            let reads: Vec<_> = batch.iter().map(|one| Operation::read(one.name())).collect();
+            // Of what cannot be read there is nothing to tell: the next time, then.
+            let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
+            for subject in batch {
+                let pair = found.iter().find(|pair| pair.key == subject.name()).cloned();
+                // What is not there, the names will tell.
+                let index = pair.as_ref().map_or(0, |pair| pair.modify_index);
+                self.hub.tell(subject, |seen| {
+                    *seen = Seen { index, pair, ..Seen::default() };
+                    true
+                });
+            }
+        }
+    }
+}
+
+impl Subject {
+    fn name(&self) -> &str {
+        let (Self::Key(name) | Self::Shared(name) | Self::Names(name)) = self;
+        name
+    }
+
+    fn request(&self, index: u64) -> Request {
+        let request = Request::get(format!("kv/{}", keys::path(self.name())));
+        let request = if let Self::Names(_) = self { request.with("keys") } else { request };
+        if index > 0 { request.with(&format!("index={index}")) } else { request }
+    }
+
+    /// What an answer tells.
+    fn seen(&self, answer: Answer) -> Result<Seen> {
+        let seen = Seen { index: answer.index, ..Seen::default() };
+        Ok(match self {
+            Self::Names(_) => {
+                Seen { names: listed("watch", answer)?.into_iter().collect(), ..seen }
+            }
+            Self::Key(key) | Self::Shared(key) => {
+                let pairs: Vec<Pair> = listed("watch", answer)?;
+                Seen { pair: pairs.into_iter().find(|pair| pair.key == *key), ..seen }
+            }
+        })
+    }
+}

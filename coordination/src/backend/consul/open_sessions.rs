@@ -1,0 +1,239 @@
+//! The sessions that are open: one of Consul's each, which gives its own ids; ours is its name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{Connections, Request};
+use super::error::garbled;
+use super::keys;
+use super::kv::{Operation, Outcome, parsed, read_all, transact};
+use crate::backend::{NewSession, SessionId};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+
+/// How many keys are given back in one transaction: Consul takes 64 operations.
+const GIVEN_BACK: usize = 32;
+
+/// The sessions that were opened and not closed.
+pub(super) struct OpenSessions {
+    pub(super) connections: Arc<Connections>,
+    /// Of all keys of the namespace.
+    prefix: String,
+    lock_delay: Duration,
+    // One session is open at a time; the one before may still be closing.
+    known: Mutex<HashMap<SessionId, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    /// Consul's; `None`: the answer that told it was lost.
+    id: Option<Arc<str>>,
+    /// How often it was to be created: there may be so many at the server.
+    creates: u32,
+}
+
+/// A session to create. What is said here is not the default: that is a lock-delay of 15 s, and a health check which
+/// ends sessions when the agent is thought to be down.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Wanted<'a> {
+    name: &'a str,
+    #[serde(rename = "TTL")]
+    ttl: String,
+    lock_delay: String,
+    behavior: &'static str,
+    node_checks: [&'static str; 0],
+    checks: [&'static str; 0],
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(default)]
+    name: String,
+}
+
+impl OpenSessions {
+    pub(super) fn new(connections: Arc<Connections>, prefix: String, lock_delay: Duration) -> Self {
+        Self { connections, prefix, lock_delay, known: Mutex::default() }
+    }
+
+    /// Opens a session and takes the member's key for it; answers the index of that.
+    pub(super) async fn open(&self, session: &NewSession, member_key: &str) -> Result<u64> {
+        let id = self.find_or_create(session).await?;
+        let name = session.id.to_string();
+        let lock = Operation::lock(member_key, name.as_bytes(), &*id);
+        let locked = transact(&self.connections, "open", &[lock]).await;
+        let error = match locked {
+            Ok(Outcome::Done(pairs)) => {
+                return Ok(pairs.first().map(|pair| pair.modify_index).unwrap_or_default());
+            }
+            Ok(Outcome::Refused(refusal)) if refusal.is_of_no_session() => {
+                self.change(session.id, |known| known.id = None);
+                let message = "the session ended while it was opened";
+                return Err(Error::new(ErrorKind::Unavailable, "open", message));
+            }
+            Ok(Outcome::Refused(refusal)) if !refusal.is_of_another() => {
+                return Err(Error::new(ErrorKind::Unavailable, "open", refusal.message));
+            }
+            Ok(Outcome::Refused(_)) => {
+                let message =
+                    format!("another live session has the member id {:?}", session.member);
+                Error::new(ErrorKind::MemberExists, "open", message)
+            }
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => error,
+        };
+        // Refused for good: the session would be of no use.
+        self.close(session.id).await?;
+        Err(error)
+    }
+
+    /// Creates the session, or finds the one that an earlier call with a lost answer has created.
+    async fn find_or_create(&self, session: &NewSession) -> Result<Arc<str>> {
+        let known = self.known().get(&session.id).cloned();
+        if let Some(id) = known.as_ref().and_then(|known| known.id.clone()) {
+            if self.is_renewed("open", &id).await? {
+                return Ok(id);
+            }
+        } else if known.is_some() {
+            let mut found = self.listed("open", session.id).await?.into_iter();
+            if let Some(id) = found.next() {
+                for other in found {
+                    self.destroy("open", &other).await?;
+                }
+                if self.is_renewed("open", &id).await? {
+                    self.change(session.id, |known| known.id = Some(id.clone()));
+                    return Ok(id);
+                }
+            }
+        }
+        let creates = self.known().get(&session.id).map_or(0, |known| known.creates) + 1;
+        self.known().insert(session.id, Known { id: None, creates });
+        let id = self.create(session).await?;
+        self.change(session.id, |known| known.id = Some(id.clone()));
+        Ok(id)
+    }
+
+    /// Extends the lease: by all of it from now on, and the server waits twice as long.
+    pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
+        let over = || Error::lost("renew", LossReason::ExpiredByServer);
+        let id = self.id(session).ok_or_else(over)?;
+        if self.is_renewed("renew", &id).await? { Ok(()) } else { Err(over()) }
+    }
+
+    /// Destroys the session; all keys that are locked by it go with it.
+    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
+        let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
+        if let Some(id) = &known.id {
+            if !self.lock_delay.is_zero() {
+                // The delay is not for what is given back.
+                self.give_back(id).await?;
+            }
+            self.destroy("close", id).await?;
+        }
+        // One whose answer was lost may have been created after another was looked for.
+        if known.id.is_none() || known.creates > 1 {
+            for id in self.listed("close", session).await? {
+                self.destroy("close", &id).await?;
+            }
+        }
+        self.known().remove(&session);
+        Ok(())
+    }
+
+    async fn give_back(&self, id: &str) -> Result<()> {
+        let (pairs, _) = read_all(&self.connections, "close", &self.prefix).await?;
+        let own: Vec<_> = pairs.iter().filter(|pair| pair.is_of(id)).collect();
+        for batch in own.chunks(GIVEN_BACK) {
+            let steps: Vec<_> = batch
+                .iter()
+                .flat_map(|pair| {
+                    [
+                        Operation::is_unchanged(&*pair.key, pair.modify_index),
+                        Operation::delete(&*pair.key),
+                    ]
+                })
+                .collect();
+            // Where one of them was changed or taken away meanwhile, they go with the session.
+            transact(&self.connections, "close", &steps).await?;
+        }
+        Ok(())
+    }
+
+    async fn create(&self, session: &NewSession) -> Result<Arc<str>> {
+        let wanted = Wanted {
+            name: &session.id.to_string(),
+            ttl: format!("{}ms", session.ttl.as_millis()),
+            lock_delay: format!("{}ms", self.lock_delay.as_millis()),
+            // A key that is gone cannot be kept from others.
+            behavior: if self.lock_delay.is_zero() { "delete" } else { "release" },
+            node_checks: [],
+            checks: [],
+        };
+        let body = serde_json::to_vec(&wanted)
+            .map_err(|error| garbled("open", "cannot write a request").with_source(error))?;
+        let answer =
+            self.connections.send_urgently("open", Request::put("session/create", body)).await?;
+        if answer.text().contains("Invalid Session TTL") {
+            let message = format!(
+                "`ttl` is shorter than the agent's `session_ttl_min` (10 s by default): {}",
+                answer.text().trim().escape_debug()
+            );
+            return Err(Error::new(ErrorKind::Config, "open", message));
+        }
+        let created: Listed = parsed("open", &answer.done("open")?)?;
+        Ok(created.id.into())
+    }
+
+    /// Whether the session was there to be renewed.
+    async fn is_renewed(&self, operation: &'static str, id: &str) -> Result<bool> {
+        let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
+        let answer = self.connections.send_urgently(operation, request).await?;
+        if answer.status == 404 && answer.text().starts_with("Session id") {
+            return Ok(false);
+        }
+        let renewed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+        Ok(renewed.iter().any(|session| session.id == id))
+    }
+
+    /// Consul's ids of the sessions with this name.
+    async fn listed(&self, operation: &'static str, session: SessionId) -> Result<Vec<Arc<str>>> {
+        let request = Request::get("session/list").with("consistent");
+        let answer = self.connections.send_urgently(operation, request).await?;
+        let listed: Vec<Listed> = parsed(operation, &answer.done(operation)?)?;
+        let name = session.to_string();
+        let ours = listed.into_iter().filter(|listed| listed.name == name);
+        Ok(ours.map(|listed| listed.id.into()).collect())
+    }
+
+    async fn destroy(&self, operation: &'static str, id: &str) -> Result<()> {
+        let request = Request::put(format!("session/destroy/{}", keys::path(id)), Vec::new());
+        let answer = self.connections.send_urgently(operation, request).await?;
+        match parsed::<bool>(operation, &answer.done(operation)?)? {
+            true => Ok(()),
+            false => {
+                Err(garbled(operation, "the session was not destroyed").with_effect(Effect::None))
+            }
+        }
+    }
+
+    /// Consul's id of a session.
+    pub(super) fn id(&self, session: SessionId) -> Option<Arc<str>> {
+        self.known().get(&session)?.id.clone()
+    }
+
+    fn change(&self, session: SessionId, change: impl FnOnce(&mut Known)) {
+        if let Some(known) = self.known().get_mut(&session) {
+            change(known);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,80 @@
+//! Waiting: for the end of an entry, and for a change of a queue.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+
+use super::Consul;
+use super::active_watches::{Seen, Subject};
+use super::entry::entry_of;
+use crate::backend::server::reads;
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::Result;
+use crate::key::QueueKey;
+
+/// How often one looks for himself for whom there is no query.
+const UNTOLD_PACE: Duration = Duration::from_millis(250);
+
+#[async_trait]
+impl Watching for Consul {
+    /// A query of its own answers at once when the entry has changed since it was created: nothing can be missed. All
+    /// queries are answered by themselves sooner than any `recheck`, or end; then the caller looks.
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        _recheck: Duration,
+    ) -> Result<()> {
+        let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
+        let is_own = self.txn_kv.key_pool.own(entry).is_some();
+        let is_over = |seen: &Seen| {
+            // There may have been none before it was made.
+            let Some(pair) = &seen.pair else { return seen.index >= seq };
+            if !pair.is_locked() {
+                self.leftovers.remove(&keys, std::slice::from_ref(pair));
+                if is_own {
+                    return true;
+                }
+            }
+            let blocks =
+                |pair| entry_of(pair, &keys).is_some_and(|entry| entry.mode.blocks(waiter));
+            pair.create_index != seq || !blocks(pair)
+        };
+        match self.watches.own(Subject::Key(key.clone()), seq) {
+            Some(mut seen) => drop(seen.wait_for(is_over).await),
+            // Names do not tell of an update.
+            None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
+            None => {
+                let [mut all, mut seen] = self.watches.shared(&key);
+                let is_gone = |all: &Seen| all.index >= seq && !all.names.contains(&key);
+                tokio::select! {
+                    _ = all.wait_for(is_gone) => {}
+                    _ = seen.wait_for(is_over) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
+        // Read by somebody else since: the caller reads again.
+        let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
+        let was_empty = listing == reads::revision_of::<()>([]);
+        let subject = Subject::Names(self.txn_kv.keys(queue).prefix().to_owned());
+        let changed = async {
+            let Some(mut seen) = self.watches.own(subject, index) else {
+                return tokio::time::sleep(UNTOLD_PACE).await;
+            };
+            let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
+            let is_new = |seen: &Seen| {
+                // Of no keys the index is that of everything else, which goes on without us.
+                !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
+            };
+            drop(seen.wait_for(is_new).await);
+        };
+        let _ = timeout(recheck, changed).await;
+        Ok(())
+    }
+}

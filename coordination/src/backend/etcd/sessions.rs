@@ -1,0 +1,111 @@
+//! Sessions: an etcd lease each.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Client, LeaseGrantOptions};
+
+use super::Etcd;
+use super::entry::lease_of;
+use super::error::{is_lease_exists, is_lease_missing};
+use crate::backend::server::txn_kv::{Change, Condition, Outcome, Transact, Txn};
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
+use crate::error::{Error, ErrorKind, LossReason, Result};
+
+#[async_trait]
+impl Sessions for Etcd {
+    /// Grants a lease of the session's id and puts the member's key under it.
+    ///
+    /// Where that is refused the lease stays, with no key, until it is over. To revoke it would be a call whose answer may be
+    /// lost: it would end the session that the next try opens, whose lease is the same one.
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        let granted = self.grant(session).await?;
+        self.enroll(session).await?;
+        Ok(Some(granted))
+    }
+
+    /// Sends one heartbeat and waits for its own answer, on a stream of its own: on one that is kept, a `grpc-proxy` answers
+    /// when it next renews the lease by itself, which may be too late.
+    async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
+        let renew = async |client: Client| {
+            // Its first answer is awaited within.
+            client.lease_client().keep_alive(lease_of(session)).await.map(drop)
+        };
+        let endpoints = &self.connections.link;
+        let is_restored = self.connections.urgent_call("renew", async |connected| {
+            connected.call(renew).await?;
+            connected.is_restored(endpoints).await
+        });
+        match is_restored.await? {
+            // In an older store an entry may stand that was given up since.
+            true => Err(Error::lost("renew", LossReason::ExpiredByServer)),
+            false => Ok(()),
+        }
+    }
+
+    /// Revokes the lease; all keys under it go with it.
+    async fn close(&self, session: SessionId) -> Result<()> {
+        // Whatever becomes of this call: what belongs to no session goes by the next one's from now on.
+        self.txn_kv.write_fences.forget(session);
+        let revoke =
+            async |client: Client| match client.lease_client().revoke(lease_of(session)).await {
+                Err(error) if !is_lease_missing(&error) => Err(error),
+                _ => Ok(()),
+            };
+        self.connections.call("close", async |connected| connected.call(revoke).await).await?;
+        self.txn_kv.forget(session);
+        Ok(())
+    }
+}
+
+impl Etcd {
+    /// Grants the lease, or extends the one that an earlier call with a lost answer has granted.
+    async fn grant(&self, session: &NewSession) -> Result<Duration> {
+        let lease = lease_of(session.id);
+        // Whole seconds, rounded up: etcd grants no fractions.
+        let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let grant = async |client: Client| {
+            let options = LeaseGrantOptions::new().with_id(lease);
+            match client.lease_client().grant(seconds, Some(options)).await {
+                Err(error) if is_lease_exists(&error) => {
+                    // Its first answer is awaited within: the lease counts from here on.
+                    client.lease_client().keep_alive(lease).await?;
+                    let extended = client.lease_client().time_to_live(lease, None).await?;
+                    Ok(extended.granted_ttl())
+                }
+                granted => granted.map(|granted| granted.ttl()),
+            }
+        };
+        let granting = self.connections.call("open", async |connected| connected.call(grant).await);
+        let ttl = granting.await?;
+        u64::try_from(ttl)
+            .ok()
+            .filter(|ttl| *ttl > 0)
+            .map(Duration::from_secs)
+            .ok_or_else(|| Error::lost("open", LossReason::ExpiredByServer))
+    }
+
+    /// Puts the member's key, which is the session's first write fence.
+    async fn enroll(&self, session: &NewSession) -> Result<()> {
+        let key = self.txn_kv.member_key(&session.member);
+        let name = session.id.to_string().into_bytes();
+        let enroll = Txn {
+            conditions: vec![Condition::Version(key.clone(), 0)],
+            changes: vec![Change::Hold(key.clone(), name, session.id)],
+            looks: vec![key.clone()],
+        };
+        let version = match self.txn_kv.store.commit("open", enroll).await? {
+            Outcome::Done(version) => version,
+            Outcome::Refused(found) => {
+                // A repeated call finds its own key.
+                let mut found = found.into_iter().flatten();
+                let own = found.find(|kept| self.txn_kv.is_of(kept, session.id));
+                let member = &session.member;
+                let message = || format!("another live session has the member id {member:?}");
+                own.ok_or_else(|| Error::new(ErrorKind::MemberExists, "open", message()))?.version
+            }
+        };
+        self.txn_kv.write_fences.note(session.id, &key, version);
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Waiting: for the end of an entry, and for a change of a queue.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::GetOptions;
+use tokio::time::timeout;
+
+use super::Etcd;
+use super::active_watches::{PAUSE, Scope, Watch};
+use super::entry::{blocker_of, revision_of, seq_of};
+use super::txn::revision_in;
+use crate::backend::server::in_time;
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+#[async_trait]
+impl Watching for Etcd {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let key = self.txn_kv.key(entry);
+        let created = revision_of(seq);
+        // Puts tell of updates only, and those free nobody but shared waiters.
+        let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
+        let mut must_look = false;
+        loop {
+            let (mut watch, since) = self.begin(&key, scope).await?;
+            // A watch that is older than the entry has missed nothing of it.
+            let mut known = created;
+            if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
+                match self.look(entry, seq, waiter).await? {
+                    Some(revision) => known = revision,
+                    None => return Ok(()),
+                }
+            }
+            if let Ok(Some(())) = timeout(recheck, watch.changed_after(known)).await {
+                return Ok(());
+            }
+            // It broke, or may have missed something.
+            must_look = true;
+        }
+    }
+
+    async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
+        let keys = self.txn_kv.keys(queue);
+        let moved = async {
+            let (mut watch, since) = loop {
+                let watch = self.watches.watch(keys.prefix(), Scope::Prefix).await;
+                let mut watch = watch.ok_or_else(closing)?;
+                match self.since(&mut watch, keys.prefix(), Scope::Prefix).await? {
+                    Some(since) => break (watch, since),
+                    None => tokio::time::sleep(PAUSE).await,
+                }
+            };
+            // Otherwise something was missed, or may have been: the caller reads again, and by
+            // then the watch is there.
+            if let Some(store) = self.reads.at(queue, listing)
+                && store >= since
+                && watch.changed_after(store).await.is_none()
+            {
+                // A stream that breaks again and again must not make its users read as often.
+                tokio::time::sleep(PAUSE).await;
+            }
+            Ok(())
+        };
+        timeout(recheck, moved).await.unwrap_or(Ok(()))
+    }
+}
+
+impl Etcd {
+    /// Watches a key from now on, or earlier: the watch, and the revision from which on it tells everything.
+    async fn begin(&self, key: &str, scope: Scope) -> Result<(Watch, i64)> {
+        let begun = async {
+            loop {
+                let mut watch = self.watches.watch(key, scope).await.ok_or_else(closing)?;
+                // While there is no stream the task that owns it paces the next try.
+                if let Some(since) = self.since(&mut watch, key, scope).await? {
+                    return Ok((watch, since));
+                }
+            }
+        };
+        // A connection and a stream, where there are none.
+        in_time(2 * self.connections.patience, begun).await
+    }
+
+    /// The revision from which on the watch tells everything; `None`: it broke.
+    async fn since(&self, watch: &mut Watch, key: &str, scope: Scope) -> Result<Option<i64>> {
+        match watch.since().await {
+            // A `grpc-proxy` that had such a watch already does not say. It tells of all that happens from now on.
+            Some(0) => {
+                let count = GetOptions::new().with_count_only();
+                let now = self.txn_kv.store.get("watch", key, count).await?;
+                let now = revision_in(now.header());
+                self.watches.note(key, scope, now);
+                Ok(Some(now))
+            }
+            since => Ok(since),
+        }
+    }
+
+    /// As of which revision the entry blocks the waiter; `None`: it does not.
+    async fn look(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<Option<i64>> {
+        let mut options = GetOptions::new();
+        if waiter == Mode::Exclusive {
+            options = options.with_keys_only();
+        }
+        let key = self.txn_kv.key(entry);
+        let found =
+            in_time(self.connections.patience, self.txn_kv.store.get("watch", &key, options))
+                .await?;
+        let kv = found.kvs().first().filter(|kv| seq_of(kv) == seq);
+        let blocker =
+            kv.map(|kv| blocker_of(kv, &self.txn_kv.keys(&entry.queue), waiter)).transpose()?;
+        Ok(blocker.flatten().map(|_| revision_in(found.header())))
+    }
+}
+
+fn closing() -> Error {
+    Error::new(ErrorKind::Unavailable, "watch", "the backend is closing")
+}

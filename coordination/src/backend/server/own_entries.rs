@@ -1,0 +1,117 @@
+//! The book of one's own entries, from before they are entered until they are known to be gone.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::backend::{EntryId, Mode, NewEntry, SessionId};
+use crate::env::unix_micros;
+
+/// Our entries, and what the store's code knows of each.
+pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
+
+/// An entry of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Own<T> {
+    pub(crate) session: SessionId,
+    pub(crate) mode: Mode,
+    /// When it was first to be entered, in milliseconds of the wall clock.
+    pub(crate) since_ms: u64,
+    pub(crate) known: T,
+}
+
+impl<T> Default for OwnEntries<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Clone> OwnEntries<T> {
+    /// An entry is to be entered. Answers what is known of it, and whether that was tried before.
+    pub(crate) fn begin(&self, entry: &NewEntry, new: impl FnOnce() -> T) -> (Own<T>, bool) {
+        let mut entries = self.entries();
+        if let Some(own) = entries.get(&entry.entry_ref.id) {
+            return (own.clone(), true);
+        }
+        let (session, mode, since_ms) = (entry.session, entry.mode, unix_micros() / 1000);
+        let own = Own { session, mode, since_ms, known: new() };
+        entries.insert(entry.entry_ref.id.clone(), own.clone());
+        (own, false)
+    }
+
+    /// What is known of an entry; `None`: it is none of ours, or not any longer.
+    pub(crate) fn own(&self, id: &EntryId) -> Option<Own<T>> {
+        self.entries().get(id).cloned()
+    }
+
+    pub(crate) fn change<R>(
+        &self,
+        id: &EntryId,
+        change: impl FnOnce(&mut Own<T>) -> R,
+    ) -> Option<R> {
+        self.entries().get_mut(id).map(change)
+    }
+
+    /// The entry is known to be gone.
+    pub(crate) fn remove(&self, id: &EntryId) -> Option<Own<T>> {
+        self.entries().remove(id)
+    }
+
+    /// The entries of this session.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn of(&self, session: SessionId) -> Vec<EntryId> {
+        let entries = self.entries();
+        let own = entries.iter().filter(|(_, own)| own.session == session);
+        own.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The session is over, and its entries with it. Answers what was known of them.
+    pub(crate) fn forget(&self, session: SessionId) -> Vec<Own<T>> {
+        let of_session =
+            self.entries().extract_if(|_, own| own.session == session).collect::<Vec<_>>();
+        of_session.into_iter().map(|(_, own)| own).collect()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<EntryId, Own<T>>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::EntryRef;
+    use crate::key::QueueKey;
+
+    fn entry(session: SessionId) -> NewEntry {
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let entry_ref = EntryRef { queue, id: EntryId::random(session) };
+        let mode = Mode::Exclusive;
+        NewEntry { entry_ref, session, member: "m".into(), mode, data: "".into() }
+    }
+
+    #[test]
+    fn what_is_known_stays_until_the_entry_is_gone() {
+        let (own_entries, session) = (OwnEntries::default(), SessionId::random());
+        let entry = entry(session);
+        let id = &entry.entry_ref.id;
+        assert!(own_entries.own(id).is_none() && own_entries.change(id, |_| ()).is_none());
+        let (first, before) = own_entries.begin(&entry, || 1);
+        assert!(!before && first.known == 1);
+        own_entries.change(id, |own| own.known = 2);
+        let (again, before) = own_entries.begin(&entry, || 3);
+        assert!(before && again.known == 2 && again.since_ms == first.since_ms);
+        assert_eq!(own_entries.of(session), std::slice::from_ref(id));
+        assert_eq!(own_entries.remove(id).map(|own| own.known), Some(2));
+        assert!(own_entries.own(id).is_none());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_over() {
+        let (own_entries, session, other) =
+            (OwnEntries::default(), SessionId::random(), SessionId::random());
+        own_entries.begin(&entry(session), || 1);
+        own_entries.begin(&entry(other), || 2);
+        assert_eq!(own_entries.forget(session).len(), 1);
+        assert!(own_entries.of(session).is_empty() && own_entries.of(other).len() == 1);
+    }
+}

@@ -1,0 +1,209 @@
+//! Who waits for word of what: each key is watched once at the server, for all in this process who wait for it.
+//!
+//! A watch *lingers*: it stays for a moment after its last waiter has gone, since processes that take turns wait for
+//! the same keys again and again. How a watch is begun and ended at the server is the store's; the hub says when.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+/// How long a watch stays without a waiter, at least.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often to look which watches nobody waits for.
+pub(crate) const SWEEP: Duration = Duration::from_millis(500);
+
+/// The keys that are watched, and what was told of each.
+pub(crate) struct SharedWatches<K, S> {
+    linger: Duration,
+    watched: Mutex<HashMap<K, Watched<S>>>,
+    told: AtomicU64,
+}
+
+struct Watched<S> {
+    seen: watch::Sender<S>,
+    /// Since when nobody is known to wait.
+    idle_since: Option<Instant>,
+}
+
+impl<K, S> Default for SharedWatches<K, S> {
+    fn default() -> Self {
+        Self { linger: LINGER, watched: Mutex::default(), told: AtomicU64::new(0) }
+    }
+}
+
+impl<K, S> SharedWatches<K, S> {
+    /// With watches that stay for so long without a waiter, at least.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lingering(linger: Duration) -> Self {
+        Self { linger, ..Self::default() }
+    }
+}
+
+impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
+    /// Begins to wait for word of a key. True: nobody did so far, and the watch is the caller's to begin.
+    ///
+    /// The receiver fails when the watch has ended: something may have been missed, and whoever waits looks.
+    pub(crate) fn join(&self, key: &K) -> (watch::Receiver<S>, bool) {
+        let mut watched = self.watched();
+        let is_new = !watched.contains_key(key);
+        let one = watched.entry(key.clone()).or_insert_with(|| Watched {
+            seen: watch::Sender::new(S::default()),
+            idle_since: None,
+        });
+        one.idle_since = None;
+        (one.seen.subscribe(), is_new)
+    }
+
+    /// [`join`](Self::join), if the key is watched already.
+    pub(crate) fn find(&self, key: &K) -> Option<watch::Receiver<S>> {
+        self.watched().get(key).map(|watched| watched.seen.subscribe())
+    }
+
+    /// Changes what was told of a key. Those who wait hear of it if `change` answers true. False: it is not watched.
+    pub(crate) fn tell(&self, key: &K, change: impl FnOnce(&mut S) -> bool) -> bool {
+        let watched = self.watched();
+        let Some(watched) = watched.get(key) else { return false };
+        watched.seen.send_if_modified(change);
+        true
+    }
+
+    /// A number that was never given before: a count of what was told that does not begin anew with a new watch.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.told.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Ends the watches that nobody has waited for during a moment, and answers which those were.
+    pub(crate) fn sweep(&self) -> Vec<K> {
+        let is_over = |_: &K, watched: &mut Watched<S>| watched.is_over(self.linger);
+        self.watched().extract_if(is_over).map(|(key, _)| key).collect()
+    }
+
+    /// [`sweep`](Self::sweep) of one key: whether its watch has ended.
+    pub(crate) fn sweep_one(&self, key: &K) -> bool {
+        let mut watched = self.watched();
+        let is_over = watched.get_mut(key).is_none_or(|watched| watched.is_over(self.linger));
+        if is_over {
+            watched.remove(key);
+        }
+        is_over
+    }
+
+    /// Ends a watch if nobody waits for it: whether it has ended.
+    pub(crate) fn end_if_idle(&self, key: &K) -> bool {
+        let mut watched = self.watched();
+        let is_idle = watched.get(key).is_none_or(Watched::is_idle);
+        if is_idle {
+            watched.remove(key);
+        }
+        is_idle
+    }
+
+    /// Ends a watch, whoever waits.
+    pub(crate) fn end(&self, key: &K) {
+        self.watched().remove(key);
+    }
+
+    /// Ends all watches: where the connection broke, whoever waits looks, and then joins again.
+    pub(crate) fn end_all(&self) {
+        self.watched().clear();
+    }
+
+    pub(crate) fn keys(&self) -> Vec<K> {
+        self.watched().keys().cloned().collect()
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<K, Watched<S>>> {
+        self.watched.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<S> Watched<S> {
+    fn is_idle(&self) -> bool {
+        self.seen.receiver_count() == 0
+    }
+
+    /// Whether it has been idle for so long.
+    fn is_over(&mut self, linger: Duration) -> bool {
+        if !self.is_idle() {
+            self.idle_since = None;
+            return false;
+        }
+        self.idle_since.get_or_insert_with(Instant::now).elapsed() >= linger
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(20);
+
+    fn hub() -> SharedWatches<&'static str, u64> {
+        SharedWatches { linger: MOMENT, ..SharedWatches::default() }
+    }
+
+    fn set(to: u64) -> impl FnOnce(&mut u64) -> bool {
+        move |seen| {
+            *seen = to;
+            true
+        }
+    }
+
+    #[test]
+    fn a_watch_is_shared_by_all_who_wait_for_its_key() {
+        let hub = hub();
+        let ((first, is_new), (second, again)) = (hub.join(&"a"), hub.join(&"a"));
+        assert!(is_new && !again && hub.join(&"b").1);
+        assert!(hub.tell(&"a", set(7)));
+        assert_eq!((*first.borrow(), *second.borrow()), (7, 7));
+        assert!(second.has_changed().expect("it is watched"));
+        assert!(hub.tell(&"a", |_| false));
+        assert!(!hub.tell(&"c", set(7)), "nobody waits for that");
+    }
+
+    #[test]
+    fn a_watch_lingers_after_its_last_waiter() {
+        let hub = hub();
+        let (waiter, _) = hub.join(&"a");
+        sleep(2 * MOMENT);
+        assert!(hub.sweep().is_empty(), "somebody waits");
+        drop(waiter);
+        assert!(hub.sweep().is_empty() && !hub.sweep_one(&"a"), "nobody has waited for no time");
+        sleep(2 * MOMENT);
+        assert!(!hub.join(&"a").1, "it has lingered");
+        assert!(hub.sweep().is_empty(), "somebody has waited just now");
+        sleep(2 * MOMENT);
+        assert_eq!(hub.sweep(), ["a"]);
+        assert!(hub.join(&"a").1 && hub.sweep_one(&"b"));
+    }
+
+    #[test]
+    fn whoever_waits_is_told_when_watches_end_and_joins_again() {
+        let hub = hub();
+        let (waiter, _) = hub.join(&"a");
+        hub.end_all();
+        assert!(waiter.has_changed().is_err() && hub.find(&"a").is_none());
+        assert!(hub.join(&"a").1, "it has to be begun again");
+    }
+
+    #[test]
+    fn what_somebody_waits_for_is_not_ended_as_idle() {
+        let hub = hub();
+        let (waiter, _) = hub.join(&"a");
+        assert!(!hub.end_if_idle(&"a") && hub.keys() == ["a"]);
+        drop(waiter);
+        assert!(hub.end_if_idle(&"a") && hub.keys().is_empty() && hub.end_if_idle(&"a"));
+    }
+
+    #[test]
+    fn a_number_is_never_given_again() {
+        let hub = hub();
+        assert!(hub.next_number() < hub.next_number());
+    }
+}

@@ -1,0 +1,80 @@
+//! Stores that keep keys with versions, and change several of them in one transaction: what they do alike.
+//!
+//! A queue's entries are keys that go with their session, its value is a key that stays, and a version rises with
+//! each change. The algorithms here are written over a small [`Txn`]; each store translates that for its servers.
+
+mod entries;
+mod key_pool;
+pub(crate) mod keys;
+mod names;
+mod pending_creates;
+#[cfg(test)]
+mod tests;
+mod txn;
+mod values;
+mod write_fence;
+
+use tokio::sync::Mutex;
+
+pub(crate) use self::key_pool::{KeyPool, Naming};
+pub(crate) use self::keys::Keys;
+use self::pending_creates::PendingCreates;
+pub(crate) use self::txn::{Change, Condition, Kept, Outcome, Queue, Transact, Txn, WriteFence};
+use self::write_fence::WriteFences;
+use crate::backend::{EntryRef, SessionId};
+use crate::key::{self, QueueKey};
+
+/// What all clients of such a store need to know of their own calls.
+pub(crate) struct TxnKv<T> {
+    pub(crate) store: T,
+    pub(crate) key_pool: KeyPool,
+    pub(crate) write_fences: WriteFences,
+    /// Held while a write fence is ended.
+    ending: Mutex<()>,
+    pending_creates: PendingCreates,
+    namespace: String,
+}
+
+impl<T: Transact> TxnKv<T> {
+    /// `in_turn`: see [`KeyPool::new`].
+    pub(crate) fn new(store: T, namespace: &str, naming: Naming, in_turn: usize) -> Self {
+        Self {
+            store,
+            namespace: namespace.to_owned(),
+            key_pool: KeyPool::new(naming, in_turn),
+            write_fences: WriteFences::default(),
+            ending: Mutex::default(),
+            pending_creates: PendingCreates::default(),
+        }
+    }
+
+    pub(crate) fn keys(&self, queue: &QueueKey) -> Keys {
+        Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
+    }
+
+    /// An entry's key: of ours by its slot, of others as it was listed.
+    pub(crate) fn key(&self, entry: &EntryRef) -> String {
+        self.keys(&entry.queue).key(&self.key_pool.name(entry))
+    }
+
+    pub(crate) fn member_key(&self, member: &str) -> String {
+        format!("{}/member/{}", self.namespace, key::encode(member))
+    }
+
+    /// The session is over, and all that it owned.
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.key_pool.forget(session);
+        self.write_fences.forget(session);
+    }
+
+    /// Whether a key goes with this session.
+    pub(crate) fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
+        self.store.owner(session).is_some_and(|owner| owner == kept.owner)
+    }
+
+    /// The write fence under which a call of this entry was given up that may still put it.
+    fn in_doubt(&self, entry: &EntryRef) -> Option<WriteFence> {
+        let (session, version) = self.key_pool.in_doubt(entry)?;
+        self.write_fences.of(session).ok().filter(|write_fence| write_fence.version <= version)
+    }
+}

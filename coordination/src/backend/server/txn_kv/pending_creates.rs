@@ -1,0 +1,86 @@
+//! Writes that create a value, and may do so more than once: a call of theirs was given up, and has had no answer.
+//!
+//! Two calls of one write may be under way. If the first creates the value, and somebody removes that before the second
+//! arrives, the second would create it once more. So a removal leaves a mark for a while, and all calls of a write ask
+//! for the mark that there was before the first of them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+/// How many writes without an answer are remembered.
+const REMEMBERED: usize = 1024;
+
+/// How many calls of each write, by its id, were sent and not answered.
+#[derive(Default)]
+pub(crate) struct PendingCreates(Mutex<HashMap<u64, Calls>>);
+
+#[derive(Clone, Copy)]
+struct Calls {
+    count: u32,
+    mark: u64,
+}
+
+impl PendingCreates {
+    /// The mark that all calls of this write ask for; zero: for none, if it was not sent before.
+    pub(crate) fn mark(&self, id: u64) -> u64 {
+        self.writes().get(&id).map_or(0, |calls| calls.mark)
+    }
+
+    /// A call of this write is being sent, which asks for this mark.
+    pub(crate) fn sent(&self, id: u64, mark: u64) {
+        let mut writes = self.writes();
+        if writes.len() >= REMEMBERED {
+            // Those were given up for good, and nobody was told that they were done.
+            writes.clear();
+        }
+        let calls = writes.entry(id).or_insert(Calls { count: 0, mark });
+        calls.count += 1;
+    }
+
+    /// A call of this write was answered. Whether another one may still be on its way, or have arrived before it.
+    pub(crate) fn answered(&self, id: u64) -> bool {
+        let mut writes = self.writes();
+        let Some(calls) = writes.get_mut(&id) else { return false };
+        calls.count = calls.count.saturating_sub(1);
+        let is_in_doubt = calls.count > 0;
+        if !is_in_doubt {
+            writes.remove(&id);
+        }
+        is_in_doubt
+    }
+
+    /// No other call of this write can have an effect.
+    pub(crate) fn forget(&self, id: u64) {
+        self.writes().remove(&id);
+    }
+
+    fn writes(&self) -> MutexGuard<'_, HashMap<u64, Calls>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_in_doubt_until_each_of_its_calls_was_answered() {
+        let calls = PendingCreates::default();
+        calls.sent(1, 0);
+        calls.sent(2, 7);
+        assert!(!calls.answered(1), "it was sent once");
+        calls.sent(2, 7);
+        calls.sent(2, 7);
+        assert_eq!((calls.mark(1), calls.mark(2)), (0, 7));
+        assert!(calls.answered(2), "two more were sent");
+        calls.forget(2);
+        assert!(!calls.answered(2) && calls.writes().is_empty());
+    }
+
+    #[test]
+    fn not_all_are_remembered() {
+        let calls = PendingCreates::default();
+        (0..2 * REMEMBERED as u64).for_each(|id| calls.sent(id, 0));
+        assert!(calls.writes().len() <= REMEMBERED);
+    }
+}

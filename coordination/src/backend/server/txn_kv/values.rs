@@ -1,0 +1,196 @@
+//! Queues' values: a key each, owned by no session, written by compare-and-set.
+//!
+//! The version is that in which the key was last changed, which rises for ever, over removals too. A write that comes
+//! late finds another one; only one that creates the value could find it as it expected, once more: so it asks for the
+//! [write fence](super::write_fence) of a session of ours. And a removal leaves a mark, which goes with the session that
+//! has left it: why, see [`pending_creates`](super::pending_creates).
+
+use super::TxnKv;
+use super::txn::{Change, Condition, Kept, Outcome, Queue, Transact, Txn, WriteFence};
+use super::write_fence::no_session;
+use crate::backend::Write;
+use crate::backend::server::stored::{StoredValue, check_name};
+use crate::error::{Effect, Error, ErrorKind, Result};
+
+/// How often a value is written anew that came and went meanwhile.
+const TRIES: usize = 4;
+
+/// A write, and how far it has come.
+struct Writing<'a> {
+    write: &'a Write,
+    value: String,
+    removed: String,
+    /// The version of the mark that there was before its first call; zero: there was none.
+    mark: u64,
+    /// Whether another call of it may have had an effect.
+    is_in_doubt: bool,
+}
+
+/// What became of one try.
+enum Tried {
+    Answer(Option<u64>),
+    /// Something else came in between.
+    Again,
+}
+
+impl<T: Transact> TxnKv<T> {
+    /// See [`Values::write`](crate::backend::Values::write).
+    pub(crate) async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let keys = self.keys(&write.queue);
+        let (value, removed) = (keys.key(T::VALUE), keys.key(T::REMOVED));
+        let mark = self.pending_creates.mark(write.id);
+        let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
+        for _ in 0..TRIES {
+            let tried = self.try_write(&mut writing).await;
+            // A value belongs to no session: the next one may write it.
+            let tried = tried.map_err(|error| match error.loss_reason() {
+                Some(_) => no_session(),
+                None => error,
+            });
+            if let Tried::Answer(answer) = tried? {
+                return Ok(answer);
+            }
+        }
+        let message =
+            "entries or the value came and went, or other calls were in doubt, all the time";
+        Err(Error::new(ErrorKind::Unavailable, "write", message))
+    }
+
+    async fn try_write(&self, writing: &mut Writing<'_>) -> Result<Tried> {
+        let write_fence = self.write_fences.any()?;
+        let alone = match writing.write.if_empty {
+            true => self.store.alone(&self.keys(&writing.write.queue), &write_fence).await?,
+            false => Queue::Empty(Txn::default()),
+        };
+        let alone = match alone {
+            Queue::Empty(alone) => alone,
+            // An earlier call of this write may have been done before somebody entered.
+            Queue::Taken(value) => {
+                return writing.written_before(value.as_ref()).map(Tried::Answer);
+            }
+        };
+        let clear = alone.clone();
+        let txn = writing.txn(alone, &write_fence)?;
+        let tried = self.commit_write(writing, &write_fence, txn).await;
+        if !clear.changes.is_empty() && !matches!(tried, Ok((_, true)) | Err(_)) {
+            self.store.commit("write", clear).await?;
+        }
+        tried.map(|(tried, _)| tried)
+    }
+
+    /// Makes a call of this write: what became of it, and whether it was done.
+    async fn commit_write(
+        &self,
+        writing: &mut Writing<'_>,
+        write_fence: &WriteFence,
+        txn: Txn,
+    ) -> Result<(Tried, bool)> {
+        let (write, creates) = (writing.write, writing.creates());
+        if creates {
+            self.pending_creates.sent(write.id, writing.mark);
+        }
+        let outcome = match self.store.commit("write", txn).await {
+            Err(error) if error.effect() == Effect::Unknown => return Err(error),
+            outcome => outcome,
+        };
+        if creates && self.pending_creates.answered(write.id) {
+            writing.is_in_doubt = true;
+            self.end_calls(write, write_fence).await?;
+        }
+        match outcome? {
+            Outcome::Done(version) => {
+                let version = write.data.as_ref().map_or(write.expected, |_| Some(version));
+                Ok((Tried::Answer(version), true))
+            }
+            Outcome::Refused(found) => {
+                self.refused(writing, write_fence, found).map(|tried| (tried, false))
+            }
+        }
+    }
+
+    /// What a refusal means, by what was found of the value, the member's key and the mark.
+    fn refused(
+        &self,
+        writing: &mut Writing<'_>,
+        write_fence: &WriteFence,
+        found: Vec<Option<Kept>>,
+    ) -> Result<Tried> {
+        let mut found = found.into_iter();
+        let mut next = || found.next().flatten();
+        let (value, member, removed) = (next(), next(), next());
+        let version = value.as_ref().map(|kept| kept.version);
+        if version != writing.write.expected {
+            return writing.written_before(value.as_ref()).map(Tried::Answer);
+        }
+        let is_admitted = write_fence.is_of(member.as_ref());
+        if !is_admitted {
+            // Calls of others were in doubt meanwhile.
+            self.learn(write_fence, member.as_ref())?;
+        }
+        let mark = removed.map_or(0, |kept| kept.version);
+        if writing.creates() && mark != writing.mark {
+            if writing.is_in_doubt {
+                // It may be what a call before has written that was removed.
+                return Ok(Tried::Answer(None));
+            }
+            writing.mark = mark;
+            return Ok(Tried::Again);
+        }
+        // Otherwise all is as it should be but the entries.
+        let has_entries = is_admitted && T::LOOKS_AT_ONCE;
+        Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
+    }
+
+    /// No other call of this write has an effect any more.
+    async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
+        match self.end("write", write_fence, None).await {
+            // With the session its write fences have ended.
+            Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
+            _ => {
+                self.pending_creates.forget(write.id);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Writing<'_> {
+    /// Whether it may create the value once more when it comes late.
+    fn creates(&self) -> bool {
+        self.write.expected.is_none() && self.write.data.is_some()
+    }
+
+    fn txn(&self, alone: Txn, write_fence: &WriteFence) -> Result<Txn> {
+        let Txn { mut conditions, mut changes, .. } = alone;
+        let (write, value, removed) = (self.write, self.value.clone(), self.removed.clone());
+        let looks = vec![value.clone(), write_fence.key.to_string(), removed.clone()];
+        conditions.push(Condition::Version(value.clone(), write.expected.unwrap_or_default()));
+        match (&write.data, write.expected) {
+            (Some(data), expected) => {
+                let text = StoredValue::new(&write.queue, write.id, data).to_bytes()?;
+                changes.push(Change::Put(value, text));
+                if expected.is_none() {
+                    conditions.push(Condition::Version(removed, self.mark));
+                    conditions.push(write_fence.holds());
+                }
+            }
+            (None, Some(_)) => {
+                // The session is open: the mark goes with it.
+                conditions.push(write_fence.holds());
+                changes.push(Change::Delete(value));
+                changes.push(Change::Seize(removed, write_fence.session));
+            }
+            // Nothing is to become nothing.
+            (None, None) => {}
+        }
+        Ok(Txn { conditions, changes, looks })
+    }
+
+    /// The version that this write made, if it is what was found: an earlier call of it did that.
+    fn written_before(&self, found: Option<&Kept>) -> Result<Option<u64>> {
+        let Some(kept) = found else { return Ok(None) };
+        check_name(&self.write.queue, &kept.value)?;
+        let is_ours = StoredValue::read(&kept.value)?.id == self.write.id;
+        Ok(is_ours.then_some(kept.version))
+    }
+}

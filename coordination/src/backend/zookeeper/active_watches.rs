@@ -1,0 +1,135 @@
+//! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
+//!
+//! They stay for a moment, since who observes a queue asks again and again. ZooKeeper's persistent watches tell of every
+//! change while there is a connection, and end with it here; who observes then reads anew, and watches anew.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use zookeeper_client::{AddWatchMode, Client, EventType, PersistentWatcher};
+
+use super::client::Connection;
+use crate::backend::server::reads::Reads;
+use crate::backend::server::shared_watches::{SWEEP, SharedWatches};
+use crate::env::spawn;
+use crate::error::Result;
+use crate::key::QueueKey;
+use crate::panics::{caught, on_purpose};
+
+/// The queues that are watched.
+#[derive(Default)]
+pub(super) struct Watches {
+    /// What was told of a queue last, as a number: another one for each event.
+    hub: SharedWatches<Watched, u64>,
+    /// What had been told of each queue before it was read last.
+    reads: Reads<u64>,
+}
+
+/// The session in which it is watched, and the queue.
+type Watched = (i64, QueueKey);
+
+impl Watches {
+    /// What was told last of the queue; `None`: it is not watched in this session.
+    pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
+        let told = self.hub.find(&(connection.owner, queue.clone()))?;
+        Some(*told.borrow())
+    }
+
+    /// The queue was read after so much had been told, and was as this revision says.
+    pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
+        if let Some(told) = told {
+            self.reads.note(queue, revision, told);
+        }
+    }
+
+    /// Resolves when the queue may be other than at this revision, and when it was not watched before.
+    pub(super) async fn moved(
+        self: &Arc<Self>,
+        connection: &Connection,
+        queue: &QueueKey,
+        paths: [String; 2],
+        revision: u64,
+    ) -> Result<()> {
+        let watched = (connection.owner, queue.clone());
+        let Some(mut told) = self.hub.find(&watched) else {
+            return self.watch(connection, watched, paths).await;
+        };
+        // Otherwise something was missed, or may have been: the caller reads again.
+        if let Some(before) = self.reads.at(queue, revision) {
+            // An error says that the watch is over, and who wants to know looks.
+            let _ = told.wait_for(|told| *told != before).await;
+        }
+        Ok(())
+    }
+
+    async fn watch(
+        self: &Arc<Self>,
+        connection: &Connection,
+        watched: Watched,
+        paths: [String; 2],
+    ) -> Result<()> {
+        let [path, value] = &paths;
+        let watching = connection.call("watch", |client: Arc<Client>| async move {
+            let (nodes, value) = (
+                client.watch(path, AddWatchMode::PersistentRecursive),
+                client.watch(value, AddWatchMode::Persistent),
+            );
+            tokio::try_join!(nodes, value)
+        });
+        let (nodes, value) = watching.await?;
+        self.hub.join(&watched);
+        self.tell(&watched);
+        let watches = Arc::clone(self);
+        spawn(&Handle::current(), async move {
+            let following = async {
+                on_purpose("watching");
+                watches.follow(&watched, nodes, &paths[0], value).await;
+            };
+            if caught("watch", following).await.is_err() {
+                // Nobody tells of this queue any more: those who wait look, and it is watched anew.
+                watches.hub.end(&watched);
+            }
+        });
+        Ok(())
+    }
+
+    fn tell(&self, watched: &Watched) {
+        self.hub.tell(watched, |told| {
+            *told = self.hub.next_number();
+            true
+        });
+    }
+
+    /// Tells what happens, until the connection breaks or nobody wants to know for a while.
+    async fn follow(
+        &self,
+        watched: &Watched,
+        mut nodes: PersistentWatcher,
+        queue: &str,
+        mut value: PersistentWatcher,
+    ) {
+        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = nodes.changed() => event,
+                event = value.changed() => event,
+                _ = sweep.tick() => match self.hub.sweep_one(watched) {
+                    true => return,
+                    false => continue,
+                },
+            };
+            if event.event_type == EventType::Session {
+                // The connection broke. Something may be missed, and the crate does not renew these watches on the next
+                // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
+                return self.hub.end(watched);
+            }
+            // What was updated is told by itself.
+            let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
+            if !is_echo {
+                self.tell(watched);
+            }
+        }
+    }
+}

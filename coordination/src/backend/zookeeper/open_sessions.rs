@@ -1,0 +1,213 @@
+//! The sessions that are open: one at ZooKeeper each, with a node for the member id that heartbeats write to.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
+
+use super::client::{Connection, Connector};
+use super::error::from_zookeeper;
+use super::thread::ClientThread;
+use super::tree::Tree;
+use super::write_fence::{WriteFence, revoked};
+use crate::backend::{NewSession, SessionId};
+use crate::canary::{Canary, sings};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::time::BootInstant;
+
+/// The sessions that are opening, open or closing, and which of them was opened last.
+pub(super) struct OpenSessions {
+    connector: Arc<Connector>,
+    /// `None`: the client crate runs where the session does, on a thread of its own.
+    thread: Option<ClientThread>,
+    state: Mutex<State>,
+    /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
+    opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
+}
+
+type Opening = JoinHandle<Result<Connection, ZooKeeperError>>;
+
+#[derive(Default)]
+struct State {
+    by_id: HashMap<SessionId, Arc<Connection>>,
+    newest: Option<Arc<Connection>>,
+}
+
+impl OpenSessions {
+    pub(super) fn new(connector: Connector, thread: Option<ClientThread>) -> Self {
+        Self {
+            connector: Arc::new(connector),
+            thread,
+            state: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Opens a session at ZooKeeper and makes the member's node in it.
+    pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
+        let begun = BootInstant::now();
+        let known = self.state().by_id.get(&session.id).cloned();
+        let connection = match known.filter(|known| !known.is_over()) {
+            Some(connection) => connection,
+            None => {
+                let connection = Arc::new(self.connection(session, tree).await?);
+                self.state().by_id.insert(session.id, Arc::clone(&connection));
+                connection
+            }
+        };
+        if let Err(error) = make_member(&connection, session, tree).await {
+            if !error.is_transient() {
+                // Refused for good: the session would be of no use.
+                let _ = self.close(session.id).await;
+            }
+            return Err(error);
+        }
+        {
+            let mut state = self.state();
+            state.newest = Some(Arc::clone(&connection));
+            // Those before are over, whoever has said so.
+            state.by_id.retain(|_, connection| !connection.is_over());
+        }
+        // It may have begun before this call did, and from its beginning counts what the server has granted.
+        let left = connection.lease_at(begun);
+        if left < connection.ttl / 2 {
+            let _ = self.close(session.id).await;
+            let message = "opening took too long for the lease that was granted";
+            return Err(Error::new(ErrorKind::Unavailable, "open", message));
+        }
+        Ok(left)
+    }
+
+    /// A session at ZooKeeper.
+    async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
+        let mut opening = self.opening.lock().await;
+        let task = opening.entry(session.id).or_insert_with(|| {
+            let (connector, ttl) = (Arc::clone(&self.connector), session.ttl);
+            let member = tree.member(&session.member);
+            let write_fence = WriteFence::new(tree.session(session.id));
+            let runtime = self.thread.as_ref().map_or_else(Handle::current, ClientThread::runtime);
+            runtime.spawn(async move { connector.connect(ttl, member, write_fence).await })
+        });
+        let connected = task.await;
+        opening.remove(&session.id);
+        let ended = |_| Error::new(ErrorKind::Unavailable, "open", "the client's task has ended");
+        connected.map_err(ended)?.map_err(|error| from_zookeeper("open", &error))
+    }
+
+    /// Writes to the member's node and waits for the answer to just that.
+    pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
+        let connection = self.of("renew", session)?;
+        let member = &connection.member;
+        let written = connection.urgent_call("renew", |client| async move {
+            if sings(Canary::DeadlineFromReads) {
+                return client.get_data(member).await.map(|(_, stat)| stat);
+            }
+            client.set_data(member, session.to_string().as_bytes(), None).await
+        });
+        match written.await? {
+            Ok(stat) if stat.ephemeral_owner == connection.owner => Ok(()),
+            // Somebody removed it, and another session may have the member id by now.
+            Ok(_) | Err(ZooKeeperError::NoNode) => Err(revoked("renew")),
+            Err(error) => Err(from_zookeeper("renew", &error)),
+        }
+    }
+
+    /// Ends the session; all nodes that it owns go with it.
+    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
+        if let Some(opening) = self.opening.lock().await.remove(&session) {
+            opening.abort();
+        }
+        let connection = self.state().by_id.get(&session).cloned();
+        if let Some(connection) = connection {
+            // Kept until it is confirmed: who asks again waits for the same word.
+            if !connection.close().await {
+                let message = "the client has given up before a server confirmed";
+                let error = Error::new(ErrorKind::Unavailable, "close", message);
+                return Err(error.with_effect(Effect::Unknown));
+            }
+            self.state().by_id.remove(&session);
+        }
+        Ok(())
+    }
+
+    /// Ends the session as far as that can be done without waiting: the client crate may be on a thread that goes on.
+    pub(super) fn close_now(&self, session: SessionId) {
+        if let Some(connection) = self.state().by_id.get(&session) {
+            connection.begin_close();
+        }
+    }
+
+    /// The connection of a session; an error says that it is over.
+    pub(super) fn of(
+        &self,
+        operation: &'static str,
+        session: SessionId,
+    ) -> Result<Arc<Connection>> {
+        let connection = self.state().by_id.get(&session).cloned();
+        connection.ok_or_else(|| Error::lost(operation, LossReason::ConnectionLost))
+    }
+
+    /// The newest session's connection, for what is in no session. Errors of it are to be [`no_loss`].
+    pub(super) fn newest(&self, operation: &'static str) -> Result<Arc<Connection>> {
+        let none = || Error::new(ErrorKind::Unavailable, operation, "there is no session");
+        self.state().newest.clone().ok_or_else(none)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// That the session is over whose connection was used is no loss of what is in no session.
+pub(super) fn no_loss(error: Error) -> Error {
+    if error.loss_reason().is_none() {
+        return error;
+    }
+    let lost = Error::new(ErrorKind::Unavailable, error.operation(), "there is no session");
+    lost.with_effect(Effect::Unknown).with_source(error)
+}
+
+/// Makes the nodes of the member and of its session, which end with the session.
+async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree) -> Result<()> {
+    let (path, write_fence) = (&connection.member, &connection.write_fence.path);
+    let options = CreateMode::Ephemeral.with_acls(tree.acls());
+    let data = session.id.to_string();
+    let create = || {
+        let (options, data) = (&options, &data);
+        connection.raw_call("open", move |client| async move {
+            let mut writer = client.new_multi_writer();
+            writer.add_create(path, data.as_bytes(), options)?;
+            writer.add_create(write_fence, b"", options)?;
+            Ok(writer.commit().await?)
+        })
+    };
+    let mut made = create().await?;
+    if made == Err(ZooKeeperError::NoNode) {
+        tree.make_parents(connection, "open", path).await?;
+        tree.make_parents(connection, "open", write_fence).await?;
+        made = create().await?;
+    }
+    match made {
+        Ok(_) => Ok(()),
+        Err(error @ ZooKeeperError::NodeExists) => {
+            // That may be another user's, whose data is not for us.
+            let look = |client: Arc<Client>| async move { client.check_stat(path).await };
+            let found = connection.call("open", look).await?;
+            match found.map(|stat| stat.ephemeral_owner) {
+                // A repeated call finds its own.
+                Some(owner) if owner == connection.owner => Ok(()),
+                Some(_) => {
+                    let message =
+                        format!("another live session has the member id {:?}", session.member);
+                    Err(Error::new(ErrorKind::MemberExists, "open", message))
+                }
+                // It was removed this moment.
+                None => Err(from_zookeeper("open", &error)),
+            }
+        }
+        Err(error) => Err(from_zookeeper("open", &error)),
+    }
+}

@@ -1,0 +1,315 @@
+//! The first word to a server, by hand: the client crate does not say why a connection failed.
+//!
+//! It asks for the shortest session there is and ends it. The answer proves a quorum and tells the shortest lease.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use rand::seq::SliceRandom;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::time::{Instant, timeout_at};
+
+use super::config::Config;
+use crate::backend::server::access::Tls;
+use crate::backend::server::cause::{causes, connection_kind};
+use crate::env::{self, names};
+use crate::error::{Error, ErrorKind, Result};
+use crate::url::Host;
+
+/// How long all of it may take: less than connecting may.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// A server that has not answered within this time may be silent: the next one is greeted, too.
+const HEAD_START: Duration = Duration::from_millis(300);
+/// The longest answer that is read; the right one has 37 bytes.
+const LONGEST_ANSWER: usize = 1024;
+/// Protocol 0, no transaction seen, 1 ms, no session, a password of 16 zeros, no read-only server.
+const HELLO: [u8; 49] = {
+    let mut hello = [0; 49];
+    (hello[3], hello[19], hello[31]) = (45, 1, 16);
+    hello
+};
+/// Number 1, `closeSession`.
+const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
+
+/// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.
+///
+/// A server is a host at one of its addresses. The next one is greeted when one has failed, or has been silent for a moment: the
+/// client crate, which then tries them in an order of its own, needs what is left of the time.
+pub(super) async fn probe(config: &Config) -> Result<Duration> {
+    let mut hosts = config.servers.clone();
+    // R4: a thousand clients must not all come to the same server.
+    hosts.shuffle(&mut env::rng());
+    let tls = config.tls.as_ref().map(client_config).transpose()?;
+    let limit = Instant::now() + PATIENCE;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let mut lookups = hosts.len();
+    hosts.into_iter().for_each(|host| look_up(host, tell.clone()));
+    let (mut waiting, mut silent, mut failed) =
+        (VecDeque::<Server>::new(), Vec::<Server>::new(), None);
+    let mut next = Instant::now();
+    loop {
+        if next <= Instant::now()
+            && let Some(server) = waiting.pop_front()
+        {
+            silent.push(server.clone());
+            next = Instant::now() + HEAD_START;
+            start(server, tls.clone(), tell.clone());
+        }
+        if lookups == 0 && waiting.is_empty() && silent.is_empty() {
+            break;
+        }
+        let until = if waiting.is_empty() { limit } else { limit.min(next) };
+        match timeout_at(until, told.recv()).await {
+            Ok(Some(Told::Probed(_, Ok(shortest)))) => return Ok(shortest),
+            Ok(Some(Told::Probed(server, Err(error)))) => {
+                silent.retain(|other| *other != server);
+                failed = Some(error.at(&server.host.to_string()));
+                next = Instant::now();
+            }
+            Ok(Some(Told::Found(host, found))) => {
+                lookups -= 1;
+                match found {
+                    Ok(addresses) => waiting.extend(Server::of(&host, &addresses)),
+                    Err(error) => {
+                        failed = Some(explained(error, None, PATIENCE).at(&host.to_string()));
+                    }
+                }
+            }
+            Ok(None) => break,
+            Err(_) if Instant::now() < limit => {}
+            Err(_) => break,
+        }
+    }
+    let does_not_answer =
+        |server: Server| unavailable("the server does not answer").at(&server.host.to_string());
+    let silent = silent.pop().map(does_not_answer);
+    Err(silent.or(failed).unwrap_or_else(|| unavailable("no server answers")))
+}
+
+/// A host of the URL at one of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    host: Host,
+    address: SocketAddr,
+}
+
+/// What is heard of a host, or of a server.
+enum Told {
+    /// A host's addresses.
+    Found(Host, io::Result<Vec<SocketAddr>>),
+    /// The shortest lease that a server grants.
+    Probed(Server, Result<Duration>),
+}
+
+impl Server {
+    fn of(host: &Host, addresses: &[SocketAddr]) -> Vec<Self> {
+        let at = |address: &SocketAddr| Self { host: host.clone(), address: *address };
+        addresses.iter().map(at).collect()
+    }
+}
+
+fn look_up(host: Host, tell: UnboundedSender<Told>) {
+    tokio::spawn(async move {
+        let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
+        // Nobody may wait any longer; likewise below.
+        let _ = tell.send(Told::Found(host, found));
+    });
+}
+
+/// Greets a server in a thread of its own, and tells the shortest lease it grants.
+///
+/// None of the runtime's threads: those stay for a while, and a forked child that drops its copy of the runtime would wait
+/// for them.
+fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
+    let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
+    let tell_from_there = tell.clone();
+    let greet = move || {
+        let greeted = probe_one(&server, tls.as_ref(), PATIENCE);
+        let plain = tls.is_none().then_some(&server);
+        let not_its = || unavailable("the server does not answer as ZooKeeper does");
+        let shortest = greeted
+            .map_err(|error| explained(error, plain, PATIENCE))
+            .and_then(|answer| shortest_lease(&answer).ok_or_else(not_its));
+        let _ = tell_from_there.send(Told::Probed(server, shortest));
+    };
+    if thread::Builder::new().name("coordination-probe".into()).spawn(greet).is_err() {
+        let _ = tell.send(unstarted);
+    }
+}
+
+fn probe_one(
+    server: &Server,
+    tls: Option<&Arc<ClientConfig>>,
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
+    let stream = dial(server, patience)?;
+    match tls {
+        None => say_hello(stream),
+        Some(tls) => say_hello(shake_hands(&server.host, tls, stream)?),
+    }
+}
+
+fn dial(server: &Server, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&server.address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
+}
+
+fn shake_hands(
+    host: &Host,
+    tls: &Arc<ClientConfig>,
+    mut stream: TcpStream,
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let name = ServerName::try_from(host.name.clone())
+        .map_err(|_| io::Error::other("no certificate can have the name of this host"))?;
+    let mut connection = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).map_err(|error| match is_hang_up(&error) {
+            true => io::Error::other("the server hangs up in the handshake: it may speak no TLS"),
+            false => error,
+        })?;
+    }
+    Ok(StreamOwned::new(connection, stream))
+}
+
+/// Asks for a session, reads the answer and ends the session.
+fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
+    stream.write_all(&HELLO)?;
+    stream.flush()?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > LONGEST_ANSWER {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer of unlikely length"));
+    }
+    let mut answer = vec![0; length];
+    stream.read_exact(&mut answer)?;
+    // If it is lost, the session ends by itself.
+    let _ = stream.write_all(&BYE).and_then(|()| stream.flush());
+    Ok(answer)
+}
+
+/// The lease that a server grants to who asks for none; `None`: that is not what it was asked.
+pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
+    let (protocol, rest) = answer.split_first_chunk::<4>()?;
+    let (lease, _) = rest.split_first_chunk::<4>()?;
+    let lease = u64::try_from(i32::from_be_bytes(*lease)).ok().filter(|lease| *lease > 0)?;
+    (i32::from_be_bytes(*protocol) == 0).then(|| Duration::from_millis(lease))
+}
+
+/// For files that the client crate has found good.
+fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
+    choose_provider();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&authorities(tls)).flatten());
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match &tls.identity {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => {
+            let wrong =
+                |_| Error::config("options `cert` and `key`: the key is not the certificate's");
+            let certificates = CertificateDer::pem_slice_iter(cert).flatten().collect();
+            let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
+                .map_err(|_| Error::config("option `key`: the file has no private key"))?;
+            config.with_client_auth_cert(certificates, key).map_err(wrong)?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+/// The certificates that count, as PEM: those of `ca`, or the system's.
+pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
+    let system = || {
+        let certificates = rustls_native_certs::load_native_certs().certs;
+        let pem = certificates.iter().map(|certificate| {
+            let text = BASE64.encode(certificate);
+            format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+        });
+        pem.collect::<String>().into_bytes()
+    };
+    tls.ca.clone().unwrap_or_else(system)
+}
+
+/// Both this and the client crate take the process' default, and panic if several could be it and none was chosen.
+pub(super) fn choose_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody else may have chosen one meanwhile, which is as good.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+}
+
+/// Why a server was not greeted; `plain`: the server, if it was not to be by TLS.
+fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Error {
+    let kind = if is_tls(&error) { ErrorKind::Tls } else { connection_kind(&causes(Some(&error))) };
+    let wants_tls = || plain.is_some_and(|server| wants_tls(server, patience));
+    let said = error.to_string();
+    let (kind, message) = match (kind, error.kind()) {
+        (ErrorKind::Dns, _) => (kind, "the host's name does not resolve"),
+        (ErrorKind::Refused, _) => (kind, "nothing listens there"),
+        (ErrorKind::Tls, _) => (kind, &*said),
+        (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            (kind, "the server does not answer")
+        }
+        _ if is_hang_up(&error) && wants_tls() => {
+            (ErrorKind::Tls, "the server wants TLS: use zookeeper+tls://")
+        }
+        _ if is_hang_up(&error) => (
+            kind,
+            "the server hangs up: it has no quorum, is read-only, or has too many connections",
+        ),
+        _ => (kind, "the connection failed"),
+    };
+    Error::new(kind, "connect", message).with_source(error)
+}
+
+/// Whether a server that hung up on a plain probe gets as far in one of TLS as to say something.
+fn wants_tls(server: &Server, patience: Duration) -> bool {
+    let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
+    let Ok(tls) = client_config(&nobody) else { return false };
+    let shaken = dial(server, patience).and_then(|stream| shake_hands(&server.host, &tls, stream));
+    shaken.is_err_and(|error| is_tls(&error))
+}
+
+fn is_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
+fn unavailable(message: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, "connect", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_has_the_length_it_says() {
+        assert_eq!(HELLO.len(), 4 + 45);
+        assert_eq!(BYE.len(), 4 + 8);
+        assert_eq!(i32::from_be_bytes([BYE[8], BYE[9], BYE[10], BYE[11]]), -11);
+    }
+
+    #[test]
+    fn an_answer_tells_the_lease() {
+        let mut answer = vec![0, 0, 0, 0, 0, 0, 0x0f, 0xa0];
+        answer.extend([1; 29]);
+        assert_eq!(shortest_lease(&answer), Some(Duration::from_secs(4)));
+        answer[3] = 1;
+        assert_eq!(shortest_lease(&answer), None, "another protocol");
+        assert_eq!(shortest_lease(&[0; 37]), None, "no session");
+        assert_eq!(shortest_lease(&[0; 7]), None);
+    }
+}

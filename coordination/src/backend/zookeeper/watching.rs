@@ -1,0 +1,82 @@
+//! Waiting: for the end of an entry, and for a change of a queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use zookeeper_client::{Client, Error as ZooKeeperError, EventType};
+
+use super::Zookeeper;
+use super::client::Connection;
+use super::error::from_zookeeper;
+use super::open_sessions::no_loss;
+use crate::backend::server::in_time;
+use crate::backend::{EntryRef, Mode, Watching};
+use crate::error::Result;
+use crate::key::QueueKey;
+
+#[async_trait]
+impl Watching for Zookeeper {
+    async fn gone(
+        &self,
+        entry: &EntryRef,
+        _seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        let queue = self.tree.queue(&entry.queue);
+        if let Some(own) = self.own.own(&entry.id) {
+            let Some(made) = own.known.made else { return Ok(()) };
+            let connection = self.sessions.of("watch", own.session)?;
+            let path = format!("{queue}/{}", made.name);
+            return self.watch_node(&connection, &path, waiter, recheck).await;
+        }
+        let path = format!("{queue}/{}", self.style.name(&entry.id));
+        let connection = self.sessions.newest("watch")?;
+        self.watch_node(&connection, &path, waiter, recheck).await.map_err(no_loss)
+    }
+
+    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
+        let paths = [self.tree.queue(queue), self.tree.value(queue)];
+        let connection = self.sessions.newest("watch")?;
+        let moved = self.watches.moved(&connection, queue, paths, revision);
+        tokio::time::timeout(recheck, moved).await.unwrap_or(Ok(())).map_err(no_loss)
+    }
+}
+
+impl Zookeeper {
+    async fn watch_node(
+        &self,
+        connection: &Connection,
+        path: &str,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        // Replaced only when the next one is there: the crate then tells the server nothing.
+        let mut _watch;
+        loop {
+            let look = connection.raw_call("watch", |client: Arc<Client>| async move {
+                let (data, _, watch) = client.get_and_watch_data(path).await?;
+                Ok((data, watch))
+            });
+            let watch = match in_time(self.patience, look).await? {
+                Ok((data, watch)) if self.blocks(path, &data, waiter) => watch,
+                Ok(_) | Err(ZooKeeperError::NoNode) => return Ok(()),
+                Err(error) => return Err(from_zookeeper("watch", &error)),
+            };
+            _watch = Box::pin(watch.changed());
+            tokio::select! {
+                biased;
+                event = _watch.as_mut() => {
+                    if event.event_type == EventType::NodeDeleted {
+                        return Ok(());
+                    }
+                    // Updated, or the session is over: the next look tells.
+                }
+                // What happened meanwhile may have gone by unseen (`R2`).
+                () = connection.reconnected() => {}
+                () = tokio::time::sleep(recheck) => {}
+            }
+        }
+    }
+}

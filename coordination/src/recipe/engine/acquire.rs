@@ -1,0 +1,190 @@
+//! The caller's side of a turn. The protocol runs in a task of the session, and the caller's future only listens for
+//! its answer.
+//!
+//! So that future may be dropped at any await: the task then gives up what it would have handed over.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::coop;
+
+use super::own_entry::OwnEntry;
+use super::turn::{Acquire, Request, Started, Tries};
+use super::waiting::Waiting;
+use crate::canary::{Canary, sings};
+use crate::env::Unforked;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+use crate::panics::on_purpose;
+use crate::session::Session;
+
+/// How long a caller whose time is over is kept until its entry is removed. With that it may be late by twice as much.
+const CLEARING: Duration = Duration::from_millis(50);
+
+/// Takes the turn in `queue`; `None` only for [`Waiting::Never`].
+///
+/// # Cancel safety
+///
+/// Dropping the future at any point leaves nothing behind.
+pub(crate) async fn acquire(
+    session: &Arc<Session>,
+    queue: &QueueKey,
+    request: &Request,
+    waiting: Waiting,
+) -> Result<Option<Box<OwnEntry>>> {
+    session.check_process("acquire")?;
+    give_way().await;
+    let started = match start_now(session, queue, request) {
+        Some(Ok(Started { mut own, position })) if position.blocker.is_none() => {
+            own.grant()?;
+            return Ok(Some(own));
+        }
+        Some(Ok(_)) if waiting == Waiting::Never => return Ok(None),
+        Some(Ok(started)) => Some(started),
+        Some(Err(error)) => return Err(error),
+        None => None,
+    };
+    session.check_thread("acquire")?;
+    let (answer, answered) = oneshot::channel();
+    let acquire = Acquire {
+        session: Arc::clone(session),
+        queue: queue.clone(),
+        request: request.clone(),
+        waiting,
+        is_blocked: AtomicBool::new(false),
+        tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
+    };
+    let task = Unforked::new(session.spawn(async move {
+        on_purpose("turn");
+        wait(acquire, started, answer).await;
+    }));
+    // Dropped, it wakes the task, which a forked child must not do.
+    let outcome = match Unforked::new(answered).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(match task.await {
+            Ok(()) => session.ended("acquire"),
+            Err(ended) => session.unanswered("acquire", ended),
+        }),
+    };
+    if let Ok(Some(own)) = &outcome {
+        own.deliver();
+    }
+    outcome
+}
+
+/// Lets other tasks of this thread run when the caller's task has had its share: a loop of acquires that all succeed at once
+/// would otherwise never do so.
+///
+/// Where the caller blocks its thread, with an executor of its own, its task is never given a new share: there it goes on.
+async fn give_way() {
+    if coop::has_budget_remaining() {
+        return coop::consume_budget().await;
+    }
+    let mut has_given_way = false;
+    let give_way = poll_fn(|context| {
+        if std::mem::replace(&mut has_given_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    give_way.await;
+}
+
+/// Enters at once, on stores that can do so without waiting; `None` on all others, and where a judge decides.
+fn start_now(
+    session: &Arc<Session>,
+    queue: &QueueKey,
+    request: &Request,
+) -> Option<Result<Started>> {
+    if request.policy.is_some() {
+        return None;
+    }
+    let own = Box::new(OwnEntry::new(session, session.lease_now()?, queue, &request.contents));
+    match session.backend.enter_now(own.entry()) {
+        Some(Ok(position)) => Some(Ok(Started::new(own, position))),
+        Some(Err(error)) => match error.loss_reason() {
+            // Nothing was granted, so all that is lost is the session: wait for the next one.
+            Some(reason) => {
+                own.lease().lose(reason);
+                None
+            }
+            None => Some(Err(error.on_backend(session.backend.scheme()))),
+        },
+        None => {
+            own.forget();
+            None
+        }
+    }
+}
+
+/// Waits for the turn on the caller's behalf, answers, and removes the entry if the caller has gone away.
+async fn wait(
+    acquire: Acquire,
+    started: Option<Started>,
+    mut answer: oneshot::Sender<Result<Option<Box<OwnEntry>>>>,
+) {
+    let (cancel, cancelled) = watch::channel(());
+    let turn = acquire.take(started, cancelled);
+    tokio::pin!(turn);
+    let is_late = tokio::select! {
+        biased;
+        outcome = &mut turn => return drop(answer.send(outcome)),
+        () = answer.closed() => false,
+        () = out_of_time(&acquire) => true,
+    };
+    let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
+    // An entry may be on its way to the store: its fate has to be known before it can be removed.
+    drop(cancel);
+    if is_late {
+        // Most often that is done at once, so that the caller's next try does not meet what this one left.
+        let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
+        let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
+        let late = too_late(&acquire.session, is_blocked, refused);
+        let is_cleared = cleared.is_ok();
+        let outcome = match cleared {
+            // The turn came at the last moment.
+            Ok(Ok(Some(own))) => Ok(Some(own)),
+            Ok(Err(error)) => Err(error),
+            // It is removed then, if the store can be reached.
+            Ok(Ok(None)) | Err(_) if !is_blocked && may_be_there => {
+                Err(late.with_effect(Effect::Unknown))
+            }
+            Ok(Ok(None)) | Err(_) => Err(late),
+        };
+        drop(answer.send(outcome));
+        if is_cleared {
+            return;
+        }
+    }
+    drop(turn.await);
+}
+
+/// Resolves when the caller's time is over; never, if it waits for ever.
+async fn out_of_time(acquire: &Acquire) {
+    let session = &acquire.session;
+    match acquire.waiting.limit(session.call_timeout()) {
+        None => std::future::pending().await,
+        Some(limit) if sings(Canary::TimeoutRestarts) && acquire.waiting != Waiting::Never => {
+            let mut views = session.observe(&acquire.queue);
+            while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
+        }
+        Some(limit) => tokio::time::sleep(limit).await,
+    }
+}
+
+/// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting, which
+/// may have said why.
+fn too_late(session: &Session, is_blocked: bool, refused: Option<Error>) -> Error {
+    match refused {
+        _ if is_blocked => {
+            Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
+        }
+        Some(_) => session.late("acquire", "it was not granted within the time given", refused),
+        None => session.late("acquire", "the store did not answer within the time given", None),
+    }
+}

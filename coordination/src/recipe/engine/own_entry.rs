@@ -1,0 +1,246 @@
+//! An entry of ours, from before it is entered until it is given up.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::loss::{LossWatch, loss};
+use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry};
+use crate::canary::{Canary, sings};
+use crate::characteristics::LossDetection;
+use crate::error::{Error, LossReason, Result};
+use crate::key::QueueKey;
+use crate::session::{Hold, Lease, Session};
+
+/// How long after a grant the watch on its entry starts, so that a shorter hold costs no watch.
+const UNWATCHED: Duration = Duration::from_millis(20);
+
+/// What an entry is to contain.
+#[derive(Clone)]
+pub(crate) struct Contents {
+    pub(crate) member: Arc<str>,
+    pub(crate) mode: Mode,
+    pub(crate) data: Data,
+}
+
+/// An entry of ours, from before it is entered until it is given up. Dropping it gives it up.
+pub(crate) struct OwnEntry {
+    session: Arc<Session>,
+    lease: Arc<Lease>,
+    entry: NewEntry,
+    hold: Arc<Hold>,
+    /// Known once the store has answered that it was entered.
+    seq: Option<u64>,
+    /// Held while an update is in flight, so that updates reach the store in their order. Made with the first update;
+    /// a plain lock makes none.
+    updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
+}
+
+impl OwnEntry {
+    pub(in crate::recipe) fn new(
+        session: &Arc<Session>,
+        lease: Arc<Lease>,
+        queue: &QueueKey,
+        contents: &Contents,
+    ) -> Self {
+        let entry = NewEntry {
+            entry_ref: EntryRef { queue: queue.clone(), id: EntryId::random(lease.id) },
+            session: lease.id,
+            member: Arc::clone(&contents.member),
+            mode: contents.mode,
+            data: Arc::clone(&contents.data),
+        };
+        Self {
+            session: Arc::clone(session),
+            lease,
+            entry,
+            hold: Arc::default(),
+            seq: None,
+            updating: OnceLock::new(),
+        }
+    }
+
+    pub(in crate::recipe) fn entry(&self) -> &NewEntry {
+        &self.entry
+    }
+
+    pub(in crate::recipe) fn entered(&mut self, seq: u64) {
+        self.seq = Some(seq);
+    }
+
+    /// The entry has been given this data meanwhile, if it was.
+    pub(in crate::recipe) fn keeps(&mut self, data: Option<Data>) {
+        if let Some(data) = data {
+            self.entry.data = data;
+        }
+    }
+
+    /// The data that the entry had when its turn came.
+    pub(in crate::recipe) fn data(&self) -> &Data {
+        &self.entry.data
+    }
+
+    /// The grant has reached the caller.
+    pub(in crate::recipe) fn deliver(&self) {
+        self.hold.deliver();
+    }
+
+    /// Goes on with the entry of the try before: a mistake on purpose.
+    pub(in crate::recipe) fn adopt(&mut self, before: &mut Option<EntryId>) {
+        let id = before.get_or_insert_with(|| self.entry.entry_ref.id.clone());
+        self.entry.entry_ref.id = id.clone();
+    }
+
+    /// Nothing was entered, so nothing is to be removed when this is dropped.
+    pub(in crate::recipe) fn forget(self) {
+        self.hold.begin_release();
+    }
+
+    /// The number of the entry; `None` only before it was entered.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        self.seq
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Why the entry is lost, judged at this moment; `None` while it is not.
+    pub(crate) fn lost(&self) -> Option<LossReason> {
+        loss(&self.lease, &self.hold, self.session.process())
+    }
+
+    /// Follows it without keeping it.
+    pub(in crate::recipe) fn loss_watch(&self) -> LossWatch {
+        let scheme = self.session.backend.scheme();
+        let queue = self.entry.entry_ref.queue.clone();
+        let (lease, hold) = (Arc::clone(&self.lease), Arc::clone(&self.hold));
+        LossWatch { queue, scheme, lease, hold, process: self.session.process() }
+    }
+
+    /// Resolves when [`lost`](Self::lost) would answer something.
+    pub(crate) async fn wait_lost(&self) -> LossReason {
+        match self.lost() {
+            Some(reason) => reason,
+            None => self.hold.wait_lost().await,
+        }
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.hold.is_released()
+    }
+
+    /// Gives the entry up, and answers whether the store confirmed that; of several calls the first one does it.
+    ///
+    /// If the future is dropped, the release goes on in the background.
+    pub(crate) async fn give_up(&self) -> Result<()> {
+        if let Some(reason) = self.lost() {
+            return Err(Error::lost("release", reason));
+        }
+        if !self.hold.begin_release() {
+            return Ok(());
+        }
+        self.lease.deregister(&self.entry.entry_ref.id);
+        self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq).await
+    }
+
+    /// Gives it up in the background.
+    pub(crate) fn let_go(&self) {
+        // First of all: a forked child holds nothing, and what comes next may be locked by a thread that it does not have.
+        if self.session.is_own_process() && self.hold.begin_release() {
+            self.lease.deregister(&self.entry.entry_ref.id);
+            self.session.leave_in_background(&self.lease, self.entry.entry_ref.clone(), self.seq);
+        }
+    }
+
+    /// Gives the entry this mode and data.
+    ///
+    /// If the future is dropped, an update that was sent goes on; one that was still waiting for another in flight is
+    /// not made.
+    pub(crate) async fn update(
+        &self,
+        operation: &'static str,
+        mode: Mode,
+        data: Data,
+    ) -> Result<()> {
+        if let Some(reason) = self.lost() {
+            return Err(Error::lost(operation, reason));
+        }
+        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
+        let (entry, seq) = (NewEntry { mode, data, ..self.entry.clone() }, self.seq);
+        // Taken before the task starts, since tasks may start in another order than they were spawned.
+        let updating = Arc::clone(self.updating.get_or_init(Arc::default));
+        let turn = updating.lock_owned().await;
+        let task = self.session.spawn(async move {
+            let _turn = turn;
+            let seq = seq.unwrap_or_default();
+            session
+                .retry_until_settled(&lease, operation, || session.backend.update(&entry, seq))
+                .await
+        });
+        match task.await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => {
+                self.lease.entry_lost(&self.entry.entry_ref.id);
+                Err(Error::lost(operation, LossReason::EntryDeleted))
+            }
+            Ok(Err(error)) => Err(error),
+            Err(ended) => Err(self.session.unanswered(operation, ended)),
+        }
+    }
+
+    /// Our turn has come: registers the hold with the lease, which refuses if it is lost.
+    pub(in crate::recipe) fn grant(&mut self) -> Result<()> {
+        let registered = self.lease.register(&self.entry.entry_ref, self.seq, &self.hold);
+        registered.map_err(|reason| Error::lost("acquire", reason))?;
+        self.watch();
+        Ok(())
+    }
+
+    /// Watches our entry, on stores that notify of its removal.
+    fn watch(&self) {
+        if self.session.backend.characteristics().loss_detection == LossDetection::Heartbeat {
+            return;
+        }
+        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
+        let Some(seq) = self.seq else { return };
+        let entry = self.entry.clone();
+        let monitor = self.session.spawn(async move {
+            tokio::time::sleep(UNWATCHED).await;
+            let mut delays = session.retry_delays(lease.ttl);
+            loop {
+                let recheck = session.recheck_interval(&lease);
+                let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
+                if let Err(error) = gone {
+                    // Where notifications fail, the entry may be there to be looked at all the same.
+                    tracing::debug!(%error, "cannot watch our entry");
+                    tokio::time::sleep(delays.next_delay()).await;
+                }
+                // `gone` may resolve early, for example because of an update, and that is no loss.
+                let look = async { session.backend.position(&entry, seq).await };
+                match session.attempt(lease.ttl, "watch", look).await {
+                    Ok(None) => return lease.entry_lost(&entry.entry_ref.id),
+                    Ok(Some(_)) => {}
+                    Err(error) => match error.loss_reason() {
+                        Some(reason) => return lease.lose(reason),
+                        None => tokio::time::sleep(delays.next_delay()).await,
+                    },
+                }
+            }
+        });
+        self.hold.watched_by(monitor.abort_handle());
+    }
+}
+
+impl Drop for OwnEntry {
+    fn drop(&mut self) {
+        if sings(Canary::NoDrop) {
+            return;
+        }
+        self.let_go();
+    }
+}

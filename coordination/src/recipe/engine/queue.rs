@@ -1,0 +1,301 @@
+//! A named queue, as a recipe has it: its entries, its value, and who follows it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::acquire::acquire;
+use super::grant::Grant;
+use super::own_entry::Contents;
+use super::turn::Request;
+use super::waiting::Waiting;
+use crate::backend::{Data, Listing, Write};
+use crate::env::Process;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+use crate::retry::DecorrelatedJitter;
+use crate::session::{Session, Views, Written, may_pass};
+
+/// A coordinator, whose session stays open as long as somebody has this.
+pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
+
+/// A queue of one name and kind. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    pub(crate) session: Arc<Session>,
+    pub(crate) key: QueueKey,
+    /// Keeps the session open as long as a recipe can be used with it.
+    coordinator: KeepsOpen,
+}
+
+/// What a step of [`Queue::modify`] decides.
+pub(crate) enum Change<T> {
+    /// Write this value, and answer that.
+    Write(Option<Data>, T),
+    /// Leave the value as it is, and answer that.
+    Keep(T),
+}
+
+impl Queue {
+    pub(crate) fn new(session: Arc<Session>, key: QueueKey, coordinator: KeepsOpen) -> Self {
+        Self { session, key, coordinator }
+    }
+
+    /// The queue of the same name for something else.
+    pub(crate) fn of_kind(&self, kind: &'static str) -> Result<Self> {
+        let key = QueueKey::new(kind, self.key.name(), self.session.settings.max_name_bytes)?;
+        Ok(Self { key, ..self.clone() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.key.name()
+    }
+
+    /// What an entry of this process contains unless its recipe says otherwise.
+    pub(crate) fn contents(&self) -> Contents {
+        Contents {
+            member: Arc::clone(&self.session.settings.member),
+            mode: Default::default(),
+            data: Data::default(),
+        }
+    }
+
+    /// Waits for the turn; `None` only for [`Waiting::Never`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind.
+    pub(crate) async fn acquire(
+        &self,
+        request: &Request,
+        waiting: Waiting,
+    ) -> Result<Option<Grant>> {
+        let own = acquire(&self.session, &self.key, request, waiting).await;
+        let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
+        Ok(self.named(own)?.map(grant))
+    }
+
+    /// [`acquire`](Self::acquire), which fails when the time is over.
+    pub(crate) async fn acquire_within(
+        &self,
+        request: &Request,
+        timeout: Option<Duration>,
+    ) -> Result<Grant> {
+        let grant = self.acquire(request, Waiting::within(timeout)).await?;
+        grant.ok_or_else(|| self.error(ErrorKind::Timeout, "acquire", "somebody else holds it"))
+    }
+
+    /// The queue as it is now.
+    pub(crate) async fn read(&self, operation: &'static str) -> Result<Listing> {
+        let (session, key) = (Arc::clone(&self.session), self.key.clone());
+        self.run(operation, async move { look(&session, operation, &key).await }).await
+    }
+
+    /// Changes the value by compare-and-set, and starts again as long as others change it in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of `step`, and those of the store. The effect is [`Effect::Unknown`] if the value may have been written.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub(crate) async fn modify<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        step: impl FnMut(&Listing) -> Result<Change<T>> + Send + 'static,
+    ) -> Result<T> {
+        Ok(self.modify_versioned(operation, step).await?.0)
+    }
+
+    /// [`modify`](Self::modify), which also answers the version that it has written, if it has written.
+    pub(crate) async fn modify_versioned<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&Listing) -> Result<Change<T>> + Send + 'static,
+    ) -> Result<(T, Option<u64>)> {
+        let (session, key) = (Arc::clone(&self.session), self.key.clone());
+        self.run(operation, async move {
+            let mut delays =
+                DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+            loop {
+                let listing = look(&session, operation, &key).await?;
+                let expected = listing.value.as_ref().map(|value| value.version);
+                let (data, answer) = match step(&listing)? {
+                    Change::Write(data, answer) => (data, answer),
+                    Change::Keep(answer) => return Ok((answer, None)),
+                };
+                match session.write(operation, &Write::new(&key, expected, data)).await? {
+                    Written::Yes(version) => return Ok((answer, Some(version))),
+                    Written::No => tokio::time::sleep(delays.next_delay()).await,
+                    Written::Unknown => return Err(in_doubt(operation)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Writes the value if it is as expected.
+    pub(crate) async fn write(&self, operation: &'static str, write: Write) -> Result<Written> {
+        let session = Arc::clone(&self.session);
+        self.run(operation, async move { session.write(operation, &write).await }).await
+    }
+
+    /// Follows the queue, together with all others in this process that do.
+    pub(crate) fn observe(&self) -> Views {
+        self.session.observe(&self.key)
+    }
+
+    /// Waits until `find` finds something in the queue, and answers that. It was there at some moment during the
+    /// call.
+    ///
+    /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
+    /// reads once.
+    ///
+    /// # Errors
+    ///
+    /// Those of `find`; [`ErrorKind::Timeout`], or [`ErrorKind::Unavailable`] if the store did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub(crate) async fn until<T>(
+        &self,
+        operation: &'static str,
+        timeout: Option<Duration>,
+        mut find: impl FnMut(&Listing) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let waiting = Waiting::within(timeout);
+        let limit = waiting.limit(self.session.call_timeout());
+        let (mut has_looked, mut failed) = (false, None);
+        let search = async {
+            let mut views = None;
+            loop {
+                // Read by this call itself, as the view that others follow may be older.
+                let listing = match self.read(operation).await {
+                    Ok(listing) => listing,
+                    Err(error) if may_pass(&error) => {
+                        (has_looked, failed) = (false, Some(error));
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                has_looked = true;
+                match self.named(find(&listing))? {
+                    Some(found) => return Ok(Some(found)),
+                    None if waiting == Waiting::Never => return Ok(None),
+                    None => {}
+                }
+                let views = views.get_or_insert_with(|| self.observe());
+                while matches!(find(&self.named(views.next().await)?.listing), Ok(None)) {}
+            }
+        };
+        let found = tokio::select! {
+            biased;
+            found = search => found?,
+            () = self.out_of_time(limit) => None,
+        };
+        match found {
+            Some(found) => Ok(found),
+            None if has_looked && self.session.is_connected() => Err(self.error(
+                ErrorKind::Timeout,
+                operation,
+                "it did not come within the time given",
+            )),
+            None => {
+                let message = "the store did not answer within the time given";
+                self.named(Err(self.session.late(operation, message, failed)))
+            }
+        }
+    }
+
+    /// Waits until this moment. It does so on the session's runtime, since the caller may have none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`]: the session's runtime has ended before.
+    pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
+        let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
+        let mut timer = Timer(sleeping, Process::this());
+        let ended = (&mut timer.0).await;
+        self.named(ended.map_err(|_| self.session.ended("wait")))
+    }
+
+    /// Resolves when this much time has passed; never, if there is no limit.
+    pub(crate) async fn out_of_time(&self, limit: Option<Duration>) {
+        match limit.and_then(|limit| Instant::now().checked_add(limit)) {
+            Some(deadline) => drop(self.sleep_until(deadline).await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// One bounded call to the store, on the session's runtime.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let session = Arc::clone(&self.session);
+        let call = async move { session.attempt(Some(session.ttl()), operation, call).await };
+        self.run(operation, call).await
+    }
+
+    /// Runs a task on the session's runtime. It goes on when the caller drops its future.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.session.check_open(operation)?;
+        let done = self.session.spawn(task).await;
+        self.named(done.unwrap_or_else(|ended| Err(self.session.unanswered(operation, ended))))
+    }
+
+    /// An error about this queue.
+    pub(crate) fn error(
+        &self,
+        kind: ErrorKind,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> Error {
+        Error::new(kind, operation, message)
+            .on_key(self.name())
+            .on_backend(self.session.backend.scheme())
+    }
+
+    pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| error.on_key(self.name()).on_backend(self.session.backend.scheme()))
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Queue").field(&self.key).finish()
+    }
+}
+
+/// Reads the queue, and tries again for as long as a caller may be kept waiting.
+async fn look(session: &Session, operation: &'static str, key: &QueueKey) -> Result<Listing> {
+    let read = session.retry_briefly(operation, || session.backend.read(key)).await;
+    // A read has no effect, whether it was answered or not.
+    read.map(|(listing, _)| listing).map_err(|error| error.with_effect(Effect::None))
+}
+
+/// The error when our write may have been carried out before somebody else's.
+pub(crate) fn in_doubt(operation: &'static str) -> Error {
+    let message = "the answer was lost, and the value was changed since";
+    Error::new(ErrorKind::Unavailable, operation, message).with_effect(Effect::Unknown)
+}
+
+/// A timer that is stopped when nobody waits for it any more.
+struct Timer(tokio::task::JoinHandle<()>, Process);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if self.1.is_this() {
+            self.0.abort();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Numbered slots of a queue: which entry has which, and which may take one.
+//!
+//! An entry's data says how many slots it wants and, once it has them, which. The entry is exclusive until it has
+//! decided what to do, and shared from then on. It decides once every entry before it has decided. So entries decide
+//! one after the other, in the order of the queue, and no two take the same slot. The tokens of a slot rise, since
+//! whoever takes it later also came later.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
+use super::queue::{Change, Queue};
+use crate::backend::{Data, Entry, Listing};
+use crate::canary::{Canary, sings};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// The most slots that a queue can have.
+pub(in crate::recipe) const MAX_SLOTS: u32 = 10_000;
+/// The most slots that one entry can take: its data lists their numbers.
+pub(in crate::recipe) const MAX_TAKEN: u32 = 500;
+
+/// What an entry's data says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::recipe) struct Claim {
+    /// How many slots it wants.
+    pub(in crate::recipe) wants: u32,
+    /// Which slots it has; empty: none yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::recipe) slots: Vec<u32>,
+    /// Whether it was let in to stand by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::recipe) standby: bool,
+}
+
+impl Claim {
+    pub(in crate::recipe) fn of(entry: &Entry) -> Result<Self> {
+        let claim: Self = from_data("acquire", &entry.data)?;
+        // No version of this library writes such an entry, and to work with its numbers could need much memory.
+        if claim.wants > MAX_TAKEN || claim.slots.iter().any(|slot| *slot >= MAX_SLOTS) {
+            let message = "the store has an entry with more slots than there can be";
+            return Err(Error::new(ErrorKind::Corrupt, "acquire", message));
+        }
+        Ok(claim)
+    }
+
+    pub(in crate::recipe) fn wants(count: u32) -> Self {
+        Self { wants: count, slots: Vec::new(), standby: false }
+    }
+
+    pub(in crate::recipe) fn on_standby(self) -> Self {
+        Self { standby: true, ..self }
+    }
+
+    pub(in crate::recipe) fn has(self, slots: Vec<u32>) -> Self {
+        Self { slots, standby: false, ..self }
+    }
+
+    pub(in crate::recipe) fn data(&self) -> Result<Data> {
+        to_data("acquire", self, MAX_ENTRY_BYTES)
+    }
+}
+
+/// The lowest free slots, counted from 0, if as many are free as are wanted.
+pub(in crate::recipe) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> Option<Vec<u32>> {
+    // After the number of slots was made smaller, slots above it may still be in use. They count too.
+    let counted = if sings(Canary::SlotsAboveLimit) { 0 } else { used.len() };
+    let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(counted);
+    let free: Vec<_> = (0..limit)
+        .filter(|slot| !used.contains(slot))
+        .take(room)
+        .take(wants.try_into().unwrap_or(usize::MAX))
+        .collect();
+    (free.len() == usize::try_from(wants).unwrap_or(usize::MAX)).then_some(free)
+}
+
+/// The stored limits, if they are the wanted ones, or if limits that were `resized` since are accepted.
+pub(in crate::recipe) fn stored<L>(
+    listing: &Listing,
+    wanted: &L,
+    resized: bool,
+) -> Result<Option<L>>
+where
+    L: for<'de> Deserialize<'de> + PartialEq + std::fmt::Display,
+{
+    let Some(value) = &listing.value else { return Ok(None) };
+    let stored: L = from_data("acquire", &value.data)?;
+    if stored == *wanted || resized {
+        return Ok(Some(stored));
+    }
+    let message = format!("the store has {stored}; asked for: {wanted}; see `resize`");
+    Err(Error::new(ErrorKind::Mismatch, "acquire", message))
+}
+
+/// Stores other limits, whatever they were.
+pub(in crate::recipe) async fn set_limits(
+    queue: &Queue,
+    limits: impl Serialize + Send + 'static,
+) -> Result<()> {
+    let data = to_data("resize", &limits, MAX_VALUE_BYTES)?;
+    queue.modify("resize", move |_| Ok(Change::Write(Some(Arc::clone(&data)), ()))).await
+}
+
+/// A holder of slots, or somebody who waits for them, as listed by
+/// [`Semaphore::holders`](crate::Semaphore::holders) and [`Limiter::inspect`](crate::Limiter::inspect).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Occupant {
+    /// Its member id.
+    pub member: String,
+    /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
+    pub since: Option<SystemTime>,
+    /// The token that it has, or will have.
+    pub token: FencingToken,
+    /// How many slots it asked for.
+    pub wants: u32,
+    /// The slots it has; empty while it waits.
+    pub slots: Vec<u32>,
+    /// Whether it is on standby at a limiter.
+    pub standby: bool,
+}
+
+/// Who has slots and who waits for them, in the order of the queue. Slots are numbered from `first` on.
+pub(in crate::recipe) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
+    let listing = queue.read("list").await?;
+    let mut occupants = Vec::new();
+    for entry in &listing.entries {
+        let claim = queue.named(Claim::of(entry))?;
+        let slots = claim.slots.iter().map(|slot| slot + first).collect();
+        let Some(token) = FencingToken::new(entry.seq) else { continue };
+        occupants.push(Occupant {
+            member: entry.member.to_string(),
+            since: entry.since,
+            token,
+            wants: claim.wants,
+            slots,
+            standby: claim.standby,
+        });
+    }
+    Ok(occupants)
+}
+
+/// Refuses a number of slots that is not possible.
+pub(in crate::recipe) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
+    if (1..=max).contains(&count) {
+        return Ok(count);
+    }
+    let message = format!("{what} is {count}, and 1 to {max} are allowed");
+    Err(Error::new(ErrorKind::Input, "acquire", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Mode;
+    use crate::recipe::engine::data::stored;
+
+    #[test]
+    fn a_claim_is_one_that_can_have_been_made() {
+        let kind = |data: &str| {
+            let entry = stored::entry(7, Mode::Shared, data);
+            Claim::of(&entry).err().map(|error| error.kind())
+        };
+        assert_eq!(kind(r#"{"wants":500,"slots":[9999]}"#), None);
+        for damaged in [
+            "",
+            r#"{"wants":501}"#,
+            r#"{"wants":4294967295}"#,
+            r#"{"wants":1,"slots":[10000]}"#,
+            r#"{"wants":1,"slots":[4294967295]}"#,
+        ] {
+            assert_eq!(kind(damaged), Some(ErrorKind::Corrupt), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn the_lowest_free_slots_are_taken_if_there_are_enough() {
+        let used = BTreeSet::from([0, 2]);
+        assert_eq!(free(4, &used, 2), Some(vec![1, 3]));
+        assert_eq!(free(4, &used, 3), None);
+        assert_eq!(free(2, &used, 1), None, "two are in use, if not the first two");
+        assert_eq!(free(1, &BTreeSet::new(), 1), Some(vec![0]));
+    }
+}

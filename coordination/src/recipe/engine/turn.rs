@@ -1,0 +1,247 @@
+//! Taking a turn: enter the queue, wait until the entry's turn has come, or leave. All recipes with a queue are made
+//! of this.
+//!
+//! [`Acquire::take`] reads as the protocol: enter, wait for the turn, look whether the entry still stands, confirm that
+//! the session does. Whose turn it is depends on the entries before ours, or on what a [`Policy`] says of the whole
+//! queue.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::own_entry::{Contents, OwnEntry};
+use super::policy::{Policy, await_decision};
+use super::waiting::Waiting;
+use crate::backend::{Blocker, Data, EntryId, EntryRef, Mode, Position};
+use crate::canary::{Canary, sings};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
+use crate::session::{Lease, Session};
+
+/// What to ask of a queue.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) contents: Contents,
+    /// Decides whose turn it is; `None`: an entry has its turn when no entry before it blocks it.
+    pub(crate) policy: Option<Arc<dyn Policy>>,
+}
+
+/// A caller's request for its turn, on its way.
+pub(in crate::recipe) struct Acquire {
+    pub(in crate::recipe) session: Arc<Session>,
+    pub(in crate::recipe) queue: QueueKey,
+    pub(in crate::recipe) request: Request,
+    pub(in crate::recipe) waiting: Waiting,
+    /// Whether the entry is known to wait for another one, and not for the store.
+    pub(in crate::recipe) is_blocked: AtomicBool,
+    pub(in crate::recipe) tries: Mutex<Tries>,
+}
+
+/// What became of the tries to enter.
+#[derive(Default)]
+pub(in crate::recipe) struct Tries {
+    /// Why the store refused the last one.
+    pub(in crate::recipe) refused: Option<Error>,
+    /// One of them may have left an entry, or may yet.
+    pub(in crate::recipe) may_be_there: bool,
+}
+
+/// An entry that has been entered, and where it stood then.
+pub(in crate::recipe) struct Started {
+    // Boxed: it is handed on several times, on the path of every lock.
+    pub(in crate::recipe) own: Box<OwnEntry>,
+    pub(in crate::recipe) position: Position,
+}
+
+impl Started {
+    pub(in crate::recipe) fn new(mut own: Box<OwnEntry>, position: Position) -> Self {
+        own.entered(position.seq);
+        Self { own, position }
+    }
+}
+
+/// What waiting for the turn came to.
+pub(in crate::recipe) enum Turn {
+    /// It has come. With the data that the entry has now, if that was changed.
+    Mine(Option<Data>),
+    /// It has not come, and the caller does not wait.
+    NotNow,
+    /// The session ended, or somebody removed the entry.
+    EntryLost,
+}
+
+impl Acquire {
+    /// The protocol. Runs until the turn has come or `cancelled` closes; goes on with the entry that was `started`.
+    pub(in crate::recipe) async fn take(
+        &self,
+        mut started: Option<Started>,
+        mut cancelled: watch::Receiver<()>,
+    ) -> Result<Option<Box<OwnEntry>>> {
+        let mut adopted = None;
+        loop {
+            let Started { mut own, position } = match started.take() {
+                Some(started) => started,
+                None => {
+                    let lease = tokio::select! {
+                        biased;
+                        _ = cancelled.changed() => return Ok(None),
+                        lease = self.session.lease("acquire") => lease?,
+                    };
+                    match self.enter(lease, &mut adopted, &cancelled).await? {
+                        Some(started) => started,
+                        None => continue,
+                    }
+                }
+            };
+            let turn = tokio::select! {
+                biased;
+                turn = self.await_turn(&own, position) => Some(turn),
+                _ = cancelled.changed() => None,
+            };
+            let Some(turn) = turn else {
+                let is_permit = self.request.policy.is_some();
+                if sings(Canary::CancelledAcquireNotCleaned)
+                    || sings(Canary::PermitLeaked) && is_permit
+                {
+                    own.forget();
+                }
+                return Ok(None);
+            };
+            match turn {
+                Ok(Turn::Mine(kept)) => {
+                    own.keeps(kept);
+                    own.grant()?;
+                    return Ok(Some(own));
+                }
+                Ok(Turn::NotNow) => return Ok(None),
+                // Nothing was granted, so all that is lost is the place in the queue: enter again.
+                Ok(Turn::EntryLost) => {}
+                Err(error) if error.kind() == ErrorKind::Lost => {}
+                Err(error) => {
+                    // Removed before the caller hears of it: its next try must not meet this entry.
+                    drop(own.give_up().await);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Enters under this lease; `None`: the session was lost meanwhile, or nobody waits for it any longer.
+    async fn enter(
+        &self,
+        lease: Arc<Lease>,
+        adopted: &mut Option<EntryId>,
+        cancelled: &watch::Receiver<()>,
+    ) -> Result<Option<Started>> {
+        let session = &self.session;
+        let mut own = Box::new(OwnEntry::new(session, lease, &self.queue, &self.request.contents));
+        if sings(Canary::OldEntryAdopted) {
+            own.adopt(adopted);
+        }
+        let entering = session.retry_until_settled(own.lease(), "acquire", || async {
+            match cancelled.has_changed() {
+                Ok(_) => {
+                    let before = std::mem::replace(&mut self.tries().may_be_there, true);
+                    let entered = session.backend.enter(own.entry()).await;
+                    let refused = entered.as_ref().err().cloned();
+                    let did_nothing =
+                        refused.as_ref().is_some_and(|error| error.effect() == Effect::None);
+                    *self.tries() = Tries { may_be_there: before || !did_nothing, refused };
+                    entered.map(Some)
+                }
+                // What was tried before may have entered it: it is given up with `own`.
+                Err(_) => Ok(None),
+            }
+        });
+        match self.unless_unsent(&own, entering, cancelled.clone()).await {
+            Ok(position) => Ok(position.map(|position| Started::new(own, position))),
+            Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
+            Err(error) if error.effect() == Effect::Unknown || self.tries().may_be_there => {
+                // The entry may be there although the call was refused, by this try or by one before: it is removed before
+                // the caller hears of it.
+                let gone = own.give_up().await.is_ok();
+                Err(error.with_effect(if gone { Effect::None } else { Effect::Unknown }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(in crate::recipe) fn tries(&self) -> MutexGuard<'_, Tries> {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call that enters this entry; `None`: nobody waits for it any longer, and nothing was sent so far. Its place
+    /// in the line of calls is for those who wait.
+    async fn unless_unsent(
+        &self,
+        own: &OwnEntry,
+        entering: impl Future<Output = Result<Option<Position>>>,
+        mut cancelled: watch::Receiver<()>,
+    ) -> Result<Option<Position>> {
+        tokio::pin!(entering);
+        tokio::select! {
+            biased;
+            entered = &mut entering => return entered,
+            _ = cancelled.changed() => {}
+        }
+        match self.session.backend.was_sent(&own.entry().entry_ref) {
+            true => entering.await,
+            false => Ok(None),
+        }
+    }
+
+    async fn await_turn(&self, own: &OwnEntry, position: Position) -> Result<Turn> {
+        match &self.request.policy {
+            Some(policy) => await_decision(self, own, &**policy).await,
+            None => self.await_unblocked(own, position).await,
+        }
+    }
+
+    /// Waits until no live entry before ours blocks it: the rule by which locks are granted.
+    async fn await_unblocked(&self, own: &OwnEntry, mut position: Position) -> Result<Turn> {
+        let entry = own.entry();
+        loop {
+            let Some(blocker) = position.blocker else { return Ok(Turn::Mine(None)) };
+            self.is_blocked.store(true, Ordering::SeqCst);
+            if self.waiting == Waiting::Never {
+                return Ok(Turn::NotNow);
+            }
+            if !self.await_gone(own, &blocker, entry.mode).await {
+                return Ok(Turn::EntryLost);
+            }
+            // Invariant (S6): a turn counts only if our own entry is seen to stand after it has come.
+            let look = self.session.retry_while_waiting(own.lease(), "acquire", || {
+                self.session.backend.position(entry, position.seq)
+            });
+            match look.await? {
+                Some(now) => position = now,
+                None if sings(Canary::NoOwnEntryCheck) => return Ok(Turn::Mine(None)),
+                None => return Ok(Turn::EntryLost),
+            }
+        }
+    }
+
+    /// Waits until an entry is gone, or no longer blocks an entry of this mode; false: our session ended. It may
+    /// return early, so the caller looks for itself.
+    pub(in crate::recipe) async fn await_gone(
+        &self,
+        own: &OwnEntry,
+        blocker: &Blocker,
+        mode: Mode,
+    ) -> bool {
+        let (session, lease) = (&self.session, own.lease());
+        let before = EntryRef { queue: self.queue.clone(), id: blocker.id.clone() };
+        let recheck = session.recheck_interval(lease);
+        let gone = session.gone(&before, blocker.seq, mode, recheck);
+        tokio::select! {
+            biased;
+            _ = lease.ended() => return false,
+            outcome = gone => if let Err(error) = outcome {
+                tracing::debug!(%error, "cannot watch the entry before");
+                tokio::time::sleep(session.retry_delays(lease.ttl).next_delay()).await;
+            }
+        }
+        true
+    }
+}
