@@ -111,7 +111,7 @@ impl Lock {
     ///
     /// First come, first served, in the order of arrival at the store. Nobody overtakes.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<LockGuard> {
-        self.take(Mode::Exclusive, timeout).await
+        self.acquire_as(Mode::Exclusive, timeout).await
     }
 
     /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise.
@@ -127,7 +127,7 @@ impl Lock {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        self.try_take(Mode::Exclusive).await
+        self.try_acquire_as(Mode::Exclusive).await
     }
 
     /// Waits for the lock as a shared holder: others may hold it shared at the same time, and nobody holds it
@@ -164,7 +164,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_shared(&self, timeout: Option<Duration>) -> Result<LockGuard> {
-        self.take(Mode::Shared, timeout).await
+        self.acquire_as(Mode::Shared, timeout).await
     }
 
     /// Acquires the lock as a shared holder if nobody holds it exclusively or waits for that; returns `None`
@@ -178,15 +178,15 @@ impl Lock {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire_shared(&self) -> Result<Option<LockGuard>> {
-        self.try_take(Mode::Shared).await
+        self.try_acquire_as(Mode::Shared).await
     }
 
-    async fn take(&self, mode: Mode, timeout: Option<Duration>) -> Result<LockGuard> {
+    async fn acquire_as(&self, mode: Mode, timeout: Option<Duration>) -> Result<LockGuard> {
         let grant = self.queue.acquire_within(&self.request(mode), timeout).await?;
         Ok(LockGuard { grant, is_shared: mode == Mode::Shared })
     }
 
-    async fn try_take(&self, mode: Mode) -> Result<Option<LockGuard>> {
+    async fn try_acquire_as(&self, mode: Mode) -> Result<Option<LockGuard>> {
         let grant = self.queue.acquire(&self.request(mode), Waiting::Never).await?;
         Ok(grant.map(|grant| LockGuard { grant, is_shared: mode == Mode::Shared }))
     }

@@ -381,7 +381,9 @@ pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
     operation: &'static str,
     stood: Effect,
 ) -> Option<Error> {
-    watches(guards).iter().find_map(|watch| Some(watch.error(operation, watch.loss()?, stood)))
+    watches(guards)
+        .iter()
+        .find_map(|watch| Some(watch.error(operation, watch.loss_reason()?, stood)))
 }
 
 /// The timeout that is left of the time for all.

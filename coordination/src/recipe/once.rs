@@ -189,7 +189,7 @@ impl OncePer {
     /// # Ok(()) }
     /// ```
     pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
-        if let Some(reason) = held.own_entry().lost() {
+        if let Some(reason) = held.own_entry().loss_reason() {
             return Err(held.loss_error("claim", reason, Effect::None));
         }
         let key = held.key();

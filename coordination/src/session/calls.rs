@@ -330,7 +330,7 @@ impl Session {
         entry: EntryRef,
         seq: Option<u64>,
     ) {
-        if lease.lost().is_some() {
+        if lease.loss_reason().is_some() {
             return;
         }
         if let Some(Ok(())) = self.backend.leave_now(&entry, seq) {

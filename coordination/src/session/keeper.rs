@@ -370,7 +370,7 @@ async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
 
 async fn deadline_passed(lease: &Lease) {
     // Heartbeats move the deadline during the sleep, so look again until it has passed.
-    while lease.lost().is_none() {
+    while lease.loss_reason().is_none() {
         sleep_until(lease.deadline()).await;
     }
 }

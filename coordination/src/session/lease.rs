@@ -93,7 +93,7 @@ impl Lease {
     }
 
     /// Why the lease is lost, judged by the clock at this moment; `None` while it is good.
-    pub(crate) fn lost(&self) -> Option<LossReason> {
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
         if let Some(reason) = self.end.reason() {
             return Some(reason);
         }
@@ -119,7 +119,7 @@ impl Lease {
     pub(crate) fn extend(&self, sent: BootInstant) -> bool {
         let new = deadline(self.ttl, sent).as_nanos();
         loop {
-            if self.lost().is_some() {
+            if self.loss_reason().is_some() {
                 return false;
             }
             let old = self.deadline.load(Ordering::SeqCst);
@@ -166,7 +166,7 @@ impl Lease {
         hold: &Arc<Hold>,
     ) -> Result<(), LossReason> {
         let mut holds = self.holds();
-        match holds.ended.or_else(|| self.lost()) {
+        match holds.ended.or_else(|| self.loss_reason()) {
             Some(reason) => Err(reason),
             None => {
                 let held = Held { entry: entry.clone(), seq, hold: Arc::clone(hold) };
@@ -230,7 +230,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn lost(&self) -> Option<LossReason> {
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
         self.loss.reason()
     }
 
@@ -364,16 +364,16 @@ mod tests {
     fn a_late_heartbeat_does_not_revive() {
         let lease = lease(Duration::from_secs(1), ago(Duration::from_secs(2)));
         assert!(!lease.extend(BootInstant::now()));
-        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+        assert_eq!(lease.loss_reason(), Some(LossReason::DeadlinePassed));
     }
 
     #[test]
     fn an_observed_passing_is_final_even_if_a_newer_heartbeat_is_confirmed() {
         let lease = lease(Duration::from_millis(50), ago(Duration::from_millis(100)));
-        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+        assert_eq!(lease.loss_reason(), Some(LossReason::DeadlinePassed));
         assert_eq!(lease.deadline().as_nanos(), PASSED);
         assert!(!lease.extend(BootInstant::now()));
-        assert_eq!(lease.lost(), Some(LossReason::DeadlinePassed));
+        assert_eq!(lease.loss_reason(), Some(LossReason::DeadlinePassed));
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
         assert!(lease.holds_number(&entry.queue, 7) && !lease.holds_number(&entry.queue, 8));
         lease.lose(LossReason::ExpiredByServer);
         lease.lose(LossReason::Closed);
-        assert_eq!(hold.lost(), Some(LossReason::ExpiredByServer));
+        assert_eq!(hold.loss_reason(), Some(LossReason::ExpiredByServer));
         assert_eq!(lease.register(&entry, None, &hold), Err(LossReason::ExpiredByServer));
     }
 

@@ -157,7 +157,7 @@ impl Session {
     /// The lease, if a session is open and its lease is not lost at this moment.
     pub(crate) fn lease_now(&self) -> Option<Arc<Lease>> {
         match &*self.phase.borrow() {
-            Phase::Open(lease) if lease.lost().is_none() => Some(Arc::clone(lease)),
+            Phase::Open(lease) if lease.loss_reason().is_none() => Some(Arc::clone(lease)),
             _ => None,
         }
     }
@@ -167,7 +167,9 @@ impl Session {
         let mut phase = self.phase.subscribe();
         loop {
             match &*phase.borrow_and_update() {
-                Phase::Open(lease) if lease.lost().is_none() => return Ok(Arc::clone(lease)),
+                Phase::Open(lease) if lease.loss_reason().is_none() => {
+                    return Ok(Arc::clone(lease));
+                }
                 Phase::Closed(reason) => return Err(Error::lost(operation, *reason)),
                 Phase::Open(_) | Phase::Opening { .. } => {}
             }

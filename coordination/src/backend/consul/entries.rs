@@ -1,78 +1,54 @@
 //! Entries: keys that a session has locked.
+//!
+//! # The protocol
+//!
+//! `enter`, one transaction; `<own>` is a key of the queue from the session's pool:
+//!
+//! ```text
+//! check-index      <member's key>  index = V     (1)
+//! check-not-exists <own>                         (2)
+//! check-not-exists <queue>/.closing              (3)
+//! lock             <own>  session, value         (4)
+//! get-tree         <queue>/                      (5)
+//! ```
+//!
+//! 1. The write fence, see `write_fence.rs` of `txn_kv`: a call that was given up and arrives after `leave` is refused.
+//! 2. An earlier call may have got through although its answer was lost: then the entry is found, not locked a second time.
+//! 3. Somebody writes the queue's value on condition that there is no entry. Consul has no condition on a range of keys, so the
+//!    writer puts this key, looks that there is no entry, and writes on condition that the key is unchanged. Whoever enters
+//!    deletes it instead, in the next try, which makes the writer's condition fail.
+//! 4. Consul deletes the key with the session. Its create index is the entry's sequence number.
+//! 5. As of the same index: no key before ours that minds us means that the lock is ours. Of a long queue only `<own>` is read,
+//!    where an entry of the same session stands before it for sure.
+//!
+//! `leave` is `delete <own>`; if a call that locks it may still be under way, `check-index <member's key> = V`, `lock
+//! <member's key>`, `delete <own>`: from then on (1) refuses the late call.
+//!
+//! `position` reads the queue, consistently; of a long one, our own key and those before it that are known. Our own key must be
+//! there, locked by our session and with our create index; the newest before it that minds us is the blocker.
+//!
+//! `update` is `check-index <own> = last`, `lock <own>` with the new value.
 
 use async_trait::async_trait;
 
 use super::Consul;
+use super::client::Agents;
 use super::entry::{blocker_in, check_pair, entry_of};
 use super::keys::{CLOSING, VALUE};
 use super::kv::{BATCH, Operation, Outcome, Pair, Refusal, read_all, read_together};
 use super::txn::{check, kept};
 use super::values::value_of;
+use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
-use crate::backend::server::stored::StoredEntry;
-use crate::backend::server::txn_kv::TxnKv;
+use crate::backend::server::txn_kv::{Attempt, Enter, Entered, Keys};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
 #[async_trait]
 impl Entries for Consul {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let keys = self.txn_kv.keys(&entry.entry_ref.queue);
-        let removed = || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-        // Whoever writes on condition that there is no entry has to look again. Most often nobody does.
-        let mut not_closing = Operation::is_absent(keys.key(CLOSING));
-        let TxnKv { store, key_pool, write_fences, .. } = &*self.txn_kv;
-        // Again whenever calls of other entries were in doubt meanwhile, which has ended the write fence.
-        loop {
-            let ready = self.connections.ready("enter").await?;
-            let write_fence = write_fences.of(entry.session)?;
-            let id = store.id("enter", entry.session)?;
-            let long_queue = self.in_the_way(entry);
-            let own = key_pool.sent(entry, write_fence.version);
-            let key = keys.key(&own.known.name);
-            let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-            let enter = [
-                check(write_fence.holds()),
-                Operation::is_absent(key.as_str()),
-                not_closing.clone(),
-                Operation::lock(key.as_str(), &value, &*id),
-                Operation::read(if long_queue.is_some() { key.as_str() } else { keys.prefix() }),
-            ];
-            let outcome = store.make_on(ready, &enter).await;
-            if !matches!(&outcome, Err(error) if error.effect() == Effect::Unknown) {
-                key_pool.answered(&entry.entry_ref);
-            }
-            match outcome? {
-                Outcome::Done(pairs) => {
-                    // Of what was written there is no value, and it is the first: what was read counts.
-                    let pairs = pairs.get(1..).unwrap_or_default();
-                    let position = self.place(entry, None, pairs)?.ok_or_else(removed)?;
-                    if long_queue.is_none() {
-                        self.long_queues.read(&entry.entry_ref.queue, &keys, pairs);
-                    }
-                    let entered = (&*own.known.name, position.seq);
-                    self.long_queues.entered(&entry.entry_ref.queue, entered, entry.mode);
-                    return Ok(Position { blocker: long_queue.or(position.blocker), ..position });
-                }
-                Outcome::Refused(Refusal { nth: 0, .. }) => {
-                    let found = read_all(&self.connections, "enter", &write_fence.key).await?.0;
-                    let own = found.iter().find(|pair| *pair.key == *write_fence.key);
-                    self.txn_kv.learn(&write_fence, own.map(kept).as_ref())?;
-                }
-                // An earlier call got through, and its answer was lost.
-                Outcome::Refused(Refusal { nth: 1, .. }) => {
-                    let pairs = self.look("enter", &entry.entry_ref.queue).await?;
-                    return self.place(entry, None, &pairs)?.ok_or_else(removed);
-                }
-                Outcome::Refused(Refusal { nth: 2, .. }) => {
-                    not_closing = Operation::delete(keys.key(CLOSING));
-                }
-                Outcome::Refused(Refusal { message, .. }) => {
-                    return Err(Error::new(ErrorKind::Unavailable, "enter", message));
-                }
-            }
-        }
+        self.txn_kv.enter(entry, Entering::new(self, entry)).await
     }
 
     fn was_sent(&self, entry: &EntryRef) -> bool {
@@ -134,6 +110,100 @@ impl Entries for Consul {
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         self.txn_kv.queues(kind, from).await
     }
+}
+
+/// An entry on its way.
+struct Entering<'a> {
+    consul: &'a Consul,
+    entry: &'a NewEntry,
+    keys: Keys,
+    /// Whoever writes on condition that there is no entry has to look again. Most often nobody does.
+    not_closing: Operation<'static>,
+    /// What blocks it for sure, in a queue so long that it is not read in full.
+    in_the_way: Option<Blocker>,
+}
+
+impl<'a> Entering<'a> {
+    fn new(consul: &'a Consul, entry: &'a NewEntry) -> Self {
+        let keys = consul.txn_kv.keys(&entry.entry_ref.queue);
+        let not_closing = Operation::is_absent(keys.key(CLOSING));
+        Self { consul, entry, keys, not_closing, in_the_way: None }
+    }
+
+    fn entered(&self, attempt: &Attempt, pairs: &[Pair]) -> Result<Entered> {
+        let (consul, queue) = (self.consul, &self.entry.entry_ref.queue);
+        // Of what was written there is no value, and it is the first: what was read counts.
+        let pairs = pairs.get(1..).unwrap_or_default();
+        let position = consul.place(self.entry, None, pairs)?.ok_or_else(removed)?;
+        if self.in_the_way.is_none() {
+            consul.long_queues.read(queue, &self.keys, pairs);
+        }
+        let entered = (&*attempt.name, position.seq);
+        consul.long_queues.entered(queue, entered, self.entry.mode);
+        let blocker = self.in_the_way.clone().or(position.blocker);
+        Ok(Entered::At(Position { blocker, ..position }))
+    }
+}
+
+/// Of the steps of the transaction that enters, by their indexes, those that may refuse.
+mod step {
+    pub(super) const FENCE_HOLDS: usize = 0;
+    pub(super) const KEY_IS_ABSENT: usize = 1;
+    pub(super) const NOT_CLOSING: usize = 2;
+}
+
+impl<'a> Enter for Entering<'a> {
+    type Ready = Ready<'a, Agents>;
+    type Answer = Outcome;
+
+    async fn ready(&self) -> Result<Self::Ready> {
+        self.consul.connections.ready("enter").await
+    }
+
+    async fn send(&mut self, ready: Self::Ready, attempt: &Attempt) -> Result<Outcome> {
+        let store = &self.consul.txn_kv.store;
+        let id = store.id("enter", self.entry.session)?;
+        self.in_the_way = self.consul.in_the_way(self.entry);
+        let key = attempt.key.as_str();
+        let seen = if self.in_the_way.is_some() { key } else { self.keys.prefix() };
+        let enter = [
+            check(attempt.write_fence.holds()),
+            Operation::is_absent(key),
+            self.not_closing.clone(),
+            Operation::lock(key, &attempt.value, &*id),
+            Operation::read(seen),
+        ];
+        store.make_on(ready, &enter).await
+    }
+
+    async fn understand(&mut self, attempt: &Attempt, answer: Outcome) -> Result<Entered> {
+        let consul = self.consul;
+        match answer {
+            Outcome::Done(pairs) => self.entered(attempt, &pairs),
+            Outcome::Refused(Refusal { nth: step::FENCE_HOLDS, .. }) => {
+                let fence = &attempt.write_fence.key;
+                let found = read_all(&consul.connections, "enter", fence).await?.0;
+                let own = found.iter().find(|pair| *pair.key == **fence);
+                Ok(Entered::Fenced(own.map(kept)))
+            }
+            // An earlier call got through, and its answer was lost.
+            Outcome::Refused(Refusal { nth: step::KEY_IS_ABSENT, .. }) => {
+                let pairs = consul.look("enter", &self.entry.entry_ref.queue).await?;
+                consul.place(self.entry, None, &pairs)?.map(Entered::At).ok_or_else(removed)
+            }
+            Outcome::Refused(Refusal { nth: step::NOT_CLOSING, .. }) => {
+                self.not_closing = Operation::delete(self.keys.key(CLOSING));
+                Ok(Entered::Again)
+            }
+            Outcome::Refused(Refusal { message, .. }) => {
+                Err(Error::new(ErrorKind::Unavailable, "enter", message))
+            }
+        }
+    }
+}
+
+fn removed() -> Error {
+    Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
 }
 
 impl Consul {

@@ -1,66 +1,60 @@
 //! Entries: keys under their session's lease, in the order in which they were created.
+//!
+//! # The protocol
+//!
+//! `enter`, one transaction; `<own>` is `<queue>/<lease>` or, of a shared entry, `<queue>/r<lease>`:
+//!
+//! ```text
+//! If   mod_revision(<own>) = 0                    (1)
+//!      mod_revision(<member's key>) = V           (2)
+//! Then put <own> under the session's lease        (3)
+//!      get <queue>/… newest by create_revision    (4)
+//! Else nothing; the two keys are read by a second transaction
+//! ```
+//!
+//! 1. An earlier call may have got through although its answer was lost: then the key is there, and it is found, not put anew.
+//!    A second put would keep the create revision, but it could be one that arrives late, after the entry was updated.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Keys are used again: without this a call that was given up could
+//!    arrive after `leave`, and put an entry that nobody knows.
+//! 3. The key goes with the lease. Its create revision is the entry's sequence number.
+//! 4. As of the same revision: no key before ours that minds us means that the lock is ours. An exclusive entry minds every
+//!    older key, a shared one only keys without an `r`.
+//!
+//! `leave` is `delete <own>`, without a condition, as the key is nobody else's until the pool gives it out again. If a call that
+//! puts it may still be under way, the fence is ended in the same transaction: `If mod_revision(<member's key>) = V Then put
+//! <member's key>, delete <own>`. From then on (2) refuses the late call.
+//!
+//! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The
+//! first must be ours, under our lease and with our create revision; the second tells the blocker.
+//!
+//! `update` is `If mod_revision(<own>) = last Then put <own>`.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use etcd_client::{GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{
+    GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnResponse,
+};
 
 use super::Etcd;
+use super::client::Endpoints;
 use super::entry::{blocker_of, entry_of, lease_of, number, revision_of, seq_of};
 use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
 use super::txn::{compare, found, kept, keys_only, make_on, revision_in};
 use super::values::value_of;
+use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
-use crate::backend::server::stored::{StoredEntry, check_name};
-use crate::backend::server::txn_kv::{Condition, Transact, TxnKv};
+use crate::backend::server::stored::check_name;
+use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Transact};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::panics::caught;
 
 #[async_trait]
 impl Entries for Etcd {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        let put = PutOptions::new().with_lease(lease_of(entry.session));
-        let TxnKv { store, key_pool, write_fences, .. } = &*self.txn_kv;
-        // Again whenever calls of other entries were in doubt meanwhile, which has ended the write fence.
-        loop {
-            let ready = self.connections.ready("enter").await?;
-            let write_fence = write_fences.of(entry.session)?;
-            let own = key_pool.sent(entry, write_fence.version);
-            let key = self.txn_kv.key(&entry.entry_ref);
-            let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
-            let (range, options) = self.before(entry);
-            let absent = Condition::Version(key.clone(), 0);
-            let enter = Txn::new()
-                .when([absent, write_fence.holds()].map(compare))
-                .and_then([
-                    TxnOp::put(key.as_str(), value, Some(put.clone())),
-                    // An exclusive one is the newest of them itself.
-                    range.get(options.with_limit(2)),
-                ])
-                // Nothing else: that keeps the request within one frame.
-                .or_else([]);
-            let answer = make_on(ready, enter).await;
-            if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
-                key_pool.answered(&entry.entry_ref);
-            }
-            let answer = answer?;
-            if answer.succeeded() {
-                let seq = number(revision_in(answer.header()));
-                let blocker = self.blocker(entry, seq, &found(&answer, 0), 2).await?;
-                return Ok(Position { seq, blocker });
-            }
-            let look = Txn::new().and_then([keys_only(&key), keys_only(&write_fence.key)]);
-            let answer = store.make("enter", look).await?;
-            if let Some(own) = found(&answer, 0).first() {
-                // An earlier call got through, and its answer was lost.
-                let removed =
-                    || Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
-                return self.position(entry, seq_of(own)).await?.ok_or_else(removed);
-            }
-            self.txn_kv.learn(&write_fence, found(&answer, 1).first().map(kept).as_ref())?;
-        }
+        self.txn_kv.enter(entry, Entering { etcd: self, entry }).await
     }
 
     fn was_sent(&self, entry: &EntryRef) -> bool {
@@ -128,6 +122,57 @@ impl Entries for Etcd {
 
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         self.txn_kv.queues(kind, from).await
+    }
+}
+
+/// An entry on its way.
+struct Entering<'a> {
+    etcd: &'a Etcd,
+    entry: &'a NewEntry,
+}
+
+impl<'a> Enter for Entering<'a> {
+    type Ready = Ready<'a, Endpoints>;
+    type Answer = TxnResponse;
+
+    async fn ready(&self) -> Result<Self::Ready> {
+        self.etcd.connections.ready("enter").await
+    }
+
+    async fn send(&mut self, ready: Self::Ready, attempt: &Attempt) -> Result<TxnResponse> {
+        let with_session = PutOptions::new().with_lease(lease_of(self.entry.session));
+        let (range, options) = self.etcd.before(self.entry);
+        let absent = Condition::Version(attempt.key.clone(), 0);
+        let enter = Txn::new()
+            .when([absent, attempt.write_fence.holds()].map(compare))
+            .and_then([
+                TxnOp::put(attempt.key.as_str(), attempt.value.as_slice(), Some(with_session)),
+                // An exclusive one is the newest of them itself.
+                range.get(options.with_limit(2)),
+            ])
+            // Nothing else: that keeps the request within one frame.
+            .or_else([]);
+        make_on(ready, enter).await
+    }
+
+    async fn understand(&mut self, attempt: &Attempt, answer: TxnResponse) -> Result<Entered> {
+        let (etcd, entry) = (self.etcd, self.entry);
+        if answer.succeeded() {
+            let seq = number(revision_in(answer.header()));
+            let blocker = etcd.blocker(entry, seq, &found(&answer, 0), 2).await?;
+            return Ok(Entered::At(Position { seq, blocker }));
+        }
+        let fence = &attempt.write_fence.key;
+        let look = Txn::new().and_then([keys_only(&attempt.key), keys_only(fence)]);
+        let answer = etcd.txn_kv.store.make("enter", look).await?;
+        let Some(own) = found(&answer, 0).into_iter().next() else {
+            return Ok(Entered::Fenced(found(&answer, 1).first().map(kept)));
+        };
+        // An earlier call got through, and its answer was lost.
+        let position = etcd.position(entry, seq_of(&own)).await?;
+        position.map(Entered::At).ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
+        })
     }
 }
 

@@ -103,7 +103,7 @@ impl Transact for Transactions {
     }
 
     /// One condition tells of a whole range of keys.
-    async fn alone(&self, keys: &Keys, _admission: &WriteFence) -> Result<Queue> {
+    async fn alone(&self, keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
         let entries = keys::entries(keys);
         let conditions = vec![Condition::None(entries.from, entries.to)];
         Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))

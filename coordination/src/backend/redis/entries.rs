@@ -1,4 +1,36 @@
 //! Entries: one script for each step.
+//!
+//! # The protocol
+//!
+//! A script is carried out as of one moment, and nothing comes between its commands. `enter` (`scripts/enter.lua`):
+//!
+//! ```text
+//! tick      the server is the one that was greeted, and its data are not older than we were told   (1)
+//! admit     the session lives; this connection is not older than its newest                          (2)
+//! quarantine  the record reaches back for as long as is needed, or nothing is granted                (3)
+//! if the session has the entry's text already: where it stands                                       (4)
+//! number    one more than the last, and at least the time                                            (5)
+//! ZADD exclusive:<queue> or shared:<queue>  number, entry
+//! HSET session:<id>  entry:<queue>/<entry>, text                                                     (6)
+//! standing  the newest before it that minds it and whose session lives                               (7)
+//! ```
+//!
+//! 1. A server that restarted, took over from another or was given older data has a record of another name: `stranger`, and the
+//!    client greets it, which decides what may have been forgotten.
+//! 2. A call that was given up may arrive late, but only on a connection that was given up too. Each connection has a number,
+//!    the *generation*, and the session keeps the highest it has heard of: a late `enter` after `leave`, which came on a newer
+//!    connection or, on the same one, after it, is refused or came first.
+//! 3. Another may hold what this server has forgotten.
+//! 4. An earlier call got through, and its answer was lost.
+//! 5. Rises for ever: it is the sequence number, and the fencing token.
+//! 6. The text stands with the session, so that it ends with it. An entry without its text counts for nobody.
+//! 7. Whoever finds one of a dead session removes it, and looks further. None: granted.
+//!
+//! `leave` notes the generation (2), so that late calls of older connections are refused from then on; then ZREM, HDEL, and a
+//! message to those whom the entry alone kept waiting. `position` asks (1), (3), whether text and number are still there, and
+//! (7). `update` asks (1) to (3) and moves the entry from `exclusive:` to `shared:` under its number.
+//!
+//! `enter_fast.lua` and `leave_fast.lua` do the same for a queue without shares, where nothing is odd, with fewer commands.
 
 use std::time::{Duration, Instant};
 

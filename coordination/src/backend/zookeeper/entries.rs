@@ -1,4 +1,34 @@
 //! Entries: made, found, read and removed.
+//!
+//! # The protocol
+//!
+//! `enter`, two requests that are sent together (`making.rs`):
+//!
+//! ```text
+//! multi  check   <session's node>  version = V            (1)
+//!        create  <queue>/<entry id>__lock__  EPHEMERAL_SEQUENTIAL, data    (2)
+//!        setData <member's node>                           (3)
+//! getChildren2 <queue>                                     (4)
+//! ```
+//!
+//! 1. The write fence. A server may carry out a request of a connection that broke after it has answered later ones. Whoever
+//!    relies on not having found the node writes to the session's node first, which raises its version: the late `multi` then
+//!    fails as a whole.
+//! 2. The id in the name finds the node again if the answer was lost; the number behind it, which the server appends, is the
+//!    place in the queue. `EPHEMERAL`: the node goes with its session.
+//! 3. The answer to a `create` does not tell the transaction's number, the answer to a `setData` does. That number is the
+//!    entry's sequence number. It also refuses the call if the member's node, and so the session, was taken away.
+//! 4. Which nodes are before ours: of those that keep us waiting, the newest is the blocker. None: granted.
+//!
+//! `leave` is `delete <node>`, by its full name, which no other node ever has. If it is not known whether the node was made,
+//! the fence is written first (1) and then the names are listed: no node then means that there will be none.
+//!
+//! `position` lists the names once more. Our own name must be among them; then the newest before it is the blocker. An answer
+//! may be older than the moment of the question, as a server answers reads by itself: it can only show a blocker that has left
+//! meanwhile, never leave one out that was there when our node was made, since the server saw our node.
+//!
+//! `update` is `multi setData <node> version = updates, setData <queue> <name>`: the first is refused if an update came in
+//! between, and the second tells those who look at the queue which node changed (`reads.rs`).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -98,7 +128,7 @@ impl Entries for Zookeeper {
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         let queue = self.tree.queue(&entry.queue);
-        let Some(entry_ref) = self.own.own(&entry.id) else {
+        let Some(own) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
                 // Ours: it has left before, or its session is over.
@@ -108,8 +138,8 @@ impl Entries for Zookeeper {
             let connection = self.sessions.newest("leave")?;
             return delete(&connection, &path).await.map_err(no_loss);
         };
-        let connection = self.sessions.of("leave", entry_ref.session)?;
-        let name = match entry_ref.known {
+        let connection = self.sessions.of("leave", own.session)?;
+        let name = match own.known {
             Known { made: Some(made), .. } => Some(made.name),
             // Whether it was made is not known.
             Known { asked: Some(version), .. } => {

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::key::QueueKey;
 
 // The operations of the request that makes an entry, by their indexes: the first looks whether the write fence still holds.
-const ADMISSION: usize = 0;
+const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
 /// Writes to the member's node, as the answer to that tells the transaction's number, and that to a create does not.
 const MEMBER: usize = 2;
@@ -44,11 +44,11 @@ impl Zookeeper {
                 Err(MultiWriteError::OperationFailed { index, source }) => (index, source),
             };
             match (index, &error) {
-                (ADMISSION | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
+                (WRITE_FENCE | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
                 // It was known, and the server has removed it since: it was empty for a while.
                 (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
                 // A call about another entry was in doubt meanwhile.
-                (ADMISSION, ZooKeeperError::BadVersion) => {
+                (WRITE_FENCE, ZooKeeperError::BadVersion) => {
                     connection.write_fence.end(connection, "enter", version).await?;
                 }
                 _ => mends = 0..0,
@@ -128,14 +128,14 @@ impl Zookeeper {
         let Some(name) = self.listed(connection, "enter", &entry.entry_ref, version).await? else {
             return Ok(None);
         };
-        let entry_ref = self.style.read(&name).map(|node| node.number).unwrap_or_default();
+        let number_in_name = self.style.read(&name).map(|node| node.number).unwrap_or_default();
         let path = self.tree.entry(&entry.entry_ref.queue, &name);
         let found = connection.read_one("enter", path).await?;
         // `R3`: never an entry of another session.
         let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
         Ok(own.map(|found| {
             let (seq, updates) = (number(found.stat.czxid), found.stat.version);
-            let made = Made { name, number: entry_ref, seq, updates };
+            let made = Made { name, number: number_in_name, seq, updates };
             self.know(&entry.entry_ref.id, made.clone());
             made
         }))

@@ -30,7 +30,7 @@ const CLEARING: Duration = Duration::from_millis(50);
 /// # Cancel safety
 ///
 /// Dropping the future at any point leaves nothing behind.
-pub(crate) async fn acquire(
+pub(crate) async fn run_acquire(
     session: &Arc<Session>,
     queue: &QueueKey,
     request: &Request,
@@ -60,7 +60,7 @@ pub(crate) async fn acquire(
     };
     let task = Unforked::new(session.spawn(async move {
         on_purpose("turn");
-        wait(acquire, started, answer).await;
+        drive(acquire, started, answer).await;
     }));
     // Dropped, it wakes the task, which a forked child must not do.
     let outcome = match Unforked::new(answered).await {
@@ -123,13 +123,13 @@ fn start_now(
 }
 
 /// Waits for the turn on the caller's behalf, answers, and removes the entry if the caller has gone away.
-async fn wait(
+async fn drive(
     acquire: Acquire,
     started: Option<Started>,
     mut answer: oneshot::Sender<Result<Option<Box<OwnEntry>>>>,
 ) {
     let (cancel, cancelled) = watch::channel(());
-    let turn = acquire.take(started, cancelled);
+    let turn = acquire.contend(started, cancelled);
     tokio::pin!(turn);
     let is_late = tokio::select! {
         biased;

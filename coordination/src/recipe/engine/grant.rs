@@ -56,7 +56,7 @@ impl Grant {
     /// `docs/guarantees.md`). That holds under the assumptions stated there: clocks that run at nearly the
     /// same rate, and a store that does not end a session too early.
     pub fn is_held(&self) -> bool {
-        self.own.lost().is_none() && !self.own.is_given_up()
+        self.own.loss_reason().is_none() && !self.own.is_given_up()
     }
 
     /// The time until which it can be relied on if nothing more is heard from the store.

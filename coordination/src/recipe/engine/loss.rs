@@ -49,7 +49,7 @@ impl LossWatch {
 
     /// Whether it is held at this moment; see [`Grant::is_held`](crate::Grant::is_held).
     pub fn is_held(&self) -> bool {
-        !self.hold.is_released() && self.loss().is_none()
+        !self.hold.is_released() && self.loss_reason().is_none()
     }
 
     /// Waits until the grant is over, and returns why it was lost; `None` if it was released while it was held.
@@ -61,17 +61,17 @@ impl LossWatch {
     /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> Option<LossReason> {
         if self.hold.is_released() {
-            return self.hold.lost();
+            return self.hold.loss_reason();
         }
-        match self.loss() {
+        match self.loss_reason() {
             Some(reason) => Some(reason),
             None => self.hold.wait_over().await,
         }
     }
 
     /// Why the grant is lost, judged at this moment; `None` while it is not.
-    pub(in crate::recipe) fn loss(&self) -> Option<LossReason> {
-        loss(&self.lease, &self.hold, self.process)
+    pub(in crate::recipe) fn loss_reason(&self) -> Option<LossReason> {
+        loss_reason(&self.lease, &self.hold, self.process)
     }
 
     /// Waits until it is lost; for ever, if it is released before.
@@ -103,12 +103,16 @@ impl fmt::Debug for LossWatch {
 }
 
 /// Why what is held under this lease is lost, judged at this moment; `None` while it is not.
-pub(in crate::recipe) fn loss(lease: &Lease, hold: &Hold, process: Process) -> Option<LossReason> {
+pub(in crate::recipe) fn loss_reason(
+    lease: &Lease,
+    hold: &Hold,
+    process: Process,
+) -> Option<LossReason> {
     if !process.is_this() {
         return Some(LossReason::Closed);
     }
-    hold.lost().or_else(|| match sings(Canary::LossSetByTaskOnly) {
+    hold.loss_reason().or_else(|| match sings(Canary::LossSetByTaskOnly) {
         true => None,
-        false => lease.lost(),
+        false => lease.loss_reason(),
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::loss::{LossWatch, loss};
+use super::loss::{LossWatch, loss_reason};
 use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
@@ -109,8 +109,8 @@ impl OwnEntry {
     }
 
     /// Why the entry is lost, judged at this moment; `None` while it is not.
-    pub(crate) fn lost(&self) -> Option<LossReason> {
-        loss(&self.lease, &self.hold, self.session.process())
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
+        loss_reason(&self.lease, &self.hold, self.session.process())
     }
 
     /// Follows it without keeping it.
@@ -121,9 +121,9 @@ impl OwnEntry {
         LossWatch { queue, scheme, lease, hold, process: self.session.process() }
     }
 
-    /// Resolves when [`lost`](Self::lost) would answer something.
+    /// Resolves when [`loss_reason`](Self::loss_reason) would answer something.
     pub(crate) async fn wait_lost(&self) -> LossReason {
-        match self.lost() {
+        match self.loss_reason() {
             Some(reason) => reason,
             None => self.hold.wait_lost().await,
         }
@@ -138,7 +138,7 @@ impl OwnEntry {
     ///
     /// If the future is dropped, the release goes on in the background.
     pub(crate) async fn give_up(&self) -> Result<()> {
-        if let Some(reason) = self.lost() {
+        if let Some(reason) = self.loss_reason() {
             return Err(Error::lost("release", reason));
         }
         if !self.hold.begin_release() {
@@ -167,7 +167,7 @@ impl OwnEntry {
         mode: Mode,
         data: Data,
     ) -> Result<()> {
-        if let Some(reason) = self.lost() {
+        if let Some(reason) = self.loss_reason() {
             return Err(Error::lost(operation, reason));
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::acquire;
+use super::acquire::run_acquire;
 use super::grant::Grant;
 use super::own_entry::Contents;
 use super::turn::Request;
@@ -72,7 +72,7 @@ impl Queue {
         request: &Request,
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
-        let own = acquire(&self.session, &self.key, request, waiting).await;
+        let own = run_acquire(&self.session, &self.key, request, waiting).await;
         let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
         Ok(self.named(own)?.map(grant))
     }

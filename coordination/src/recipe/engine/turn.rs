@@ -1,7 +1,7 @@
 //! Taking a turn: enter the queue, wait until the entry's turn has come, or leave. All recipes with a queue are made
 //! of this.
 //!
-//! [`Acquire::take`] reads as the protocol: enter, wait for the turn, look whether the entry still stands, confirm that
+//! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, look whether the entry still stands, confirm that
 //! the session does. Whose turn it is depends on the entries before ours, or on what a [`Policy`] says of the whole
 //! queue.
 
@@ -73,7 +73,7 @@ pub(in crate::recipe) enum Turn {
 
 impl Acquire {
     /// The protocol. Runs until the turn has come or `cancelled` closes; goes on with the entry that was `started`.
-    pub(in crate::recipe) async fn take(
+    pub(in crate::recipe) async fn contend(
         &self,
         mut started: Option<Started>,
         mut cancelled: watch::Receiver<()>,

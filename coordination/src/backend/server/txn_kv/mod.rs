@@ -3,6 +3,7 @@
 //! A queue's entries are keys that go with their session, its value is a key that stays, and a version rises with
 //! each change. The algorithms here are written over a small [`Txn`]; each store translates that for its servers.
 
+mod entering;
 mod entries;
 mod key_pool;
 pub(crate) mod keys;
@@ -16,6 +17,7 @@ mod write_fence;
 
 use tokio::sync::Mutex;
 
+pub(crate) use self::entering::{Attempt, Enter, Entered};
 pub(crate) use self::key_pool::{KeyPool, Naming};
 pub(crate) use self::keys::Keys;
 use self::pending_creates::PendingCreates;

@@ -77,7 +77,7 @@ impl Transact for Memory {
         Ok(())
     }
 
-    async fn alone(&self, _keys: &Keys, _admission: &WriteFence) -> Result<Queue> {
+    async fn alone(&self, _keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
         Ok(Queue::Empty(Txn::default()))
     }
 

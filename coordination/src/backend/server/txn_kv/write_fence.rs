@@ -85,7 +85,7 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// An write fence did not hold, and this was read of its key.
+    /// A write fence did not hold, and this was read of its key.
     pub(crate) fn learn(&self, write_fence: &WriteFence, found: Option<&Kept>) -> Result<()> {
         let WriteFence { session, key, version } = write_fence;
         // An older version than the one that is known: the store has lost what came later.

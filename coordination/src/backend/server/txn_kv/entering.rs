@@ -1,0 +1,93 @@
+//! Entering: how an entry gets its key, and with it its place in the queue.
+//!
+//! One transaction puts the key if it is absent and the session's [write fence](super::write_fence) holds. Its answer may be
+//! lost, and it may itself arrive much later, so each step of the loop below is there for a race:
+//!
+//! 1. A place among the calls under way comes first. Whoever still waits for one has sent nothing, so that giving up there
+//!    leaves nothing in doubt.
+//! 2. The fence's version is noted with the call. If another task ends the fence meanwhile, the call is refused whenever it
+//!    arrives, and this loop goes round once more with the next version.
+//! 3. The call is noted before it is sent: if the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a
+//!    call in doubt, and ends the fence before it says that the entry is gone.
+//! 4. The note is taken back only if the answer's effect is known.
+//! 5. Where the key was there, an earlier call got through: the entry stands, and is not entered a second time.
+
+use std::sync::Arc;
+
+use super::TxnKv;
+use super::txn::{Kept, Transact, WriteFence};
+use crate::backend::server::stored::StoredEntry;
+use crate::backend::{NewEntry, Position};
+use crate::error::{Effect, Result};
+
+/// One try to enter.
+pub(crate) struct Attempt {
+    /// The last part of the entry's key, and all of it.
+    pub(crate) name: Arc<str>,
+    pub(crate) key: String,
+    /// What is put there.
+    pub(crate) value: Vec<u8>,
+    /// Has to hold, beside that there is no such key.
+    pub(crate) write_fence: WriteFence,
+}
+
+/// What became of a try.
+pub(crate) enum Entered {
+    /// The entry stands there, by this try or by an earlier one whose answer was lost.
+    At(Position),
+    /// The write fence did not hold; what was read of its key.
+    Fenced(Option<Kept>),
+    /// Something of the store's own was in the way, which the next try minds.
+    #[cfg(feature = "consul")]
+    Again,
+}
+
+/// How a store makes one try.
+pub(crate) trait Enter: Send {
+    /// A place among the calls that are under way.
+    type Ready: Send;
+    type Answer: Send;
+
+    fn ready(&self) -> impl Future<Output = Result<Self::Ready>> + Send;
+
+    /// Sends the transaction; returns its answer, whatever that says.
+    fn send(
+        &mut self,
+        ready: Self::Ready,
+        attempt: &Attempt,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send;
+
+    /// What the answer means; may ask the store once more.
+    fn understand(
+        &mut self,
+        attempt: &Attempt,
+        answer: Self::Answer,
+    ) -> impl Future<Output = Result<Entered>> + Send;
+}
+
+impl<T: Transact> TxnKv<T> {
+    /// See [`Entries::enter`](crate::backend::Entries::enter).
+    pub(crate) async fn enter(&self, entry: &NewEntry, mut store: impl Enter) -> Result<Position> {
+        loop {
+            let ready = store.ready().await?;
+            let write_fence = self.write_fences.of(entry.session)?;
+            let own = self.key_pool.sent(entry, write_fence.version);
+            let attempt = Attempt {
+                key: self.keys(&entry.entry_ref.queue).key(&own.known.name),
+                name: own.known.name,
+                value: StoredEntry::new(entry, own.since_ms).to_bytes()?,
+                write_fence,
+            };
+            let answer = store.send(ready, &attempt).await;
+            if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
+                self.key_pool.answered(&entry.entry_ref);
+            }
+            match store.understand(&attempt, answer?).await? {
+                Entered::At(position) => return Ok(position),
+                Entered::Fenced(found) => self.learn(&attempt.write_fence, found.as_ref())?,
+                #[cfg(feature = "consul")]
+                Entered::Again => {}
+            }
+        }
+    }
+}
