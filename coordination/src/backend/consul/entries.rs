@@ -40,7 +40,7 @@ use super::txn::{check, kept};
 use super::values::value_of;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
-use crate::backend::server::txn_kv::{Attempt, Enter, Entered, Keys};
+use crate::backend::server::txn_kv::{Attempt, Enter, Entered, Keys, Left};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -63,14 +63,16 @@ impl Entries for Consul {
         let key = self.txn_kv.key(entry);
         let left = self.txn_kv.leave(entry, seq).await;
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
-            return left;
+            return left.map(drop);
         }
         // It is gone, if only with its session.
         self.long_queues.gone(&entry.queue, seq);
         // Before the key may be used again.
         self.watches.tell_gone(&key, seq);
-        self.txn_kv.key_pool.free(entry);
-        left
+        if !matches!(left, Ok(Left::InDoubt)) {
+            self.txn_kv.key_pool.free(entry);
+        }
+        left.map(drop)
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {

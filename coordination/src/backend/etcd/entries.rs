@@ -29,8 +29,6 @@
 //!
 //! `update` is `If mod_revision(<own>) = last Then put <own>`.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use etcd_client::{
     GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnResponse,
@@ -45,11 +43,10 @@ use super::values::value_of;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
 use crate::backend::server::stored::check_name;
-use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Transact};
+use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Left};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::panics::caught;
 
 #[async_trait]
 impl Entries for Etcd {
@@ -66,19 +63,8 @@ impl Entries for Etcd {
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
-        match self.txn_kv.leave(entry, seq).await {
-            Err(error) if error.kind() == ErrorKind::Quota => {
-                // A call is in doubt. A delete needs no room. The rest follows when there is some; until then calls
-                // that put something are refused, whenever they come.
-                let key = self.txn_kv.key(entry);
-                self.txn_kv.key_pool.delete(entry);
-                self.txn_kv.store.delete(&key, None).await?;
-                self.leave_later(entry.clone());
-            }
-            left => {
-                left?;
-                self.txn_kv.key_pool.free(entry);
-            }
+        if self.txn_kv.leave(entry, seq).await? == Left::Gone {
+            self.txn_kv.key_pool.free(entry);
         }
         Ok(())
     }
@@ -177,24 +163,6 @@ impl<'a> Enter for Entering<'a> {
 }
 
 impl Etcd {
-    /// Keeps an entry's key from being used again until its write fence has ended.
-    fn leave_later(&self, entry: EntryRef) {
-        let (txn_kv, pause) = (Arc::downgrade(&self.txn_kv), self.connections.patience);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(pause).await;
-                // Gone with the coordinator.
-                let Some(txn_kv) = txn_kv.upgrade() else { return };
-                let leaving = caught("leave", txn_kv.leave(&entry, None));
-                match tokio::time::timeout(2 * pause, leaving).await.map(Result::flatten) {
-                    Ok(Ok(())) => return txn_kv.key_pool.free(&entry),
-                    Ok(Err(error)) if error.loss_reason().is_some() => return,
-                    Ok(Err(_)) | Err(_) => {}
-                }
-            }
-        });
-    }
-
     /// Where an entry that may block this one is looked for: the newest first.
     ///
     /// Any blocks an exclusive one, so keys are enough, except where a name has to be compared. What a

@@ -18,7 +18,7 @@ use super::TxnKv;
 use super::txn::{Kept, Transact, WriteFence};
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{NewEntry, Position};
-use crate::error::{Effect, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// One try to enter.
 pub(crate) struct Attempt {
@@ -79,7 +79,7 @@ impl<T: Transact> TxnKv<T> {
                 write_fence,
             };
             let answer = store.send(ready, &attempt).await;
-            if !answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
+            if !answer.as_ref().is_err_and(is_under_way) {
                 self.key_pool.answered(&entry.entry_ref);
             }
             match store.understand(&attempt, answer?).await? {
@@ -90,4 +90,10 @@ impl<T: Transact> TxnKv<T> {
             }
         }
     }
+}
+
+/// Whether a call that failed may still reach the servers. What they refused for want of space they may have carried out, but
+/// then that was before they answered.
+fn is_under_way(error: &Error) -> bool {
+    error.effect() == Effect::Unknown && error.kind() != ErrorKind::Quota
 }

@@ -7,6 +7,8 @@ mod entering;
 mod entries;
 mod key_pool;
 pub(crate) mod keys;
+mod later;
+mod leaving;
 mod names;
 mod pending_creates;
 #[cfg(test)]
@@ -18,8 +20,10 @@ mod write_fence;
 use tokio::sync::Mutex;
 
 pub(crate) use self::entering::{Attempt, Enter, Entered};
+pub(crate) use self::entries::Left;
 pub(crate) use self::key_pool::{KeyPool, Naming};
 pub(crate) use self::keys::Keys;
+use self::later::Later;
 use self::pending_creates::PendingCreates;
 pub(crate) use self::txn::{Change, Condition, Kept, Outcome, Queue, Transact, Txn, WriteFence};
 use self::write_fence::WriteFences;
@@ -33,6 +37,7 @@ pub(crate) struct TxnKv<T> {
     pub(crate) write_fences: WriteFences,
     /// Held while a write fence is ended.
     ending: Mutex<()>,
+    later: Later,
     pending_creates: PendingCreates,
     namespace: String,
 }
@@ -46,6 +51,7 @@ impl<T: Transact> TxnKv<T> {
             key_pool: KeyPool::new(naming, in_turn),
             write_fences: WriteFences::default(),
             ending: Mutex::default(),
+            later: Later::default(),
             pending_creates: PendingCreates::default(),
         }
     }
@@ -67,6 +73,7 @@ impl<T: Transact> TxnKv<T> {
     pub(crate) fn forget(&self, session: SessionId) {
         self.key_pool.forget(session);
         self.write_fences.forget(session);
+        self.later.forget(session);
     }
 
     /// Whether a key goes with this session.

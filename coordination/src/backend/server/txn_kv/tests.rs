@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::*;
 use crate::backend::server::stored::StoredEntry;
@@ -20,6 +21,10 @@ struct State {
     /// The answer to the next transaction is lost, and it is carried out when this is called.
     lose: bool,
     late: Vec<Txn>,
+    /// What puts something is refused.
+    is_full: bool,
+    /// How much was.
+    refused: usize,
 }
 
 impl State {
@@ -69,6 +74,11 @@ impl Transact for Memory {
             let error = Error::new(ErrorKind::Unavailable, operation, "no answer");
             return Err(error.with_effect(Effect::Unknown));
         }
+        if state.is_full {
+            state.refused += 1;
+            let error = Error::new(ErrorKind::Quota, operation, "no room");
+            return Err(error.with_effect(Effect::Unknown));
+        }
         Ok(state.make(&txn))
     }
 
@@ -103,8 +113,9 @@ impl Transact for Memory {
 }
 
 impl TxnKv<Memory> {
-    async fn opened() -> (Self, SessionId) {
+    async fn opened() -> (Arc<Self>, SessionId) {
         let txn_kv = Self::new(Memory::default(), "ns", |_, _, number| number.to_string(), 1);
+        let txn_kv = Arc::new(txn_kv);
         let session = txn_kv.open().await;
         (txn_kv, session)
     }
@@ -130,6 +141,14 @@ impl TxnKv<Memory> {
         for txn in std::mem::take(&mut state.late) {
             state.make(&txn);
         }
+    }
+
+    fn fill(&self, is_full: bool) {
+        self.store.0.lock().expect("nobody panics").is_full = is_full;
+    }
+
+    fn puts_refused(&self) -> usize {
+        self.store.0.lock().expect("nobody panics").refused
     }
 
     fn has(&self, key: &str) -> bool {
@@ -205,6 +224,57 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     txn_kv.leave(&entries[0].entry_ref, None).await?;
     txn_kv.comes_late();
     assert!(!txn_kv.has(&keys[0]));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_room_one_task_sees_to_all_that_is_in_doubt() -> Result<()> {
+    let (txn_kv, session) = TxnKv::opened().await;
+    let entries: Vec<_> = (0..10_000).map(|_| entry(session)).collect();
+    for entry in &entries {
+        txn_kv.lose_next();
+        txn_kv.put(entry).await.expect_err("its answer is lost");
+    }
+    let keys: Vec<_> = entries.iter().map(|entry| txn_kv.key(&entry.entry_ref)).collect();
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let before = tasks.num_alive_tasks();
+    txn_kv.fill(true);
+    for entry in &entries {
+        assert_eq!(txn_kv.leave(&entry.entry_ref, None).await?, Left::InDoubt);
+    }
+    assert_eq!((tasks.num_alive_tasks(), txn_kv.puts_refused()), (before + 1, 1));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(
+        txn_kv.puts_refused() < 200,
+        "it was tried {} times in a minute",
+        txn_kv.puts_refused()
+    );
+    assert_eq!(txn_kv.key_pool.own(&entries[0].entry_ref).map(|own| own.session), Some(session));
+    txn_kv.fill(false);
+    txn_kv.comes_late();
+    assert!(txn_kv.has(&keys[0]), "nothing has kept it from being put");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!keys.iter().any(|key| txn_kv.has(key)), "and it is removed");
+    let is_known = |entry: &NewEntry| txn_kv.key_pool.own(&entry.entry_ref).is_some();
+    assert!(!entries.iter().any(is_known), "the keys can be used again");
+    assert_eq!(tasks.num_alive_tasks(), before);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_without_room_ends_with_its_session() -> Result<()> {
+    let (txn_kv, session) = TxnKv::opened().await;
+    let entry = entry(session);
+    txn_kv.lose_next();
+    txn_kv.put(&entry).await.expect_err("its answer is lost");
+    txn_kv.fill(true);
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let before = tasks.num_alive_tasks();
+    assert_eq!(txn_kv.leave(&entry.entry_ref, None).await?, Left::InDoubt);
+    assert_eq!(tasks.num_alive_tasks(), before + 1);
+    txn_kv.forget(session);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(tasks.num_alive_tasks(), before);
     Ok(())
 }
 

@@ -143,7 +143,7 @@ impl<T: Transact> TxnKv<T> {
 
     /// No other call of this write has an effect any more.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
-        match self.end("write", write_fence, None).await {
+        match self.end("write", write_fence, Vec::new()).await {
             // With the session its write fences have ended.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {

@@ -18,6 +18,9 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 #[derive(Default)]
 pub(crate) struct WriteFences(Mutex<Vec<WriteFence>>);
 
+/// The turn of whoever ends a write fence.
+pub(super) type EndingTurn<'a> = tokio::sync::MutexGuard<'a, ()>;
+
 impl WriteFences {
     /// The member's key was put in this version.
     pub(crate) fn note(&self, session: SessionId, key: &str, version: u64) {
@@ -54,22 +57,38 @@ impl WriteFences {
 }
 
 impl<T: Transact> TxnKv<T> {
-    /// Ends this write fence for whatever was sent under it, and does this. False: it had ended before, and this was not
-    /// done.
+    /// Ends this write fence for whatever was sent under it, and makes these changes. False: it had ended before, and they were
+    /// not made.
     pub(crate) async fn end(
         &self,
         operation: &'static str,
         write_fence: &WriteFence,
-        change: Option<Change>,
+        changes: Vec<Change>,
     ) -> Result<bool> {
-        // One after the other: the first ends it for all, and the others see that when their turn comes.
-        let _turn = self.ending.lock().await;
+        let turn = self.ending_turn().await;
+        self.end_in_turn(&turn, operation, write_fence, changes).await
+    }
+
+    /// One after the other: the first ends a write fence for all, and the others see that when their turn comes.
+    pub(super) async fn ending_turn(&self) -> EndingTurn<'_> {
+        self.ending.lock().await
+    }
+
+    /// [`end`](Self::end) by whom it is the turn of.
+    pub(super) async fn end_in_turn(
+        &self,
+        _turn: &EndingTurn<'_>,
+        operation: &'static str,
+        write_fence: &WriteFence,
+        mut changes: Vec<Change>,
+    ) -> Result<bool> {
         if self.write_fences.of(write_fence.session)?.version > write_fence.version {
             return Ok(false);
         }
+        changes.push(write_fence.renew());
         let anew = Txn {
             conditions: vec![write_fence.holds()],
-            changes: change.into_iter().chain([write_fence.renew()]).collect(),
+            changes,
             looks: vec![write_fence.key.to_string()],
         };
         match self.store.commit(operation, anew).await? {

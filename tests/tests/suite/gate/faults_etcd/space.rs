@@ -1,20 +1,31 @@
 //! F-36: a server whose administrator forgot it.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use coordination::{Coordinator, Effect, ErrorKind};
 use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
     faults::{Process, SCHEDULING, Site},
-    harness::{Etcd, judged, judged_on_threads},
+    harness::{Direction, Etcd, Unit, judged, judged_on_threads},
 };
 use serde_json::Value;
-use tokio::task::block_in_place;
+use tokio::runtime::Handle;
+use tokio::task::{JoinSet, block_in_place};
 
 use crate::WORKER;
 
 const LOCK: &str = "space";
+/// How many tries fail.
+const TRIES: usize = 10_000;
+/// How many of them at a time.
+const AT_ONCE: usize = 40;
+/// Beside what the coordinators need anyway; it stands for those that end in a moment.
+const FEW_TASKS: usize = 20;
 
 #[test]
 fn f36_out_of_space() {
@@ -47,6 +58,50 @@ fn f36_out_of_space() {
         free(&etcd);
         must_hold!(other.acquire(LOCK).token > first.token);
         late.try_connect(&site, "late").expect("there is space");
+    });
+}
+
+/// Whoever asks again and again while there is no space leaves nothing behind, and keeps nobody from giving back what he holds.
+#[test]
+fn f36_tries_without_space_leave_nothing() {
+    judged_on_threads(async || {
+        let etcd = Arc::new(block_in_place(|| {
+            Etcd::options().flag("--quota-backend-bytes=2097152").start()
+        }));
+        let site = Site::on(etcd.clone(), WORKER);
+        let proxies = site.proxies();
+        let client = site.builder("holder").heartbeat_on_current_runtime(true);
+        let client = client.connect(&site.by(&proxies).url).await.expect("it is there");
+        // Whether the first call for it may still come is not known: its answer is lost.
+        proxies[0].cut_before(Direction::ToClient, Unit::Messages, 1);
+        let held = client.lock(LOCK).expect("a good name").acquire(None).await;
+        let held = held.expect("it is free");
+        assert!(!proxies[0].is_cut_pending(), "no answer was lost");
+        block_in_place(|| fill(&etcd));
+        let before = Handle::current().metrics().num_alive_tasks();
+        let mut trying = JoinSet::new();
+        for share in 0..AT_ONCE {
+            let client = client.clone();
+            trying.spawn(async move {
+                for number in (share..TRIES).step_by(AT_ONCE) {
+                    let lock = client.lock(format!("new-{number}")).expect("a good name");
+                    let error = lock.acquire(Some(bounds::served())).await.expect_err("no space");
+                    assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
+                }
+            });
+        }
+        trying.join_all().await;
+        let after = Handle::current().metrics().num_alive_tasks();
+        println!(
+            "F-36 etcd: {before} tasks before {TRIES} tries without space, {after} after them"
+        );
+        let start = Instant::now();
+        held.release().await.expect("a delete needs no space");
+        let took = start.elapsed();
+        println!("F-36 etcd: released after {took:?}");
+        assert!(took < Duration::from_secs(1), "released after {took:?}");
+        let left = after.saturating_sub(before);
+        assert!(left < FEW_TASKS, "{TRIES} tries left {left} tasks");
     });
 }
 

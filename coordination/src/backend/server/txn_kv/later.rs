@@ -1,0 +1,57 @@
+//! Which entries were deleted that a call may put all the same, while the store has no room: see [`leaving`](super::leaving).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::backend::{EntryId, EntryRef, SessionId};
+
+/// The entries of each session for which there is a task.
+#[derive(Default)]
+pub(super) struct Later(Mutex<HashMap<SessionId, HashMap<EntryId, EntryRef>>>);
+
+impl Later {
+    /// Whether there was no room for this session when it was last tried.
+    pub(super) fn lacks_room(&self, session: SessionId) -> bool {
+        self.sessions().contains_key(&session)
+    }
+
+    /// There is no room for this session. True: that is new, and its task is the caller's to start.
+    pub(super) fn begin(&self, session: SessionId) -> bool {
+        let mut sessions = self.sessions();
+        let is_new = !sessions.contains_key(&session);
+        sessions.entry(session).or_default();
+        is_new
+    }
+
+    /// Keeps an entry in mind.
+    pub(super) fn add(&self, session: SessionId, entry: &EntryRef) {
+        let mut sessions = self.sessions();
+        sessions.entry(session).or_default().insert(entry.id.clone(), entry.clone());
+    }
+
+    /// Some of the session's entries; with none of them its task ends.
+    pub(super) fn some(&self, session: SessionId, at_most: usize) -> Vec<EntryRef> {
+        let mut sessions = self.sessions();
+        let entries = sessions.get(&session).into_iter().flat_map(HashMap::values);
+        let some: Vec<_> = entries.take(at_most).cloned().collect();
+        if some.is_empty() {
+            sessions.remove(&session);
+        }
+        some
+    }
+
+    pub(super) fn done(&self, session: SessionId, entry: &EntryRef) {
+        if let Some(entries) = self.sessions().get_mut(&session) {
+            entries.remove(&entry.id);
+        }
+    }
+
+    /// The session is over, and its entries with it.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.sessions().remove(&session);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, HashMap<EntryId, EntryRef>>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
