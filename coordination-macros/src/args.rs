@@ -9,7 +9,7 @@ use std::time::Duration;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::quote_spanned;
 use syn::ext::IdentExt;
-use syn::parse::{ParseStream, Parser};
+use syn::parse::{Parse, ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token, parenthesized, token};
 
@@ -29,6 +29,11 @@ const SHARED_OR_PERMITS: &str = "`shared` and `permits` exclude each other: a sh
 
 const DURATION: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, `s`, `m` and \
                         `h`, as in `0.5`, `500ms` or `2m`";
+
+const GUARD: &str =
+    "`guard` is a name for the guard in the body, without quotes, as in `guard = guard`";
+
+const CRATE: &str = "`crate` is the path of the crate `coordination`, without quotes, as in `crate = other::coordination`";
 
 /// The arguments of one `#[synchronized]`.
 #[derive(Default)]
@@ -189,14 +194,14 @@ impl Args {
     fn value(&mut self, key: &Ident, input: ParseStream) -> Result<()> {
         match key.to_string().as_str() {
             "coordinator" => self.coordinator = Some(input.parse()?),
-            "crate" => self.library = Some(input.call(Path::parse_mod_style)?),
-            "guard" => self.guard = Some(input.parse()?),
+            "crate" => self.library = Some(unquoted(CRATE, input, Path::parse_mod_style)?),
+            "guard" => self.guard = Some(unquoted(GUARD, input, Ident::parse)?),
             "map_err" => self.map_err = Some(input.parse()?),
             "name" => {
                 let text = Text::Expression(input.parse()?);
                 self.names.push(Name { text, is_shared: false });
             }
-            "on_lost" => self.on_lost = Some(on_lost(&input.parse()?)?),
+            "on_lost" => self.on_lost = Some(on_lost(input)?),
             "permits" => self.manner = Manner::Permits(input.parse()?),
             _ => self.timeout = Some(timeout(input.parse()?)?),
         }
@@ -259,11 +264,22 @@ fn skip_argument(input: ParseStream) {
     }
 }
 
-fn on_lost(value: &LitStr) -> Result<OnLost> {
+/// Reads what is easily taken for a string.
+fn unquoted<T>(
+    problem: &str,
+    input: ParseStream,
+    read: impl FnOnce(ParseStream) -> Result<T>,
+) -> Result<T> {
+    read(input).map_err(|error| Error::new(error.span(), problem))
+}
+
+fn on_lost(input: ParseStream) -> Result<OnLost> {
+    const PROBLEM: &str = "`on_lost` is \"cancel\" or \"finish\", in quotes";
+    let value: LitStr = input.parse().map_err(|error| Error::new(error.span(), PROBLEM))?;
     match value.value().as_str() {
         "cancel" => Ok(OnLost::Cancel),
         "finish" => Ok(OnLost::Finish),
-        _ => Err(Error::new(value.span(), "`on_lost` is \"cancel\" or \"finish\"")),
+        _ => Err(Error::new(value.span(), PROBLEM)),
     }
 }
 

@@ -76,7 +76,11 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
 fn names(arguments: &Args, body: &Body, errors: &mut Errors) -> Vec<TokenStream> {
     let names = arguments.names.iter().map(|name| match &name.text {
         Text::Template(template) => template::render(template, &body.scope),
-        Text::Expression(name) => Ok(quote_spanned!(name.span()=> #name)),
+        // Borrowed, as what a template names: the body owns its parameters.
+        Text::Expression(name) => {
+            let expression = as_in_body(body, name.to_token_stream());
+            Ok(quote_spanned!(name.span().resolved_at(Span::mixed_site())=> &(#expression)))
+        }
     });
     names.filter_map(|name| errors.note(name)).collect()
 }
@@ -200,7 +204,7 @@ impl<'a> Expansion<'a> {
                 }
             }};
         };
-        let coordinator = self.as_in_body(coordinator.to_token_stream());
+        let coordinator = as_in_body(self.body, coordinator.to_token_stream());
         // The `match` keeps temporaries of the expression for this statement and no longer.
         quote_spanned! {Span::mixed_site()=> {
             #permits
@@ -213,7 +217,7 @@ impl<'a> Expansion<'a> {
     /// How many permits there are, asked once for all names.
     fn permits(&self) -> Option<TokenStream> {
         let Manner::Permits(permits) = &self.arguments.manner else { return None };
-        let permits = self.as_in_body(permits.to_token_stream());
+        let permits = as_in_body(self.body, permits.to_token_stream());
         Some(quote_spanned!(Span::mixed_site()=> let permits: ::core::primitive::u32 = #permits;))
     }
 
@@ -241,21 +245,13 @@ impl<'a> Expansion<'a> {
     fn timeout(&self) -> TokenStream {
         match &self.arguments.timeout {
             Some(timeout) => {
-                let timeout = self.as_in_body(timeout.clone());
+                let timeout = as_in_body(self.body, timeout.clone());
                 quote_spanned! {Span::mixed_site()=> {
                     let timeout: ::core::time::Duration = #timeout;
                     ::core::option::Option::Some(timeout)
                 }}
             }
             None => quote_spanned!(Span::mixed_site()=> ::core::option::Option::None),
-        }
-    }
-
-    /// An argument's expression with the `self` that is to be had where it is evaluated.
-    fn as_in_body(&self, expression: TokenStream) -> TokenStream {
-        match self.body.scope.variable("self") {
-            Some(variable) if variable != "self" => replace_self(expression, variable),
-            _ => expression,
         }
     }
 
@@ -294,6 +290,14 @@ fn helpers(arguments: &Args, place: Span) -> TokenStream {
     match &arguments.library {
         Some(library) => quote_spanned!(place=> #library::__private),
         None => quote_spanned!(place=> ::coordination::__private),
+    }
+}
+
+/// An argument's expression with the `self` that is to be had where it is evaluated.
+fn as_in_body(body: &Body, expression: TokenStream) -> TokenStream {
+    match body.scope.variable("self") {
+        Some(variable) if variable != "self" => replace_self(expression, variable),
+        _ => expression,
     }
 }
 

@@ -18,9 +18,10 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::parse::{Parse, ParseStream, Parser};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Block, Error, Expr, FnArg, GenericArgument, Ident, Local, Pat, PathArguments,
+    Attribute, Block, Error, Expr, FnArg, GenericArgument, Ident, Local, Meta, Pat, PathArguments,
     PathSegment, Result, ReturnType, Signature, Stmt, Token, Type, TypeParamBound, Visibility,
     braced, token,
 };
@@ -45,11 +46,14 @@ impl Parse for Function {
         let attributes = input.call(Attribute::parse_outer)?;
         let visibility = input.parse()?;
         if !starts_function(input) {
-            return Err(input.error("`#[synchronized]` goes on a function"));
+            return Err(input.error("`#[synchronized]` goes on a function or a method"));
         }
         let signature = input.parse()?;
         if input.peek(Token![;]) {
-            return Err(input.error("`#[synchronized]` needs a function with a body"));
+            return Err(input.error(
+                "`#[synchronized]` needs a function with a body; of a trait's method, it goes on \
+                 the implementations",
+            ));
         }
         let content;
         let brace = braced!(content in input);
@@ -217,24 +221,7 @@ impl Function {
 
     /// Whether no other attribute is still to see an `async fn`.
     fn may_return_future(&self) -> bool {
-        const INERT: [&str; 11] = [
-            "allow",
-            "cfg",
-            "clippy",
-            "cold",
-            "deny",
-            "deprecated",
-            "doc",
-            "expect",
-            "inline",
-            "rustfmt",
-            "warn",
-        ];
-        let is_inert = |attribute: &Attribute| {
-            let first = attribute.path().segments.first();
-            first.is_some_and(|first| INERT.iter().any(|inert| first.ident == inert))
-        };
-        self.attributes.iter().all(is_inert)
+        self.attributes.iter().all(|attribute| is_inert(&attribute.meta))
     }
 
     /// `async fn f() -> R` as `fn f() -> impl Future<Output = R>`. By its edition, which is the macro's, the type captures all
@@ -246,6 +233,34 @@ impl Function {
                 impl ::core::future::Future<Output = #output>
             };
             **output = Type::Verbatim(future);
+        }
+    }
+}
+
+/// Whether it is the compiler's own, and says nothing of an `async fn`. What the function returns must be used as it is.
+fn is_inert(attribute: &Meta) -> bool {
+    const INERT: [&str; 12] = [
+        "allow",
+        "cfg",
+        "clippy",
+        "cold",
+        "deny",
+        "deprecated",
+        "doc",
+        "expect",
+        "inline",
+        "must_use",
+        "rustfmt",
+        "warn",
+    ];
+    match attribute {
+        Meta::List(list) if list.path.is_ident("cfg_attr") => {
+            let metas = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
+            metas.is_ok_and(|metas| metas.iter().skip(1).all(is_inert))
+        }
+        _ => {
+            let first = attribute.path().segments.first();
+            first.is_some_and(|first| INERT.iter().any(|inert| first.ident == inert))
         }
     }
 }
@@ -436,6 +451,9 @@ fn infer_impl(output: &mut Type) {
         Type::ImplTrait(_) => *output = Type::Verbatim(quote_spanned!(output.span()=> _)),
         Type::Group(group) => infer_impl(&mut group.elem),
         Type::Paren(paren) => infer_impl(&mut paren.elem),
+        Type::Array(array) => infer_impl(&mut array.elem),
+        Type::Slice(slice) => infer_impl(&mut slice.elem),
+        Type::Ptr(pointer) => infer_impl(&mut pointer.elem),
         Type::Reference(reference) => infer_impl(&mut reference.elem),
         Type::Tuple(tuple) => tuple.elems.iter_mut().for_each(infer_impl),
         Type::Path(path) => path.path.segments.iter_mut().for_each(infer_impl_arguments),

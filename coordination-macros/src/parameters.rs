@@ -17,7 +17,9 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::punctuated::Punctuated;
-use syn::{Attribute, FnArg, Ident, Pat, PatIdent, PatType, Stmt, Token};
+use syn::{Attribute, FnArg, Ident, Local, Meta, Pat, PatIdent, PatType, Stmt, Token};
+
+use crate::refusals::contains;
 
 /// What the function was given, on its way into the body.
 #[derive(Default)]
@@ -49,8 +51,8 @@ impl Parameters {
     /// What `#[async_trait]` has made of them.
     pub(crate) fn made(statements: &[Stmt]) -> Self {
         let taken = vec![(None, quote!(#(#statements)*))];
-        let given_up = quote_spanned!(Span::mixed_site()=> #(#[allow(unused)] #statements)*);
-        Self { taken, given_up, ..Self::default() }
+        let given_up = statements.iter().enumerate().map(|(number, it)| given_up(it, number));
+        Self { taken, given_up: given_up.collect(), ..Self::default() }
     }
 
     /// The statements that take them, for the body. Those that `is_used` outside of it need not be used there.
@@ -73,7 +75,7 @@ impl Parameters {
 
     fn take(&mut self, parameter: &mut PatType, number: usize) {
         let attributes = attributes(parameter);
-        let is_there = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+        let is_there = attributes.iter().filter(|attribute| is_cfg(attribute));
         let own = format_ident!("__arg{number}", span = Span::mixed_site());
         if let Pat::Ident(PatIdent { by_ref: None, mutability, ident, subpat: None, .. }) =
             &mut *parameter.pat
@@ -101,13 +103,37 @@ impl Parameters {
     }
 }
 
+/// A statement of theirs where the body does not begin.
+fn given_up(statement: &Stmt, number: usize) -> TokenStream {
+    let Stmt::Local(Local { attrs, init: Some(init), .. }) = statement else {
+        return quote!(#statement);
+    };
+    let own = format_ident!("__given{number}", span = Span::mixed_site());
+    let whole = &init.expr;
+    quote_spanned!(Span::mixed_site()=> #(#attrs)* let #own = #whole;)
+}
+
 /// The parameter's attributes that are for its variable. Those of lints move there; whether it is there at all holds for both.
 fn attributes(parameter: &mut PatType) -> Vec<Attribute> {
-    const LINTS: [&str; 4] = ["allow", "deny", "expect", "warn"];
-    let is_lint = |attribute: &Attribute| LINTS.iter().any(|lint| attribute.path().is_ident(lint));
-    let is_cfg = |attribute: &Attribute| attribute.path().is_ident("cfg");
     let variable = parameter.attrs.iter().filter(|it| is_lint(it) || is_cfg(it));
     let variable = variable.cloned().collect();
-    parameter.attrs.retain(|attribute| !is_lint(attribute));
+    parameter.attrs.retain(|attribute| is_cfg(attribute) || !is_lint(attribute));
     variable
+}
+
+fn is_lint(attribute: &Attribute) -> bool {
+    is_one_of(attribute, &["allow", "deny", "expect", "forbid", "warn"])
+}
+
+fn is_cfg(attribute: &Attribute) -> bool {
+    is_one_of(attribute, &["cfg"])
+}
+
+/// Whether it is one of these, or, as `#[cfg_attr(unix, allow(unused))]`, becomes one.
+fn is_one_of(attribute: &Attribute, names: &[&str]) -> bool {
+    let is_it = |ident: &Ident| names.iter().any(|name| ident == name);
+    match &attribute.meta {
+        Meta::List(list) if list.path.is_ident("cfg_attr") => contains(&list.tokens, &is_it),
+        meta => meta.path().get_ident().is_some_and(is_it),
+    }
 }

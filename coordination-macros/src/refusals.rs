@@ -29,7 +29,7 @@ pub(crate) fn all(
 
 fn qualifiers(signature: &Signature, errors: &mut Errors) {
     if let Some(constness) = &signature.constness {
-        let problem = "a `const fn` cannot be synchronized: a lock is taken at run time";
+        let problem = "a `const fn` cannot be synchronized, as a lock is taken at run time; leave out `const`";
         errors.push(Error::new_spanned(constness, problem));
     }
     if let Some(abi) = &signature.abi {

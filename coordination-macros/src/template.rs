@@ -66,10 +66,11 @@ impl Scope {
     fn known(&self) -> String {
         let names: Vec<String> = self.names.iter().map(|(name, _)| format!("`{name}`")).collect();
         match names.as_slice() {
-            [] => "the function has no parameters; `f_name` is its name".to_owned(),
-            _ => {
-                format!("the parameters are {}; `f_name` is the function's name", names.join(", "))
-            }
+            [] => format!("the function has no parameters; `f_name` is its name; {OTHER}"),
+            _ => format!(
+                "the parameters are {}; `f_name` is the function's name; {OTHER}",
+                names.join(", ")
+            ),
         }
     }
 }
@@ -159,7 +160,11 @@ impl<'a> Rendering<'a> {
 
     fn unopened(&self, marked: &str) -> Error {
         let mark = &marked[..1];
-        let problem = format!("`{mark}` closes nothing; {}", ways_to_write(mark));
+        let spec = match mark {
+            ">" => "; a format spec that has `>` in it goes in braces, as in `{id:>8}`",
+            _ => "",
+        };
+        let problem = format!("`{mark}` closes nothing; {}{spec}", ways_to_write(mark));
         Error::new(self.template.span(), problem)
     }
 
@@ -187,7 +192,10 @@ impl<'a> Rendering<'a> {
     /// A format spec with its colon, in which `width$` is the number of an argument.
     fn spec(&mut self, spec: &str) -> Result<String, String> {
         if spec.contains(['{', '}', '*']) {
-            return Err(format!("`{spec}` cannot be used as a format spec here"));
+            return Err(format!(
+                "`{spec}` cannot be used as a format spec here; width and precision are numbers or \
+                 parameters, as in `{{id:>8}}` or `{{id:>width$}}`"
+            ));
         }
         let mut numbered = String::from(if spec.is_empty() { "" } else { ":" });
         let mut pieces = spec.split('$').peekable();
@@ -337,7 +345,7 @@ impl<'a> Path<'a> {
             return Ok(quote_spanned!(span=> .#member));
         };
         self.rest = arguments.strip_prefix(')').ok_or_else(|| {
-            format!("`{member}` is called with arguments; only `{member}()` is possible")
+            format!("`{member}` is called with arguments; only `{member}()` is possible; {OTHER}")
         })?;
         Ok(quote_spanned!(span=> .#member()))
     }
@@ -368,7 +376,10 @@ impl<'a> Path<'a> {
     }
 }
 
-const PATH: &str = "a path is a parameter, a constant or `f_name`, followed by `.field`, `.0`, `.method()` or `[key]`";
+const PATH: &str = "a path is a parameter, a constant or `f_name`, followed by `.field`, `.0`, `.method()` or `[key]`; \
+                    for any other expression write `name = format!(..)`";
+
+const OTHER: &str = "for any other expression write `name = format!(..)`";
 
 fn not_a_member(name: &str) -> String {
     match name {

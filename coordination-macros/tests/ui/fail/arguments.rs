@@ -87,4 +87,9 @@ async fn no_comma_before_shared() -> Result<(), Error> {
     Ok(())
 }
 
+#[synchronized("a", crate = "locks")]
+async fn crate_in_quotes() -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

@@ -54,6 +54,11 @@ async fn mapped_to_something_else() -> Result<(), String> {
     Ok(())
 }
 
+#[synchronized("a", map_err = |error| format!("{id}: {error}"))]
+async fn mapped_with_a_parameter(id: u32) -> Result<(), String> {
+    Ok(())
+}
+
 /// What `#[tokio::test]` above makes of an `async fn`.
 #[synchronized("a")]
 fn test() -> Result<(), Error> {

@@ -37,4 +37,9 @@ async fn specs(id: u32) -> Result<(), Error> {
     Ok(())
 }
 
+#[synchronized("<id:>8>-<Id::next()>-<id as u8>")]
+async fn others(id: u32) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

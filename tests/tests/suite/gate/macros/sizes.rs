@@ -87,14 +87,70 @@ leaf!(shared, [#[synchronized("a", shared)]]);
 leaf!(permitted, [#[synchronized("a", permits = 3, guard = _permit)]]);
 leaf!(finished, [#[synchronized("a", on_lost = "finish")]]);
 leaf!(documented, [#[synchronized("a")] #[doc = "Text."] #[allow(unused)]]);
+leaf!(traced, [#[tracing::instrument(skip_all)]]);
 parameter!(plain_parameter, []);
 parameter!(locked_parameter, [#[synchronized("a")]]);
 parameter!(named_parameter, [#[synchronized("a-<bytes.len()>")]]);
+parameter!(documented_parameter, [
+    #[synchronized("a")]
+    #[must_use = "Text."]
+    #[cfg_attr(all(), doc = "Text.", inline)]
+]);
 named!(plain_name, []);
 named!(locked_name, [#[synchronized("a-<id.len()>")]]);
 
+/// The same of methods that take a `self` of this size.
+macro_rules! methods {
+    ($module:ident, [$($attribute:tt)*]) => {
+        mod $module {
+            use super::*;
+
+            struct Large {
+                bytes: [u8; LEAF],
+            }
+
+            impl Large {
+                $($attribute)*
+                async fn level0(self) -> Result<u8> {
+                    yield_now().await;
+                    Ok(self.bytes[3])
+                }
+            }
+
+            methods!(@ [$($attribute)*]
+                level1 level0, level2 level1, level3 level2, level4 level3,
+                level5 level4, level6 level5, level7 level6, level8 level7);
+
+            pub(super) fn sizes() -> Sizes {
+                let large = || Large { bytes: [1; LEAF] };
+                [
+                    size(large().level0()), size(large().level1()), size(large().level2()),
+                    size(large().level3()), size(large().level4()), size(large().level5()),
+                    size(large().level6()), size(large().level7()), size(large().level8()),
+                ]
+            }
+        }
+    };
+    (@ $attribute:tt $($upper:ident $lower:ident),*) => {
+        $(methods!(# $attribute $upper $lower);)*
+    };
+    (# [$($attribute:tt)*] $upper:ident $lower:ident) => {
+        impl Large {
+            $($attribute)*
+            async fn $upper(self) -> Result<u8> {
+                self.$lower().await
+            }
+        }
+    };
+}
+
+methods!(plain_method, []);
+methods!(locked_method, [#[synchronized("a")]]);
+methods!(named_method, [#[synchronized("a-<self.bytes.len()>", guard = _guard)]]);
+
 #[test]
 fn a_level_costs_at_most_512_bytes() {
+    eprintln!("{:>21}: {:?}", "tracing's instrument", traced::sizes());
     let table = [
         ("leaf", locked_leaf::sizes(), plain_leaf::sizes()),
         ("two names", locked_by_two::sizes(), plain_leaf::sizes()),
@@ -105,6 +161,9 @@ fn a_level_costs_at_most_512_bytes() {
         ("parameter", locked_parameter::sizes(), plain_parameter::sizes()),
         ("parameter in the name", named_parameter::sizes(), plain_parameter::sizes()),
         ("reference", locked_name::sizes(), plain_name::sizes()),
+        ("documented parameter", documented_parameter::sizes(), plain_parameter::sizes()),
+        ("method", locked_method::sizes(), plain_method::sizes()),
+        ("self in the name", named_method::sizes(), plain_method::sizes()),
     ];
     for (what, locked, plain) in table {
         eprintln!("{what:>21}: {locked:?}, plain {plain:?}");
