@@ -72,7 +72,7 @@ pub(crate) struct Host {
 }
 
 /// Text that is never printed, and overwritten when dropped as well as safe code can.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Secret(String);
 
 impl Url {

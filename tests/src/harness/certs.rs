@@ -46,7 +46,7 @@ pub struct Certificates {
     pub wrong_host: Identity,
     /// Like `server`, but its time is over.
     pub expired: Identity,
-    _directory: Scratch,
+    directory: Scratch,
 }
 
 impl Certificates {
@@ -56,7 +56,16 @@ impl Certificates {
     ///
     /// When a file cannot be written.
     pub fn new() -> Self {
-        let directory = Scratch::new("certificates");
+        Self::within(Scratch::new("certificates"))
+    }
+
+    /// Makes all of them anew, with other authorities, in the same files.
+    pub fn replace(&mut self) {
+        let directory = std::mem::replace(&mut self.directory, Scratch::new("certificates"));
+        *self = Self::within(directory);
+    }
+
+    fn within(directory: Scratch) -> Self {
         let path = directory.path();
         let ours = Authority::new("Test CA");
         let other = Authority::new("Other CA");
@@ -72,7 +81,7 @@ impl Certificates {
             other_client: other.sign(path, "other-client", parameters(CLIENT_NAME, &[])),
             wrong_host: ours.sign(path, "wrong-host", parameters("server", &["elsewhere.example"])),
             expired: ours.sign(path, "expired", expired),
-            _directory: directory,
+            directory,
         }
     }
 }

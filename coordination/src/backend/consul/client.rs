@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
-use reqwest::header::HeaderMap;
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method, redirect, retry};
 use tokio::time::timeout;
 
-use super::config::Config;
+use super::config::{Config, headers};
 use super::error::{failure, from_status, garbled};
 use super::kv::parsed;
-use crate::backend::server::access::Tls;
 use crate::backend::server::connections::{self, Failure, Link, Ready};
+use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::backend::server::in_time;
 use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
@@ -111,8 +110,7 @@ pub(super) type Connections = connections::Connections<Agents>;
 /// How to connect to an agent.
 pub(super) struct Agents {
     hosts: Vec<Host>,
-    tls: Option<Tls>,
-    headers: HeaderMap,
+    access: Arc<Access>,
     datacenter: Option<String>,
 }
 
@@ -123,6 +121,7 @@ pub(super) struct Pool {
     /// Before the path of a request.
     base: String,
     datacenter: Option<String>,
+    access: Arc<Access>,
 }
 
 impl Agents {
@@ -130,12 +129,12 @@ impl Agents {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same agent (`R4`).
         hosts.shuffle(&mut env::rng());
-        let (tls, headers) = (config.tls.clone(), config.headers.clone());
-        Self { hosts, tls, headers, datacenter: config.datacenter.clone() }
+        let access = Arc::clone(&config.access);
+        Self { hosts, access, datacenter: config.datacenter.clone() }
     }
 
     /// All its connections go to the same address.
-    fn pool(&self, place: Place) -> Result<Pool> {
+    fn pool(&self, place: Place, credentials: &Credentials) -> Result<Pool> {
         let host = self.hosts.get(place.host).ok_or_else(|| Error::config("no host"))?;
         let mut builder = Client::builder()
             .no_proxy()
@@ -145,14 +144,14 @@ impl Agents {
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_max_idle_per_host(IDLE)
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .default_headers(self.headers.clone());
-        builder = match &self.tls {
+            .default_headers(headers(credentials)?);
+        builder = match &credentials.tls {
             Some(tls) => with_tls(builder, tls)?,
             // Spares reading the system's.
             None => builder.tls_certs_only([]),
         };
         let mut shown = host.clone();
-        if let Some(name) = self.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
+        if let Some(name) = credentials.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
             // The server's certificate has another name than the host.
             shown.name = name;
         }
@@ -162,9 +161,10 @@ impl Agents {
         let client = builder.build().map_err(|_| {
             Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
         })?;
-        let scheme = if self.is_secure() { "https" } else { "http" };
+        let scheme = if self.access.is_secure() { "https" } else { "http" };
         let base = format!("{scheme}://{shown}/v1/");
-        Ok(Pool { client, base, datacenter: self.datacenter.clone() })
+        let (datacenter, access) = (self.datacenter.clone(), Arc::clone(&self.access));
+        Ok(Pool { client, base, datacenter, access })
     }
 }
 
@@ -190,18 +190,24 @@ impl Link for Agents {
         hosts.join(",")
     }
 
-    fn is_secure(&self) -> bool {
-        self.tls.is_some()
+    fn access(&self) -> &Access {
+        &self.access
     }
 
     fn longest(&self, patience: Duration) -> Duration {
         2 * patience
     }
 
-    async fn connect(connections: &Arc<Connections>, turn: Turn) -> Result<Pool, Failure> {
-        let pool = connections.link.pool(turn.place).map_err(Failure::harmless)?;
+    async fn connect(
+        connections: &Arc<Connections>,
+        turn: Turn,
+        credentials: &Credentials,
+    ) -> Result<Pool, Failure> {
+        let pool = connections.link.pool(turn.place, credentials).map_err(Failure::harmless)?;
         match pool.leader().await {
-            Ok(_) => Ok(pool),
+            Ok(_) if *credentials == *connections.link.access.used() => Ok(pool),
+            // It is told in time that nobody has this token.
+            Ok(_) => pool.knows_us().await.map(|()| pool),
             // It was one, and may be one again.
             Err(failure) if connections.has_connected() && !failure.error.is_transient() => {
                 Err(no_agent_now("connect", Effect::None, &failure))
@@ -224,9 +230,26 @@ impl Pool {
         leader.map_err(Failure::broken)
     }
 
+    /// Fails where there are ACLs, and no such token. Anybody may be asked about himself.
+    async fn knows_us(&self) -> Result<(), Failure> {
+        let answer = self.fetch("connect", Request::get("acl/token/self")).await?;
+        let refusal = answer.refusal("connect");
+        match refusal.kind() {
+            ErrorKind::Auth if answer.status == 403 => Err(Failure::harmless(refusal)),
+            _ => Ok(()),
+        }
+    }
+
     /// Sends a request and reads its answer, which is the agent's: a host that has become another service is left.
     async fn ask(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
         let answer = self.fetch(operation, request).await?;
+        let refusal = answer.refusal(operation);
+        if answer.status >= 400
+            && matches!(refusal.kind(), ErrorKind::Auth | ErrorKind::Permission)
+            && self.access.are_others()
+        {
+            return Err(Failure::harmless(refusal));
+        }
         if answer.may_be_of_others() {
             // Whoever has answered, the agent may have had the request.
             let gone = |failure| no_agent_now(operation, Effect::Unknown, &failure);

@@ -1,10 +1,12 @@
 //! URL → typed configuration.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::backend::server::access::{self, Tls};
+use crate::backend::server::access;
+use crate::backend::server::credentials::{Access, Credentials};
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
@@ -20,36 +22,38 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Config {
     /// Agents of one datacenter, each with its port.
     pub(super) hosts: Vec<Host>,
-    /// Of each request: the ACL token, if there is one.
-    pub(super) headers: HeaderMap,
     /// Default: the agent's own datacenter.
     pub(super) datacenter: Option<String>,
     /// How long what a session had is kept from others when it was ended by force.
     pub(super) lock_delay: Duration,
-    /// Present for `consul+https`.
-    pub(super) tls: Option<Tls>,
+    /// With the ACL token, if there is one, as the password.
+    pub(super) access: Arc<Access>,
 }
 
 impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
-        let tls = access::tls(url, url.scheme == "consul+https", "consul+https")?;
         if url.user.is_some() {
             return Err(Error::config(
                 "Consul has tokens and no users: write it as a password, consul://:token@host",
             ));
         }
-        let headers = match access::password(url, "token_file")? {
-            Some(token) => HeaderMap::from_iter([(TOKEN, header(&token)?)]),
-            None => HeaderMap::new(),
-        };
+        let secure = (url.scheme == "consul+https", "consul+https");
+        let check = |token: &Secret| header(token).map(drop);
+        let access = access::access(url, secure, "token_file", Some(check))?;
         let hosts = access::hosts(url, DEFAULT_PORT)?;
         let lock_delay = match url.take_option("lock_delay") {
             None => Duration::ZERO,
             Some(text) => lock_delay(&text)
                 .map_err(|problem| Error::config(format!("option `lock_delay`: {problem}")))?,
         };
-        Ok(Self { hosts, headers, datacenter: url.take_option("dc"), lock_delay, tls })
+        Ok(Self { hosts, datacenter: url.take_option("dc"), lock_delay, access })
     }
+}
+
+/// Of each request: the ACL token, if there is one.
+pub(super) fn headers(credentials: &Credentials) -> Result<HeaderMap> {
+    let token = credentials.password.as_ref().map(header).transpose()?;
+    Ok(token.into_iter().map(|token| (TOKEN, token)).collect())
 }
 
 fn lock_delay(text: &str) -> Result<Duration, String> {
@@ -85,7 +89,7 @@ mod tests {
         let config = parsed("consul://:secret@h,[::1]:1/ns?dc=east&lock_delay=1500ms")?;
         let hosts: Vec<_> = config.hosts.iter().map(ToString::to_string).collect();
         assert_eq!(hosts, ["h:8500", "[::1]:1"]);
-        assert_eq!(config.headers[TOKEN], "secret");
+        assert_eq!(headers(&config.access.newest())?[TOKEN], "secret");
         assert_eq!(config.datacenter.as_deref(), Some("east"));
         assert_eq!(config.lock_delay, Duration::from_millis(1500));
         assert_eq!(parsed("consul://h")?.lock_delay, Duration::ZERO);

@@ -21,8 +21,8 @@ use super::config::Config;
 use super::error::{failure, is_authentication_off, is_token_stale, is_user_missing};
 use super::origin::Origin;
 use super::txn::revision_in;
-use crate::backend::server::access::Tls;
 use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::backend::server::patience;
 use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
@@ -64,12 +64,10 @@ pub(super) struct Connected {
 /// How to connect to an endpoint.
 pub(super) struct Endpoints {
     hosts: Vec<Host>,
+    /// Without the user, if there is one, and without certificates.
     options: ConnectOptions,
-    /// Without the name that a certificate must have, unless that is another one than the host's.
-    tls: Option<TlsOptions>,
-    is_server_named: bool,
-    /// The same without the user, if there is one.
-    anonymous: Option<ConnectOptions>,
+    user: Option<String>,
+    access: Arc<Access>,
     /// Whether the last connection was made without, as authentication was off.
     is_off: AtomicBool,
     /// A key within the namespace, which may be read.
@@ -92,20 +90,16 @@ impl Endpoints {
             // A member without a leader answers instead of keeping silent.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        let mut anonymous = None;
-        if let Some((user, password)) = &config.user {
+        if config.user.is_some() {
             options = options.with_connect_timeout(longest);
-            anonymous = Some(options.clone());
-            options = options.with_user(user, password.expose());
             longest = longest.max(settings.ttl / AUTHENTICATION);
         }
         let probe = format!("{}/", settings.namespace);
         Self {
             hosts,
             options,
-            tls: config.tls.as_ref().map(tls_options),
-            is_server_named: config.tls.as_ref().is_some_and(|tls| tls.server_name.is_some()),
-            anonymous,
+            user: config.user.clone(),
+            access: Arc::clone(&config.access),
             is_off: AtomicBool::new(false),
             probe,
             longest,
@@ -115,22 +109,25 @@ impl Endpoints {
 
     /// `http://host:port` or `https://host:port`.
     fn endpoint(&self, host: impl Display) -> String {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let scheme = if self.access.is_secure() { "https" } else { "http" };
         format!("{scheme}://{host}")
     }
 
-    /// A client that connects there.
-    async fn client(&self, place: Place, options: &ConnectOptions) -> Result<Client, EtcdError> {
+    /// A client that connects there, as the user if there is one, unless authentication `is_off`.
+    async fn client(
+        &self,
+        place: Place,
+        credentials: &Credentials,
+        is_off: bool,
+    ) -> Result<Client, EtcdError> {
         let missing = || EtcdError::InvalidArgs("no such host".to_owned());
         let host = self.hosts.get(place.host).ok_or_else(missing)?;
-        let mut options = options.clone();
-        if let Some(tls) = &self.tls {
-            let tls = tls.clone();
-            options = options.with_tls(match self.is_server_named {
-                true => tls,
-                // Whatever its address is.
-                false => tls.domain_name(&host.name),
-            });
+        let mut options = self.options.clone();
+        if let (Some(user), Some(password), false) = (&self.user, &credentials.password, is_off) {
+            options = options.with_user(user, password.expose());
+        }
+        if let Some(tls) = &credentials.tls {
+            options = options.with_tls(tls_options(tls, host));
         }
         let named = self.endpoint(host);
         match place.address {
@@ -268,8 +265,8 @@ impl Link for Endpoints {
         hosts.join(",")
     }
 
-    fn is_secure(&self) -> bool {
-        self.tls.is_some()
+    fn access(&self) -> &Access {
+        &self.access
     }
 
     fn longest(&self, _patience: Duration) -> Duration {
@@ -281,18 +278,21 @@ impl Link for Endpoints {
     async fn connect(
         connections: &Arc<Connections>,
         turn: Turn,
+        credentials: &Credentials,
     ) -> Result<Self::Connection, Failure> {
-        let Self { options, anonymous, probe, .. } = &connections.link;
-        let connect = |options| connections.link.client(turn.place, options);
+        let Self { user, probe, .. } = &connections.link;
+        let connect = |is_off| connections.link.client(turn.place, credentials, is_off);
         // With a user this asks for a token.
-        let (client, is_off) = match (connect(options).await, anonymous) {
+        let (client, is_off) = match connect(false).await {
             // Unless it was never on: then the URL is wrong.
-            (Err(error), Some(anonymous))
-                if is_authentication_off(&error) && connections.has_connected() =>
+            Err(error)
+                if user.is_some()
+                    && is_authentication_off(&error)
+                    && connections.has_connected() =>
             {
-                (connect(anonymous).await, true)
+                (connect(true).await, true)
             }
-            (connected, _) => (connected, false),
+            connected => (connected, false),
         };
         let client = client.map_err(|error| failure("connect", error))?;
         let options = GetOptions::new().with_serializable().with_count_only();
@@ -311,7 +311,7 @@ impl Link for Endpoints {
     fn explain(&self, operation: &'static str, failed: EtcdError) -> Failure {
         let is_turned = is_user_missing(&failed) || is_authentication_off(&failed);
         let failure = failure(operation, failed);
-        if self.anonymous.is_none() || !is_turned {
+        if self.user.is_none() || !is_turned {
             return failure;
         }
         let error = Error::new(ErrorKind::Unavailable, operation, TURNED);
@@ -338,17 +338,16 @@ pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
     }
 }
 
-fn tls_options(tls: &Tls) -> TlsOptions {
-    let mut options = TlsOptions::new();
+fn tls_options(tls: &Tls, host: &Host) -> TlsOptions {
+    // Whatever its address is.
+    let name = tls.server_name.as_ref().unwrap_or(&host.name);
+    let mut options = TlsOptions::new().domain_name(name);
     options = match &tls.ca {
         Some(ca) => options.ca_certificate(Certificate::from_pem(ca)),
         None => options.with_enabled_roots(),
     };
     if let Some((cert, key)) = &tls.identity {
         options = options.identity(Identity::from_pem(cert, key.expose()));
-    }
-    if let Some(name) = &tls.server_name {
-        options = options.domain_name(name);
     }
     options
 }

@@ -1,8 +1,11 @@
 //! URL → typed configuration.
 
-use crate::backend::server::access::{self, Tls};
+use std::sync::Arc;
+
+use crate::backend::server::access;
+use crate::backend::server::credentials::Access;
 use crate::error::Result;
-use crate::url::{Host, Secret, Url};
+use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 2379;
 
@@ -11,16 +14,16 @@ const DEFAULT_PORT: u16 = 2379;
 pub(crate) struct Config {
     /// In the order of the URL, each with its port.
     pub(super) hosts: Vec<Host>,
-    pub(super) user: Option<(String, Secret)>,
-    /// Present for the TLS schemes.
-    pub(super) tls: Option<Tls>,
+    pub(super) user: Option<String>,
+    /// With the user's password.
+    pub(super) access: Arc<Access>,
 }
 
 impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
         let secure = matches!(url.scheme.as_str(), "etcds" | "etcd3+https");
-        let tls = access::tls(url, secure, "etcds")?;
-        let user = access::user(url)?;
-        Ok(Self { hosts: access::hosts(url, DEFAULT_PORT)?, user, tls })
+        let access = access::access(url, (secure, "etcds"), access::PASSWORD_FILE, None)?;
+        let user = access::user(url, &access)?;
+        Ok(Self { hosts: access::hosts(url, DEFAULT_PORT)?, user, access })
     }
 }

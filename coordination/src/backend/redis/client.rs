@@ -23,6 +23,7 @@ use super::script::{Answer, Call};
 use super::sentinels::Sentinels;
 use super::topology::Nodes;
 use crate::backend::server::connections::{self, Failure, Link};
+use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -110,9 +111,13 @@ impl Client {
     /// Where to try: the master that the Sentinels name, a node of the cluster, or the URL's host whose turn it is.
     ///
     /// With the address, if it is that host's turn at one of its own.
-    async fn place(&self, turn: Turn) -> Result<(Host, Option<SocketAddr>), Failure> {
+    async fn place(
+        &self,
+        turn: Turn,
+        credentials: &Credentials,
+    ) -> Result<(Host, Option<SocketAddr>), Failure> {
         if let Some(sentinels) = &self.sentinels {
-            return Ok((sentinels.master(&self.config).await?, None));
+            return Ok((sentinels.master(&self.config, credentials).await?, None));
         }
         match self.nodes.take_turn() {
             Some(node) => Ok((node, None)),
@@ -121,11 +126,16 @@ impl Client {
     }
 
     /// Goes where the keys are.
-    async fn find(connections: &Arc<Connections>, turn: Turn) -> Result<Connection, Failure> {
+    async fn find(
+        connections: &Arc<Connections>,
+        turn: Turn,
+        credentials: &Credentials,
+    ) -> Result<Connection, Failure> {
         let client = &connections.link;
-        let (mut host, mut address) = client.place(turn).await?;
+        let (mut host, mut address) = client.place(turn, credentials).await?;
         for _ in 0..REDIRECTIONS {
-            match Self::greeted(connections, &host, address, turn.epoch).await? {
+            let greeting = Self::greeted(connections, (&host, address), turn.epoch, credentials);
+            match greeting.await? {
                 Greeted::Here(connection) => return Ok(*connection),
                 Greeted::There(other) => (host, address) = (other, None),
             }
@@ -138,12 +148,14 @@ impl Client {
     /// has our keys.
     async fn greeted(
         connections: &Arc<Connections>,
-        host: &Host,
-        address: Option<SocketAddr>,
+        (host, address): (&Host, Option<SocketAddr>),
         epoch: u64,
+        credentials: &Credentials,
     ) -> Result<Greeted, Failure> {
         let client = &connections.link;
-        let redis = client.config.connect(host, address, pushes(connections, epoch)).await?;
+        let there = (host, address);
+        let connect = || client.config.connect(there, credentials, pushes(connections, epoch));
+        let redis = connect().await?;
         let channels = client.hub.channels();
         let mut listening = redis.clone();
         let subscribing = async {
@@ -155,7 +167,7 @@ impl Client {
         let ((server, topology, syncs), ()) = tokio::try_join!(probe(&redis), subscribing)?;
         client.hub.subscribed(&channels, epoch);
         let mut connection =
-            Connection::new(connections, (host, address), epoch, redis, (server, topology, syncs));
+            Connection::new(connections, there, epoch, redis, (server, topology, syncs));
         // Where our keys are moving, it is greeted when it has them.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));
@@ -164,8 +176,7 @@ impl Client {
             client.learn(&connection).await;
         }
         if topology.confirming > 0 {
-            let confirming =
-                client.config.connect(host, address, pushes(connections, epoch)).await?;
+            let confirming = connect().await?;
             // Whether we may.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
@@ -208,8 +219,8 @@ impl Link for Client {
         self.config.shown()
     }
 
-    fn is_secure(&self) -> bool {
-        self.config.is_secure()
+    fn access(&self) -> &Access {
+        &self.config.access
     }
 
     /// It is three round trips, and a call is one.
@@ -220,10 +231,11 @@ impl Link for Client {
     async fn connect(
         connections: &Arc<Connections>,
         turn: Turn,
+        credentials: &Credentials,
     ) -> Result<Arc<Connection>, Failure> {
         // Whatever it was, the next place may do better.
         let broken = |failure| Failure { is_broken: true, ..failure };
-        Client::find(connections, turn).await.map(Arc::new).map_err(broken)
+        Client::find(connections, turn, credentials).await.map(Arc::new).map_err(broken)
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -262,7 +274,7 @@ impl Connections {
             return Err(error.at(&self.shown()));
         }
         let no_tls = "the server has no TLS: use redis://";
-        let advice = if config.is_secure() { no_tls } else { WANTS_TLS };
+        let advice = if config.access.is_secure() { no_tls } else { WANTS_TLS };
         let advice = Error::new(ErrorKind::Tls, "connect", advice);
         Err(advice.with_source(error).at(&self.shown()))
     }
@@ -318,7 +330,8 @@ impl Connections {
                     false => connection.run(&connection.redis, call).await,
                 }
             };
-            let (ran, named) = tokio::join!(ran, sentinels.master(&self.link.config));
+            let (config, credentials) = (&self.link.config, self.link.config.access.used());
+            let (ran, named) = tokio::join!(ran, sentinels.master(config, &credentials));
             let unnamed = |failure: Failure| {
                 let error = failure.error.during(call.operation).with_effect(Effect::Unknown);
                 Failure::harmless(error)
@@ -375,7 +388,9 @@ impl Connections {
     pub(super) async fn look_again(&self) {
         let Some(sentinels) = &self.link.sentinels else { return };
         let Some((connection, epoch)) = self.rotation.connected() else { return };
-        if sentinels.master(&self.link.config).await.is_ok_and(|named| named != connection.host) {
+        let (config, credentials) = (&self.link.config, self.link.config.access.used());
+        let named = sentinels.master(config, &credentials).await;
+        if named.is_ok_and(|named| named != connection.host) {
             self.rotation.leave(epoch);
         }
     }

@@ -1,11 +1,13 @@
 //! URL → typed configuration.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::server::access::{self, Tls};
+use crate::backend::server::access;
+use crate::backend::server::credentials::Access;
 use crate::duration;
 use crate::error::{Error, Result};
-use crate::url::{Host, Secret, Url};
+use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
@@ -18,9 +20,7 @@ pub(crate) struct Config {
     pub(super) place: Place,
     pub(super) database: i64,
     pub(super) user: Option<String>,
-    pub(super) password: Option<Secret>,
-    /// Present for the TLS scheme.
-    pub(super) tls: Option<Tls>,
+    pub(super) access: Arc<Access>,
     /// How far the store's record has to reach back before anything is granted; `None`: for the longest lease.
     pub(super) quarantine: Option<Duration>,
 }
@@ -38,10 +38,9 @@ pub(super) enum Place {
 
 impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
-        let secure = url.scheme == "rediss";
-        let tls = access::tls(url, secure, "rediss")?;
-        let password = access::password(url, access::PASSWORD_FILE)?;
-        if url.user.is_some() && password.is_none() {
+        let secure = (url.scheme == "rediss", "rediss");
+        let access = access::access(url, secure, access::PASSWORD_FILE, None)?;
+        if url.user.is_some() && !access.has_password() {
             return Err(Error::config("the URL has a user and no password"));
         }
         let (place, database) = match url.scheme.as_str() {
@@ -49,7 +48,7 @@ impl Config {
             _ => hosts(url)?,
         };
         let quarantine = quarantine(url.take_option("quarantine").as_deref())?;
-        Ok(Self { place, database, user: url.user.clone(), password, tls, quarantine })
+        Ok(Self { place, database, user: url.user.clone(), access, quarantine })
     }
 }
 

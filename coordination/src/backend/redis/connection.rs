@@ -334,7 +334,9 @@ impl Connection {
             told.fetch_or(push.kind == PushKind::Disconnection, Ordering::Relaxed);
             Ok::<_, ()>(())
         };
-        let redis = connections.link.config.connect(&self.host, self.address, pushes).await?;
+        let config = &connections.link.config;
+        let (there, credentials) = ((&self.host, self.address), config.access.used());
+        let redis = config.connect(there, &credentials, pushes).await?;
         Ok(Listing { redis, is_over })
     }
 

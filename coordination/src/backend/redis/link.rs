@@ -18,8 +18,8 @@ use super::config::{Config, Place};
 use super::error::failure;
 use super::server::Server;
 use super::topology::{Topology, nodes_in};
-use crate::backend::server::access::Tls;
 use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::{Credentials, Tls};
 use crate::env::names;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
@@ -56,10 +56,6 @@ impl Config {
         }
     }
 
-    pub(super) fn is_secure(&self) -> bool {
-        self.tls.is_some()
-    }
-
     /// The places, for messages.
     pub(super) fn shown(&self) -> String {
         let join = |hosts: &[Host]| hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
@@ -89,17 +85,17 @@ impl Config {
     /// A connection to the server there, at this address if it is known; on a socket, to the only one.
     pub(super) async fn connect(
         &self,
-        host: &Host,
-        address: Option<SocketAddr>,
+        (host, address): (&Host, Option<SocketAddr>),
+        credentials: &Credentials,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-        let credentials = self.credentials(self.database);
+        let login = self.login(credentials, self.database);
         match &self.place {
             Place::Socket(path) => {
-                self.open(ConnectionAddr::Unix(path.into()), credentials, config).await
+                open(ConnectionAddr::Unix(path.into()), login, None, config).await
             }
-            _ => self.open_at(host, address, credentials, config).await,
+            _ => open_at((host, address), login, credentials.tls.as_ref(), config).await,
         }
     }
 
@@ -108,9 +104,9 @@ impl Config {
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
-        let tls = Tls { ca: None, identity: None, server_name: None };
-        let otherwise = Self { tls: (!self.is_secure()).then_some(tls), ..self.clone() };
-        let opening = otherwise.open_at(host, None, anonymous(), AsyncConnectionConfig::new());
+        let tls = Tls::default();
+        let otherwise = (!self.access.is_secure()).then_some(&tls);
+        let opening = open_at((host, None), anonymous(), otherwise, AsyncConnectionConfig::new());
         // A refusal is an answer, and so is a certificate.
         let is_answer =
             |failure: Failure| !failure.is_broken || failure.error.kind() != ErrorKind::Unavailable;
@@ -120,68 +116,65 @@ impl Config {
         }
     }
 
-    pub(super) async fn open_at(
-        &self,
-        host: &Host,
-        address: Option<SocketAddr>,
-        credentials: RedisConnectionInfo,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let port = host.port.unwrap_or_default();
-        let named = match &self.tls {
-            None => ConnectionAddr::Tcp(host.name.clone(), port),
-            Some(tls) => ConnectionAddr::TcpTls {
-                host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
-                port,
-                insecure: false,
-                tls_params: None,
-            },
-        };
-        let config = config.set_dns_resolver(Resolver(host.clone(), address));
-        self.open(named, credentials, config).await
-    }
-
-    pub(super) fn credentials(&self, database: i64) -> RedisConnectionInfo {
+    /// Who we are, and in which database.
+    pub(super) fn login(&self, credentials: &Credentials, database: i64) -> RedisConnectionInfo {
         let mut info = anonymous().set_db(database);
         if let Some(user) = &self.user {
             info = info.set_username(user);
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = &credentials.password {
             info = info.set_password(password.expose());
         }
         info
     }
+}
 
-    async fn open(
-        &self,
-        address: ConnectionAddr,
-        credentials: RedisConnectionInfo,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let failed = |error: RedisError| failure("connect", &error);
-        let info = address.into_connection_info().map_err(failed)?;
-        // A request waits for no other: each is an answer that somebody waits for.
-        let info: ConnectionInfo = info
-            .set_redis_settings(credentials)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let client = match &self.tls {
-            None => Client::open(info),
-            Some(tls) => {
-                let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
-                    client_cert: cert.clone(),
-                    client_key: key.expose().as_bytes().to_vec(),
-                });
-                Client::build_with_tls(
-                    info,
-                    TlsCertificates { client_tls, root_cert: tls.ca.clone() },
-                )
-            }
-        };
-        // Our own limits hold: those of calls, and that of making a connection.
-        let config = config.set_connection_timeout(None).set_response_timeout(None);
-        let client = client.map_err(failed)?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
-    }
+/// A connection to the server there, at this address if it is known.
+pub(super) async fn open_at(
+    (host, address): (&Host, Option<SocketAddr>),
+    login: RedisConnectionInfo,
+    tls: Option<&Tls>,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, Failure> {
+    let port = host.port.unwrap_or_default();
+    let named = match tls {
+        None => ConnectionAddr::Tcp(host.name.clone(), port),
+        Some(tls) => ConnectionAddr::TcpTls {
+            host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
+            port,
+            insecure: false,
+            tls_params: None,
+        },
+    };
+    let config = config.set_dns_resolver(Resolver(host.clone(), address));
+    open(named, login, tls, config).await
+}
+
+async fn open(
+    address: ConnectionAddr,
+    login: RedisConnectionInfo,
+    tls: Option<&Tls>,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, Failure> {
+    let failed = |error: RedisError| failure("connect", &error);
+    let info = address.into_connection_info().map_err(failed)?;
+    // A request waits for no other: each is an answer that somebody waits for.
+    let info: ConnectionInfo =
+        info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let client = match tls {
+        None => Client::open(info),
+        Some(tls) => {
+            let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
+                client_cert: cert.clone(),
+                client_key: key.expose().as_bytes().to_vec(),
+            });
+            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.ca.clone() })
+        }
+    };
+    // Our own limits hold: those of calls, and that of making a connection.
+    let config = config.set_connection_timeout(None).set_response_timeout(None);
+    let client = client.map_err(failed)?;
+    client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
 }
 
 /// Who is there, and who else? Fails with a replica that is in no cluster: in one it says who has our keys.

@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use super::config::Config;
 use super::error::failure;
-use super::link::anonymous;
+use super::link::{anonymous, open_at};
 use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::Credentials;
 use crate::error::{Effect, Error, ErrorKind};
 use crate::url::Host;
 
@@ -37,6 +38,9 @@ struct Sentinel {
     host: Host,
     connected: Mutex<Connected>,
 }
+
+/// What connections to them are made with.
+type Who = (Config, Credentials);
 
 /// A connection, if there is one, and the how manieth it is.
 #[derive(Clone, Default)]
@@ -60,14 +64,19 @@ impl Sentinels {
     }
 
     /// The server that most of them name. Answers as soon as that is known.
-    pub(super) async fn master(self: &Arc<Self>, config: &Config) -> Result<Host, Failure> {
+    pub(super) async fn master(
+        self: &Arc<Self>,
+        config: &Config,
+        credentials: &Credentials,
+    ) -> Result<Host, Failure> {
         let (answer, mut answers) = mpsc::channel(self.each.len());
         for sentinel in &self.each {
             let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
-            let (config, answer) = (config.clone(), answer.clone());
+            let who = (config.clone(), credentials.clone());
+            let answer = answer.clone();
             // Whoever gives up earlier leaves no connection that is silent.
             tokio::spawn(async move {
-                let _ = answer.send(sentinels.ask(&sentinel, &config).await).await;
+                let _ = answer.send(sentinels.ask(&sentinel, &who).await).await;
             });
         }
         drop(answer);
@@ -95,7 +104,7 @@ impl Sentinels {
     }
 
     /// On the connection that there is, and if that has fallen silent, or was closed, on a new one.
-    async fn ask(self: &Arc<Self>, sentinel: &Sentinel, config: &Config) -> Result<Host, Failure> {
+    async fn ask(self: &Arc<Self>, sentinel: &Sentinel, who: &Who) -> Result<Host, Failure> {
         let known = sentinel.connected.lock().await.clone();
         if let Some(connection) = known.connection {
             match timeout(self.patience / 2, self.query(connection)).await {
@@ -108,7 +117,7 @@ impl Sentinels {
         // It takes three round trips, and asking one.
         let limit = 4 * self.patience;
         let asking = async {
-            let (connection, number) = self.connection(sentinel, config).await?;
+            let (connection, number) = self.connection(sentinel, who).await?;
             let answer = self.query(connection).await;
             if answer.is_err() {
                 sentinel.leave(number).await;
@@ -134,13 +143,13 @@ impl Sentinels {
     async fn connection(
         self: &Arc<Self>,
         sentinel: &Sentinel,
-        config: &Config,
+        who: &Who,
     ) -> Result<(MultiplexedConnection, u64), Failure> {
         let mut connected = sentinel.connected.lock().await;
         if let Some(connection) = &connected.connection {
             return Ok((connection.clone(), connected.number));
         }
-        let opened = self.open(&sentinel.host, config).await?;
+        let opened = self.open(&sentinel.host, who).await?;
         connected.number += 1;
         Ok((connected.connection.insert(opened).clone(), connected.number))
     }
@@ -149,19 +158,20 @@ impl Sentinels {
     async fn open(
         self: &Arc<Self>,
         host: &Host,
-        config: &Config,
+        (config, credentials): &Who,
     ) -> Result<MultiplexedConnection, Failure> {
-        let open = async |credentials| {
+        let open = async |login| {
             let pushes = pushes(Arc::downgrade(self));
             let config_of = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let mut connection = config.open_at(host, None, credentials, config_of).await?;
+            let tls = credentials.tls.as_ref();
+            let mut connection = open_at((host, None), login, tls, config_of).await?;
             let subscribed = connection.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
             Ok(connection)
         };
         match open(anonymous()).await {
             Err(Failure { error, .. }) if error.kind() == ErrorKind::Auth => {
-                open(config.credentials(0)).await
+                open(config.login(credentials, 0)).await
             }
             opened => opened,
         }

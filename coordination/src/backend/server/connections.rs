@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::cause::{causes, connection_kind};
+use super::credentials::{Access, Credentials};
 use super::first::{self, First};
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
@@ -52,17 +53,18 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// The servers, for messages.
     fn shown(&self) -> String;
 
-    /// Whether connections are by TLS.
-    fn is_secure(&self) -> bool;
+    /// Who we are there.
+    fn access(&self) -> &Access;
 
     /// How long making another connection may take, where a call may take that long.
     fn longest(&self, patience: Duration) -> Duration;
 
     /// Makes a connection to the server whose turn it is, at the address of its place if it has one, and waits for its first
-    /// answer.
+    /// answer. It fails where the server does not take these credentials, as far as that can be found out.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
+        credentials: &Credentials,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
     /// What a failed call says.
@@ -232,13 +234,34 @@ impl<L: Link> Connections<L> {
         let limit = self.limit(|first| first.share(servers));
         let connecting = async {
             on_purpose("connecting");
-            L::connect(self, Turn { place, ..turn }).await
+            self.let_in(Turn { place, ..turn }).await
         };
         match timeout(limit, caught("connect", connecting)).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
             Err(_) => Err(late(limit)),
         }
+    }
+
+    /// Makes a connection with the newest credentials, or where that fails, with those that a server took last.
+    async fn let_in(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
+        let access = self.link.access();
+        let newest = access.newest();
+        let failure = match L::connect(self, turn, &newest).await {
+            Ok(connection) => {
+                access.let_in(&newest);
+                return Ok(connection);
+            }
+            Err(failure) => failure,
+        };
+        // A server that refuses may just hang up.
+        let is_there = !matches!(failure.error.kind(), ErrorKind::Refused | ErrorKind::Dns);
+        let Some(other) = access.instead_of(&newest).filter(|_| is_there) else {
+            return Err(failure);
+        };
+        let connection = L::connect(self, turn, &other).await.map_err(|_| failure)?;
+        access.let_in(&other);
+        Ok(connection)
     }
 
     /// How long a part of making a connection may take; of the first one, as long as this says.
@@ -310,9 +333,22 @@ impl<L: Link> Connections<L> {
         attempt: Attempt<'_, L::Connection>,
         work: impl Future<Output = Result<T, L::Failed>>,
     ) -> Result<T, Failure> {
-        let outcome = work.await.map_err(|failed| self.link.explain(operation, failed));
+        let outcome = work.await.map_err(|failed| self.explained(operation, failed));
         attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
         outcome.map_err(|failure| self.advised(failure))
+    }
+
+    /// What a failed call says. One that was refused may do better on a connection with other credentials, if there are some.
+    fn explained(&self, operation: &'static str, failed: L::Failed) -> Failure {
+        let failure = self.link.explain(operation, failed);
+        if !failure.is_refusal() || !self.link.access().are_others() {
+            return failure;
+        }
+        let message =
+            "the server refuses us, and the files that the URL names hold other credentials now";
+        let error = Error::new(ErrorKind::Unavailable, operation, message);
+        let effect = failure.error.effect();
+        Failure::broken(error.with_effect(effect).with_source(failure.error))
     }
 
     /// The first call of all: who is there? A server that is coming up, or has no leader yet, is asked again while there is
@@ -339,7 +375,7 @@ impl<L: Link> Connections<L> {
                 Ok(answer) => return Ok(answer),
             }
         }
-        let wanted = match self.link.is_secure() {
+        let wanted = match self.link.access().is_secure() {
             true => "a client certificate (`cert`, `key`)".to_owned(),
             false => format!("TLS ({}://)", L::SECURE),
         };
@@ -349,7 +385,7 @@ impl<L: Link> Connections<L> {
 
     /// With advice where the server speaks TLS, and we do not.
     fn advised(&self, failure: Failure) -> Failure {
-        if failure.error.kind() != ErrorKind::Tls || self.link.is_secure() {
+        if failure.error.kind() != ErrorKind::Tls || self.link.access().is_secure() {
             return failure;
         }
         let advice = Error::new(ErrorKind::Tls, failure.error.operation(), L::WANTS_TLS);

@@ -11,6 +11,7 @@ pub(crate) mod access;
 pub(crate) mod bounded_cache;
 pub(crate) mod cause;
 pub(crate) mod connections;
+pub(crate) mod credentials;
 mod first;
 pub(crate) mod names;
 pub(crate) mod own_entries;

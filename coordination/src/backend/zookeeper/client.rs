@@ -19,19 +19,18 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 use tokio::time::timeout;
 use zookeeper_client::{
-    Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher, TlsOptions,
+    Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher,
 };
 
 use super::config::Config;
 use super::error::from_zookeeper;
-use super::probe::{authorities, choose_provider};
+use super::identity::Identity;
 use super::write_fence::WriteFence;
-use crate::backend::server::access::Tls;
 use crate::env::{names, spawn};
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::time::BootInstant;
-use crate::url::Host;
+use crate::url::{Host, Secret};
 
 /// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
 /// as many of each process that is in the rush, and there may be dozens at a server that is slow.
@@ -47,8 +46,7 @@ const SHORTEST: Duration = Duration::from_millis(400);
 /// How to make a session.
 pub(super) struct Connector {
     servers: Vec<Host>,
-    user: Option<Vec<u8>>,
-    tls: Option<TlsOptions>,
+    identity: Arc<Identity>,
     /// A connection on which nothing comes for so long is given up.
     silence: Duration,
 }
@@ -61,6 +59,9 @@ pub(super) struct Connection {
     /// When closing began, if there was a connection then.
     parted: OnceLock<Option<BootInstant>>,
     states: StateWatcher,
+    identity: Arc<Identity>,
+    /// The password that the server was told last.
+    presented: Mutex<Option<Secret>>,
     /// For calls that are under way.
     room: Arc<Semaphore>,
     /// Its id there, which its nodes name as their owner.
@@ -76,13 +77,8 @@ pub(super) struct Connection {
 
 impl Connector {
     pub(super) fn new(config: &Config, silence: Duration) -> Result<Self> {
-        let user = config.user.as_ref();
-        Ok(Self {
-            servers: config.servers.clone(),
-            user: user.map(|(user, password)| format!("{user}:{}", password.expose()).into_bytes()),
-            tls: config.tls.as_ref().map(tls_options).transpose()?,
-            silence,
-        })
+        let identity = Arc::new(Identity::new(config)?);
+        Ok(Self { servers: config.servers.clone(), identity, silence })
     }
 
     /// Opens a session with this lease at the most.
@@ -99,14 +95,19 @@ impl Connector {
             .with_connection_timeout(silence)
             // Whoever asks for it paces the tries.
             .with_fail_eagerly();
-        if let Some(user) = &self.user {
-            connector = connector.with_auth("digest", user);
+        let password = self.identity.password();
+        if let Some(password) = &password {
+            connector = connector.with_auth("digest", &self.identity.digest(password));
         }
-        let client = match &self.tls {
-            Some(tls) => connector.with_tls(tls.clone()).secure_connect(&servers).await?,
+        self.identity.offer();
+        let client = match self.identity.tls_options() {
+            Some(tls) => connector.with_tls(tls).secure_connect(&servers).await?,
             None => connector.connect(&servers).await?,
         };
+        self.identity.connected();
         Ok(Connection {
+            identity: Arc::clone(&self.identity),
+            presented: Mutex::new(password),
             states: client.state_watcher(),
             owner: client.session_id().0,
             member,
@@ -128,9 +129,9 @@ impl Connector {
     async fn places(&self) -> (String, Duration) {
         let (mut places, mut has_several) = (Vec::new(), false);
         for host in &self.servers {
-            let found = match self.tls {
-                None => Self::addresses(host).await,
-                Some(_) => Vec::new(),
+            let found = match self.identity.is_secure() {
+                false => Self::addresses(host).await,
+                true => Vec::new(),
             };
             if found.len() > 1 {
                 places.extend(found.iter().map(ToString::to_string));
@@ -183,7 +184,9 @@ impl Connection {
     {
         let calling = async {
             let _room = self.room.acquire().await;
-            Ok(call(self.connected(operation).await?).await)
+            let client = self.connected(operation).await?;
+            let outcome = call(Arc::clone(&client)).await;
+            self.admitted(operation, &client, outcome).await
         };
         self.unless_closing(operation, calling).await
     }
@@ -197,7 +200,11 @@ impl Connection {
     where
         F: Future<Output = Result<T, ZooKeeperError>>,
     {
-        let calling = async { Ok(call(self.connected(operation).await?).await) };
+        let calling = async {
+            let client = self.connected(operation).await?;
+            let outcome = call(Arc::clone(&client)).await;
+            self.admitted(operation, &client, outcome).await
+        };
         self.unless_closing(operation, calling).await
     }
 
@@ -216,7 +223,7 @@ impl Connection {
             Ok((room, self.connected(operation).await?))
         };
         let (room, client) = self.unless_closing(operation, connected).await?;
-        let mut work = Box::pin(call(client));
+        let mut work = Box::pin(call(Arc::clone(&client)));
         // Sent here and now: whoever drops this, and asks for something else, asks for it after this.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
             Poll::Ready(outcome) => outcome,
@@ -224,7 +231,11 @@ impl Connection {
                 let connection = Arc::clone(self);
                 let answers = async move {
                     let _room = room;
-                    connection.unless_closing(operation, async { Ok(work.await) }).await
+                    let working = async {
+                        let outcome = work.await;
+                        connection.admitted(operation, &client, outcome).await
+                    };
+                    connection.unless_closing(operation, working).await
                 };
                 spawn(&Handle::current(), answers)
                     .await
@@ -232,6 +243,22 @@ impl Connection {
             }
         };
         outcome.map_err(|error| from_zookeeper(operation, &error))
+    }
+
+    /// Where a node does not let us in, and there is another password by now: the same call may do better.
+    async fn admitted<T>(
+        &self,
+        operation: &'static str,
+        client: &Client,
+        outcome: Result<T, ZooKeeperError>,
+    ) -> Result<Result<T, ZooKeeperError>> {
+        let is_refused = matches!(outcome, Err(ZooKeeperError::NoAuth));
+        if !is_refused || !self.identity.present(client, &self.presented).await {
+            return Ok(outcome);
+        }
+        let message = "a node does not let us in, and there is another password now";
+        let error = Error::new(ErrorKind::Unavailable, operation, message);
+        Err(error.with_effect(Effect::None))
     }
 
     async fn unless_closing<T>(
@@ -254,9 +281,11 @@ impl Connection {
         loop {
             let over = match states.state() {
                 SessionState::SyncConnected => {
+                    self.identity.connected();
                     return self.client().clone().ok_or_else(|| closed(operation));
                 }
                 SessionState::Disconnected | SessionState::ConnectedReadOnly => {
+                    self.identity.offer();
                     states.changed().await;
                     continue;
                 }
@@ -299,7 +328,7 @@ impl Connection {
             if let Some(synced) = synced {
                 synced.await?;
             }
-            read.await
+            allowed(read.await?)
         };
         let mut results = self.call(operation, reading).await?.into_iter();
         let names = match children.and_then(|_| results.next()) {
@@ -356,7 +385,7 @@ impl Connection {
             for answer in sent {
                 results.extend(answer.await?);
             }
-            Ok(results)
+            allowed(results)
         };
         let results = self.call(operation, reading).await?;
         let children = results.into_iter().map(|result| match result {
@@ -416,6 +445,17 @@ pub(super) struct Found {
     pub(super) stat: zookeeper_client::Stat,
 }
 
+/// What was read, unless a node does not let us in.
+fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKeeperError> {
+    let is_refusal = |result: &MultiReadResult| {
+        matches!(result, MultiReadResult::Error { err: ZooKeeperError::NoAuth })
+    };
+    match results.iter().any(is_refusal) {
+        true => Err(ZooKeeperError::NoAuth),
+        false => Ok(results),
+    }
+}
+
 /// What it means that a read within several found nothing.
 fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option<T>> {
     match result {
@@ -426,23 +466,4 @@ fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option
             Err(Error::new(ErrorKind::Unavailable, operation, message))
         }
     }
-}
-
-fn tls_options(tls: &Tls) -> Result<TlsOptions> {
-    let wrong = |option: &str, error: ZooKeeperError| {
-        Error::config(format!("option `{option}`: the file has no use: {error}"))
-    };
-    let text = |option: &str, pem: &[u8]| {
-        String::from_utf8(pem.to_vec())
-            .map_err(|_| Error::config(format!("option `{option}`: the file is not PEM text")))
-    };
-    choose_provider();
-    let ca = text("ca", &authorities(tls))?;
-    let mut options = TlsOptions::new().with_pem_ca(&ca).map_err(|error| wrong("ca", error))?;
-    if let Some((cert, key)) = &tls.identity {
-        let cert = text("cert", cert)?;
-        let with = options.with_pem_identity(&cert, key.expose());
-        options = with.map_err(|error| wrong("cert` and `key", error))?;
-    }
-    Ok(options)
 }

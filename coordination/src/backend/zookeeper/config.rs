@@ -1,8 +1,11 @@
 //! URL → typed configuration.
 
-use crate::backend::server::access::{self, Tls};
+use std::sync::Arc;
+
+use crate::backend::server::access;
+use crate::backend::server::credentials::Access;
 use crate::error::{Error, Result};
-use crate::url::{Host, Secret, Url};
+use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 2181;
 
@@ -11,9 +14,9 @@ const DEFAULT_PORT: u16 = 2181;
 pub(crate) struct Config {
     /// In the order of the URL, each with its port.
     pub(super) servers: Vec<Host>,
-    pub(super) user: Option<(String, Secret)>,
-    /// Present for the TLS schemes.
-    pub(super) tls: Option<Tls>,
+    pub(super) user: Option<String>,
+    /// With the user's password.
+    pub(super) access: Arc<Access>,
     /// What stands before the namespace: empty, or with a leading slash and none at the end.
     pub(super) chroot: String,
     /// Nodes are for the user alone who made them.
@@ -49,13 +52,14 @@ impl Config {
 
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
         let secure = url.scheme.ends_with("+tls");
-        let tls = access::tls(url, secure, "zookeeper+tls")?;
-        if tls.as_ref().is_some_and(|tls| tls.server_name.is_some()) {
+        let secure = (secure, "zookeeper+tls");
+        let access = access::access(url, secure, access::PASSWORD_FILE, None)?;
+        if access.used().tls.as_ref().is_some_and(|tls| tls.server_name.is_some()) {
             return Err(Error::config(
                 "zookeeper+tls:// has no `server_name`: the URL names the hosts as their certificates do",
             ));
         }
-        let user = access::user(url)?;
+        let user = access::user(url, &access)?;
         let is_private = match (url.take_option("acl").as_deref(), &user) {
             (None, user) => user.is_some(),
             (Some("open"), _) => false,
@@ -88,7 +92,7 @@ impl Config {
         });
         let servers = servers.collect();
         let chroot = chroot(&url.path)?;
-        Ok(Self { servers, user, tls, chroot, is_private, style, parents })
+        Ok(Self { servers, user, access, chroot, is_private, style, parents })
     }
 }
 

@@ -108,6 +108,12 @@ impl Zookeeper {
             if let Ok(made) = &made {
                 own.change(&id, |own| own.known.made = Some(made.clone()));
             }
+            let refused =
+                MultiWriteError::OperationFailed { index: ENTRY, source: ZooKeeperError::NoAuth };
+            // Told as what the whole call says.
+            if made.as_ref().is_err_and(|error| *error == refused) {
+                return Err(ZooKeeperError::NoAuth);
+            }
             Ok((made, listed))
         };
         connection.detached_call("enter", making).await

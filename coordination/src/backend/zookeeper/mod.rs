@@ -57,6 +57,7 @@ mod entry;
 mod error;
 #[cfg(test)]
 mod fuzz;
+mod identity;
 mod making;
 mod nodes;
 mod open_sessions;

@@ -18,8 +18,8 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::{Instant, timeout_at};
 
 use super::config::Config;
-use crate::backend::server::access::Tls;
 use crate::backend::server::cause::{causes, connection_kind};
+use crate::backend::server::credentials::Tls;
 use crate::env::{self, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
@@ -47,7 +47,7 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
     let mut hosts = config.servers.clone();
     // R4: a thousand clients must not all come to the same server.
     hosts.shuffle(&mut env::rng());
-    let tls = config.tls.as_ref().map(client_config).transpose()?;
+    let tls = config.access.used().tls.as_ref().map(client_config).transpose()?;
     let limit = Instant::now() + PATIENCE;
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut lookups = hosts.len();

@@ -11,13 +11,13 @@ mod wire;
 
 pub use options::ZookeeperOptions;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::room::{Places, Room};
-use super::{Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
+use super::{Identity, Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
 use node::{Addresses, Link};
 use wire::{Wire, code};
 
@@ -103,6 +103,22 @@ impl Zookeeper {
         self.scratch.path()
     }
 
+    /// The file that a node has its certificate and its key from, if clients reach it by TLS.
+    pub fn key_store(&self, index: usize) -> PathBuf {
+        node::key_store(&self.scratch, index)
+    }
+
+    /// Writes such a file.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be written.
+    pub fn write_key_store(store: &Path, identity: &Identity) {
+        let parts = [&identity.key, &identity.certificate];
+        let parts = parts.map(|part| std::fs::read_to_string(part).expect("it was written"));
+        std::fs::write(store, parts.concat()).expect("the directory is writable");
+    }
+
     /// Whether clients reach it by TLS.
     pub fn is_secure(&self) -> bool {
         self.options.tls.is_some()
@@ -154,6 +170,22 @@ impl Zookeeper {
         let mut wire = self.wire();
         for path in paths {
             assert_eq!(wire.create(&path, b""), code::OK, "{path}");
+        }
+    }
+
+    /// Takes a node from a user, `user:password`, and gives it to another one.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub fn give(&self, path: &str, from: &str, to: &str) {
+        for (user, to_anyone) in [(from, true), (to, false)] {
+            let mut wire = self.wire();
+            assert_eq!(
+                (wire.be(user), wire.allow(path, to_anyone)),
+                (code::OK, code::OK),
+                "{path}"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use super::super::{Launch, Proxy, Scratch};
@@ -109,6 +110,11 @@ pub(super) fn launch(
     }
 }
 
+/// Where a node has its certificate and its key from.
+pub(super) fn key_store(scratch: &Scratch, index: usize) -> PathBuf {
+    scratch.join(format!("n{index}.pem"))
+}
+
 /// The lines for TLS.
 fn secure(
     index: usize,
@@ -120,10 +126,8 @@ fn secure(
         return Vec::new();
     };
     // A key store is one file.
-    let store = scratch.join(format!("n{index}.pem"));
-    let parts = [&tls.server.key, &tls.server.certificate];
-    let parts = parts.map(|part| fs::read_to_string(part).expect("it was written"));
-    fs::write(&store, parts.concat()).expect("the directory is writable");
+    let store = key_store(scratch, index);
+    super::Zookeeper::write_key_store(&store, &tls.server);
     let required = if tls.client_required { "need" } else { "none" };
     vec![
         format!("secureClientPort={}", address.port()),

@@ -21,7 +21,9 @@ mod operation {
     pub(super) const CREATE: i32 = 1;
     pub(super) const DELETE: i32 = 2;
     pub(super) const DATA: i32 = 4;
+    pub(super) const SET_ACL: i32 = 7;
     pub(super) const CHILDREN: i32 = 8;
+    pub(super) const AUTH: i32 = 100;
     pub(super) const CLOSE: i32 = -11;
 }
 
@@ -91,10 +93,8 @@ impl Wire {
 
     /// Makes a persistent node for everybody; answers the server's code.
     pub(super) fn create(&mut self, path: &str, data: &[u8]) -> i32 {
-        // One rule: everything is allowed to anyone.
-        let acl =
-            [&1_i32.to_be_bytes()[..], &31_i32.to_be_bytes(), &text(b"world"), &text(b"anyone")];
-        let parts = [&text(path.as_bytes())[..], &text(data), &acl.concat(), &[0; 4]];
+        let acl = everything_to(b"world", b"anyone");
+        let parts = [&text(path.as_bytes())[..], &text(data), &acl, &[0; 4]];
         self.call(operation::CREATE, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
@@ -102,6 +102,22 @@ impl Wire {
     pub(super) fn delete(&mut self, path: &str) -> i32 {
         let call = self.call(operation::DELETE, &[&text(path.as_bytes()), &(-1_i32).to_be_bytes()]);
         call.map_or_else(|code| code, |_| code::OK)
+    }
+
+    /// From now on this user too, with this password: `user:password`.
+    pub(super) fn be(&mut self, user: &str) -> i32 {
+        let parts = [&[0; 4][..], &text(b"digest"), &text(user.as_bytes())];
+        self.call(operation::AUTH, &parts).map_or_else(|code| code, |_| code::OK)
+    }
+
+    /// Allows everything on a node to anyone, or to just those whom this session is.
+    pub(super) fn allow(&mut self, path: &str, to_anyone: bool) -> i32 {
+        let acl = match to_anyone {
+            true => everything_to(b"world", b"anyone"),
+            false => everything_to(b"auth", b""),
+        };
+        let parts = [&text(path.as_bytes())[..], &acl, &(-1_i32).to_be_bytes()];
+        self.call(operation::SET_ACL, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
     /// Ends the session; true when the server confirmed.
@@ -141,6 +157,11 @@ impl Drop for Wire {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// An access control list of one rule.
+fn everything_to(scheme: &[u8], id: &[u8]) -> Vec<u8> {
+    [&1_i32.to_be_bytes()[..], &31_i32.to_be_bytes(), &text(scheme), &text(id)].concat()
 }
 
 /// The answer to one of the words that servers understand without a session.

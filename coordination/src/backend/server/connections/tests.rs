@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::Config;
+use crate::backend::server::credentials::Sources;
 use crate::backend::server::places::Place;
 use crate::url::Url;
 
@@ -13,6 +14,7 @@ type Says = fn(Place) -> Result<&'static str, Failure>;
 struct Servers {
     says: Vec<Says>,
     hosts: Vec<Host>,
+    access: Access,
     asked: AtomicUsize,
 }
 
@@ -36,8 +38,8 @@ impl Link for Servers {
         "the servers".to_owned()
     }
 
-    fn is_secure(&self) -> bool {
-        false
+    fn access(&self) -> &Access {
+        &self.access
     }
 
     fn longest(&self, patience: Duration) -> Duration {
@@ -47,6 +49,7 @@ impl Link for Servers {
     async fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
+        _: &Credentials,
     ) -> Result<&'static str, Failure> {
         connections.link.asked.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
@@ -64,7 +67,8 @@ fn connections(says: &[Says]) -> Result<Arc<Connections<Servers>>> {
 
 fn at(hosts: Vec<Host>, says: &[Says]) -> Result<Arc<Connections<Servers>>> {
     let settings = Settings::resolve(Config::default(), &mut Url::parse("memory://")?, None)?;
-    let servers = Servers { says: says.to_vec(), hosts, asked: AtomicUsize::new(0) };
+    let access = Access::new(Sources::default())?;
+    let servers = Servers { says: says.to_vec(), hosts, access, asked: AtomicUsize::new(0) };
     Ok(Arc::new(Connections::new(servers, &settings, Duration::from_millis(200))))
 }
 

@@ -1,7 +1,10 @@
-//! F-48 with what etcd has of its own: users and certificates.
+//! F-48, F-71 with what etcd has of its own: users and certificates.
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
+use coordination_tests::faults::Site;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::harness::etcd::{ROOT_PASSWORD, USER_PASSWORD};
@@ -65,6 +68,57 @@ fn f48_client_certificates() {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Etcd::options().tls(Tls::new(certificates).require_client()).start())
         });
+    });
+}
+
+#[test]
+fn f71_certificates_replaced() {
+    judged(|| {
+        tls::f71_certificates_replaced(
+            WORKER,
+            |certificates| {
+                secured(Etcd::options().tls(Tls::new(certificates).require_client()).start())
+            },
+            |_| {},
+        );
+    });
+}
+
+/// F-71: the password is changed in the file that the URL names, and at the server, which does not tell tokens apart until it
+/// restarts, or refuses them from then on.
+#[test]
+fn f71_password_replaced() {
+    judged(|| {
+        let etcd = Arc::new(Etcd::options().users("").start());
+        let file = etcd.directory().join("password");
+        let put = |password: &str| std::fs::write(&file, password).expect("the directory is ours");
+        put(USER_PASSWORD);
+        let mut site = Site::on(etcd.clone(), WORKER).with_ttl(Duration::from_secs(4));
+        site.url = format!("etcd://tester@{}?password_file={}", etcd.authority(), file.display());
+        let holder = site.process("holder");
+        holder.acquire("it");
+        holder.observe("it");
+        for (password, restarts) in [("another", false), ("third", true)] {
+            etcd.change_password(password);
+            put(&format!("{password}\n"));
+            if restarts {
+                etcd.node(0).restart();
+                etcd.wait_ready();
+            }
+            holder.acquire(password);
+            sleep(site.lease() + Duration::from_secs(1));
+            holder.keeps("it");
+        }
+        // The server is told later than the file.
+        put("fourth");
+        etcd.node(0).restart();
+        etcd.wait_ready();
+        sleep(site.lease() + Duration::from_secs(1));
+        holder.keeps("it");
+        etcd.change_password("fourth");
+        holder.acquire("in the end");
+        sleep(site.lease() + Duration::from_secs(1));
+        holder.keeps("it");
     });
 }
 

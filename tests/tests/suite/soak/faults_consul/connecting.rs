@@ -1,4 +1,4 @@
-//! F-48 with what Consul has of its own: tokens, short leases and certificates; and F-49.
+//! F-48 with what Consul has of its own: tokens, short leases and certificates; F-49 and F-71.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -276,6 +276,51 @@ fn f48_client_certificates() {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Consul::options().tls(ConsulTls::new(certificates).require_client()).start())
         });
+    });
+}
+
+#[test]
+fn f71_certificates_replaced() {
+    judged(|| {
+        tls::f71_certificates_replaced(
+            WORKER,
+            |certificates| {
+                secured(
+                    Consul::options().tls(ConsulTls::new(certificates).require_client()).start(),
+                )
+            },
+            |_| {},
+        );
+    });
+}
+
+/// F-71: the token in the file is another one, and the one before is revoked; and then one that nobody knows, and the agent
+/// restarts.
+#[test]
+fn f71_token_replaced() {
+    judged(|| {
+        let consul = Arc::new(Consul::options().acl("coordination").start());
+        let file = consul.directory().join("token");
+        let put = |token: &str| std::fs::write(&file, token).expect("the directory is ours");
+        put(TOKEN);
+        let mut site = Site::on(consul.clone(), WORKER).with_ttl(Duration::from_secs(6));
+        site.url = format!("consul://{}?token_file={}", consul.authority(), file.display());
+        let holder = site.process("holder");
+        holder.acquire("it");
+        holder.observe("it");
+        let other = "2c7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
+        let token = format!(r#"{{"SecretID": "{other}", "Policies": [{{"Name": "client"}}]}}"#);
+        assert_eq!(consul.ask("PUT", "/v1/acl/token", &token).0, 200);
+        put(&format!("{other}\n"));
+        consul.revoke_token();
+        thread::sleep(2 * site.lease());
+        holder.keeps("it");
+        holder.acquire("new");
+        put("3d7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e");
+        consul.nodes()[0].restart();
+        consul.wait_ready();
+        thread::sleep(2 * site.lease());
+        holder.keeps("it");
     });
 }
 

@@ -1,4 +1,4 @@
-//! F-48, F-49 with what Redis has of its own: users, certificates, sockets.
+//! F-48, F-49, F-71 with what Redis has of its own: users, certificates, sockets.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::{Redis, Server, judged};
+use coordination_tests::harness::{Redis, Scratch, Server, judged};
 
 use super::{LONG, site, with_url};
 use crate::WORKER;
@@ -111,6 +111,52 @@ fn f48_client_certificates() {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Redis::options().tls(certificates, &certificates.server, true).start())
         });
+    });
+}
+
+#[test]
+fn f71_certificates_replaced() {
+    judged(|| {
+        tls::f71_certificates_replaced(
+            WORKER,
+            |certificates| {
+                secured(Redis::options().tls(certificates, &certificates.server, true).start())
+            },
+            |_| {},
+        );
+    });
+}
+
+/// F-71: the password is another one, in the file that the URL names and in the server's, and the server restarts.
+#[test]
+fn f71_password_replaced() {
+    judged(|| {
+        let scratch = Scratch::new("users");
+        let (users, file) = (scratch.join("users.acl"), scratch.join("password"));
+        let put = |password: &str, at_the_server: &str| {
+            let user = format!(
+                "user ours on >{at_the_server} ~* &* +@all\nuser default on nopass ~* &* +@all\n"
+            );
+            std::fs::write(&users, user).expect("the directory is ours");
+            std::fs::write(&file, format!("{password}\n")).expect("the directory is ours");
+        };
+        put("one", "one");
+        let (redis, there) = site(Redis::options().flag("aclfile", users.display().to_string()));
+        let url = there.url.replace("redis://", "redis://ours@");
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let site = with_url(there, format!("{url}{separator}password_file={}", file.display()));
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        // The last one is at the server later than in the file.
+        for (password, at_the_server) in [("two", "two"), ("", "two"), ("three", "two")] {
+            put(password, at_the_server);
+            redis.node(0).restart();
+            redis.wait_ready();
+            sleep(2 * site.lease());
+            holder.keeps("x");
+        }
+        holder.acquire("y");
     });
 }
 

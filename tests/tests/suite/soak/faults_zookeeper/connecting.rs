@@ -1,9 +1,11 @@
-//! F-48 with what ZooKeeper has of its own: users and certificates, servers that only read, and hosts that keep silent.
+//! F-48, F-71 with what ZooKeeper has of its own: users and certificates, servers that only read, and hosts that keep silent.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::sleep;
 
 use coordination::Coordinator;
+use coordination_tests::faults::Site;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::harness::{Server, Zookeeper, judged};
@@ -56,6 +58,53 @@ fn f48_client_certificates() {
                     .start(),
             )
         });
+    });
+}
+
+#[test]
+fn f71_certificates_replaced() {
+    judged(|| {
+        let store = Arc::new(OnceLock::new());
+        let told = Arc::clone(&store);
+        tls::f71_certificates_replaced(
+            WORKER,
+            |certificates| {
+                let options = Zookeeper::options().tls(certificates, &certificates.server);
+                let long = options.line("maxSessionTimeout=10000");
+                let zookeeper = long.require_client().start();
+                let _ = store.set(zookeeper.key_store(0));
+                secured(zookeeper)
+            },
+            |certificates| {
+                let store = told.get().expect("it was started");
+                Zookeeper::write_key_store(store, &certificates.server);
+            },
+        );
+    });
+}
+
+/// F-71: an operator gives the nodes to another password, which is in the file by then.
+#[test]
+fn f71_password_replaced() {
+    judged(|| {
+        let zookeeper = Arc::new(Zookeeper::one());
+        let file = zookeeper.directory().join("password");
+        let put = |password: &str| std::fs::write(&file, password).expect("the directory is ours");
+        put("one");
+        let mut site = Site::on(zookeeper.clone(), WORKER);
+        let at = zookeeper.authority();
+        site.url = format!("zookeeper://tester@{at}/private?password_file={}", file.display());
+        let holder = site.process("holder");
+        holder.acquire("it");
+        holder.observe("it");
+        put("two\n");
+        zookeeper.give("/private/lock", "tester:one", "tester:two");
+        holder.acquire("new");
+        zookeeper.node(0).restart();
+        zookeeper.await_ready();
+        sleep(2 * site.lease());
+        holder.keeps("it");
+        holder.acquire("another");
     });
 }
 

@@ -1,0 +1,353 @@
+//! Who a client is and whom it trusts, as of one moment. A file that the URL names is a place: what it holds is read anew for
+//! each connection, as passwords and certificates are replaced while clients live.
+//!
+//! Two moments are dangerous. A file may be read while it is written, or a certificate before its key: contents that cannot be
+//! used change nothing. And a file may be replaced before the server knows of it: where a server refuses the new contents, those
+//! are tried with which a server let us in last.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::error::{Error, Result};
+use crate::url::Secret;
+
+/// For how long contents that a server has refused are no reason for another connection.
+const REFUSED: Duration = Duration::from_secs(3);
+
+/// What a client shows to a server, and what it asks of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Credentials {
+    pub(crate) password: Option<Secret>,
+    /// Present for a scheme that is TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+/// Contents of PEM files, and the name the server's certificate must have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tls {
+    /// Default: the system's certificates.
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Secret)>,
+    pub(crate) server_name: Option<String>,
+}
+
+/// Where the credentials come from, and which of them are in use.
+#[derive(Debug)]
+pub(crate) struct Access {
+    sources: Sources,
+    state: Mutex<State>,
+}
+
+/// Where the credentials come from.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    pub(super) password: Option<Source>,
+    /// `None`: the scheme is not TLS.
+    pub(super) tls: Option<TlsSources>,
+    /// What else has to hold of a password.
+    pub(super) check: Option<fn(&Secret) -> Result<()>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TlsSources {
+    pub(super) ca: Option<Source>,
+    pub(super) identity: Option<(Source, Source)>,
+    pub(super) server_name: Option<String>,
+}
+
+/// Where one of them comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The URL has it, or it came once and for all, by a pipe for instance.
+    Fixed(Secret),
+    /// The file that this option names.
+    File { option: &'static str, path: PathBuf },
+}
+
+#[derive(Debug)]
+struct State {
+    /// With which a server let us in last; at first, what was read first.
+    used: Arc<Credentials>,
+    /// The newest that can be used.
+    newest: Arc<Credentials>,
+    /// What a server refused, and when.
+    refused: Option<(Instant, Arc<Credentials>)>,
+    /// It was said that the files are of no use, or that the server refuses what they hold.
+    is_told: bool,
+}
+
+impl Access {
+    pub(super) fn new(sources: Sources) -> Result<Self> {
+        let read = Arc::new(sources.read()?);
+        let (used, newest) = (Arc::clone(&read), read);
+        Ok(Self {
+            sources,
+            state: Mutex::new(State { used, newest, refused: None, is_told: false }),
+        })
+    }
+
+    pub(crate) fn has_password(&self) -> bool {
+        self.sources.password.is_some()
+    }
+
+    pub(crate) fn is_secure(&self) -> bool {
+        self.sources.tls.is_some()
+    }
+
+    /// With which a server let us in last; before that, what the URL and its files said.
+    pub(crate) fn used(&self) -> Arc<Credentials> {
+        Arc::clone(&self.state().used)
+    }
+
+    /// What the URL and its files say now; those of before, while the files are of no use.
+    ///
+    /// The files are small, and read on the spot: a thread for that could be refused when it is needed most.
+    pub(crate) fn newest(&self) -> Arc<Credentials> {
+        if !self.sources.has_files() {
+            return self.used();
+        }
+        let read = self.sources.read();
+        let mut state = self.state();
+        match read {
+            Ok(read) if read == *state.newest => {}
+            Ok(read) => {
+                tracing::info!("the files that the URL names hold other credentials now");
+                state.newest = Arc::new(read);
+                state.is_told = false;
+            }
+            Err(error) => state.tell(&format!("{error}; what was there before is used")),
+        }
+        Arc::clone(&state.newest)
+    }
+
+    /// What to try where a server refuses these.
+    pub(crate) fn instead_of(&self, refused: &Arc<Credentials>) -> Option<Arc<Credentials>> {
+        let mut state = self.state();
+        state.refused = Some((Instant::now(), Arc::clone(refused)));
+        Some(Arc::clone(&state.used)).filter(|used| used != refused)
+    }
+
+    /// A server lets us in with these.
+    pub(crate) fn let_in(&self, with: &Arc<Credentials>) {
+        let mut state = self.state();
+        state.used = Arc::clone(with);
+        if *with != state.newest {
+            state.tell(
+                "the server refuses the credentials that the URL's files hold now, and takes those of before",
+            );
+        }
+    }
+
+    /// Whether the files hold others than those in use, of which no server has said lately that it refuses them.
+    pub(crate) fn are_others(&self) -> bool {
+        let newest = self.newest();
+        let state = self.state();
+        let is_refused = |(at, refused): &(Instant, Arc<Credentials>)| {
+            *refused == newest && at.elapsed() < REFUSED
+        };
+        newest != state.used && !state.refused.as_ref().is_some_and(is_refused)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    /// Once, until the files hold something else that is of use.
+    fn tell(&mut self, message: &str) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!("{message}");
+        }
+    }
+}
+
+impl Sources {
+    fn has_files(&self) -> bool {
+        let tls = self.tls.iter().flat_map(|tls| {
+            let identity = tls.identity.iter().flat_map(|(cert, key)| [cert, key]);
+            tls.ca.iter().chain(identity)
+        });
+        self.password.iter().chain(tls).any(|source| matches!(source, Source::File { .. }))
+    }
+
+    /// All of them, if they are of use, together and each by itself.
+    fn read(&self) -> Result<Credentials> {
+        let password = self.password.as_ref().map(Source::password).transpose()?;
+        if let (Some(password), Some(check)) = (&password, self.check) {
+            check(password)?;
+        }
+        let tls = self.tls.as_ref().map(TlsSources::read).transpose()?;
+        Ok(Credentials { password, tls })
+    }
+}
+
+impl TlsSources {
+    fn read(&self) -> Result<Tls> {
+        let ca = self.ca.as_ref().map(Source::read).transpose()?;
+        if ca.as_ref().is_some_and(|ca| !is_authority(ca)) {
+            return Err(Error::config("option `ca`: the file has no certificate in PEM"));
+        }
+        let identity = match &self.identity {
+            None => None,
+            Some((cert, key)) => Some(identity(cert.read()?, key.text()?)?),
+        };
+        Ok(Tls { ca, identity, server_name: self.server_name.clone() })
+    }
+}
+
+impl Source {
+    /// What this option names: a file that may be replaced, or something that can be read but once.
+    pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
+        let file = Self::File { option, path: path.into() };
+        match fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            true => Ok(Self::Fixed(file.text()?)),
+            false => Ok(file),
+        }
+    }
+
+    fn read(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::Fixed(text) => Ok(text.expose().as_bytes().to_vec()),
+            Self::File { option, path } => fs::read(path).map_err(|error| {
+                // Not the path: somebody may have given the secret itself.
+                let kind = error.kind();
+                let message =
+                    format!("option `{option}`: the file it names cannot be read: {kind}");
+                Error::config(message).with_source(error)
+            }),
+        }
+    }
+
+    fn text(&self) -> Result<Secret> {
+        String::from_utf8(self.read()?)
+            .map(Secret::new)
+            .map_err(|_| Error::config(format!("option `{}`: the file is not text", self.option())))
+    }
+
+    /// In a file, a line break at its end does not count.
+    fn password(&self) -> Result<Secret> {
+        let text = self.text()?;
+        let Self::File { option, .. } = self else { return Ok(text) };
+        let password = text.expose().trim_end_matches(['\r', '\n']);
+        match password.is_empty() {
+            true => Err(Error::config(format!("option `{option}`: the file is empty"))),
+            false => Ok(Secret::new(password.to_owned())),
+        }
+    }
+
+    fn option(&self) -> &'static str {
+        match self {
+            Self::Fixed(_) => "password",
+            Self::File { option, .. } => option,
+        }
+    }
+}
+
+fn is_authority(pem: &[u8]) -> bool {
+    let (taken, _) = RootCertStore::empty()
+        .add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
+    taken > 0
+}
+
+/// A certificate and its key: one may have been replaced, and not the other yet.
+fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
+    let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();
+    if chain.is_empty() {
+        return Err(wrong("there is no certificate in PEM"));
+    }
+    let private = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
+        .map_err(|_| wrong("there is no private key in PEM"))?;
+    let private = any_supported_type(&private).map_err(|_| wrong("no such key is supported"))?;
+    match CertifiedKey::new(chain, private).keys_match() {
+        Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
+            Err(wrong("the key is not the certificate's"))
+        }
+        _ => Ok((cert, key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn access(path: &Path) -> Result<Access> {
+        let password = Source::named("password_file", path.to_str().unwrap_or_default())?;
+        Access::new(Sources { password: Some(password), ..Sources::default() })
+    }
+
+    fn password(credentials: &Credentials) -> &str {
+        credentials.password.as_ref().map_or("", Secret::expose)
+    }
+
+    #[test]
+    fn a_file_is_read_anew_and_what_is_of_no_use_changes_nothing() -> Result<()> {
+        let folder = tempfile::tempdir().expect("there is room");
+        let file = folder.path().join("password");
+        let write = |text: &str| fs::write(&file, text).expect("the folder is ours");
+        write("one\n");
+        let access = access(&file)?;
+        assert_eq!(password(&access.newest()), "one");
+        assert!(!access.are_others());
+        write("");
+        assert_eq!(password(&access.newest()), "one", "it is being written");
+        write("two");
+        assert!(access.are_others());
+        assert_eq!((password(&access.newest()), password(&access.used())), ("two", "one"));
+        fs::remove_file(&file).expect("it is there");
+        assert_eq!(password(&access.newest()), "two");
+        let newest = access.newest();
+        access.let_in(&newest);
+        assert!(!access.are_others());
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_server_refuses_is_tried_again_later_and_the_last_good_one_meanwhile() -> Result<()> {
+        let folder = tempfile::tempdir().expect("there is room");
+        let file = folder.path().join("password");
+        fs::write(&file, "one").expect("the folder is ours");
+        let access = access(&file)?;
+        let first = access.newest();
+        assert_eq!(access.instead_of(&first), None);
+        fs::write(&file, "two").expect("the folder is ours");
+        let second = access.newest();
+        assert_eq!(access.instead_of(&second).as_deref().map(password), Some("one"));
+        assert!(!access.are_others(), "the server has refused it just now");
+        assert_eq!(password(&access.newest()), "two", "for the next connection");
+        Ok(())
+    }
+
+    #[test]
+    fn what_comes_by_a_pipe_is_read_once() -> Result<()> {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = std::io::pipe().expect("there are descriptors");
+        writer.write_all(b"one\n").expect("there is room");
+        drop(writer);
+        let access = access(Path::new(&format!("/proc/self/fd/{}", reader.as_raw_fd())))?;
+        drop(reader);
+        assert_eq!(password(&access.newest()), "one");
+        assert!(!access.are_others());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_of_no_use() {
+        assert!(!is_authority(b"-----BEGIN CERTIFICATE-----"));
+        let key = Secret::new("secret-canary".to_owned());
+        let error = identity(b"none".to_vec(), key).expect_err("there is none");
+        assert!(!format!("{error:?}").contains("canary"), "{error:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Who we are to the servers.
+//!
+//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. So as long as there is no
+//! connection, it is given those that the files hold now, and where they were tried in vain, those of before in turn. A password
+//! is no matter of the connection: a server takes any, and compares it with what each node asks for. So it is read anew where
+//! a node does not let us in.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use zookeeper_client::{
+    Client, Error as ZooKeeperError, TlsCa, TlsCerts, TlsDynamicCerts, TlsIdentity, TlsOptions,
+};
+
+use super::config::Config;
+use super::probe::{authorities, choose_provider};
+use crate::backend::server::credentials::{Access, Credentials, Tls};
+use crate::error::{Error, Result};
+use crate::url::Secret;
+
+/// How long certificates are tried, in which the client crate tries several times.
+const EACH: Duration = Duration::from_millis(400);
+/// How many are tried in turn.
+const KEPT: usize = 3;
+
+/// Who we are, by what the URL and its files say.
+pub(super) struct Identity {
+    user: Option<String>,
+    access: Arc<Access>,
+    /// What the client crate connects with.
+    certs: Option<TlsDynamicCerts>,
+    offered: Mutex<Offered>,
+}
+
+struct Offered {
+    /// The newest first.
+    known: VecDeque<Arc<Credentials>>,
+    /// Which of them the client crate has.
+    turn: usize,
+    /// Since when; `None`: there is a connection.
+    since: Option<Instant>,
+}
+
+impl Identity {
+    pub(super) fn new(config: &Config) -> Result<Self> {
+        let access = Arc::clone(&config.access);
+        let credentials = access.used();
+        let certs = credentials.tls.as_ref().map(certs).transpose()?;
+        Ok(Self {
+            user: config.user.clone(),
+            access,
+            certs: certs.map(TlsDynamicCerts::new),
+            offered: Mutex::new(Offered {
+                known: VecDeque::from([credentials]),
+                turn: 0,
+                since: None,
+            }),
+        })
+    }
+
+    pub(super) fn is_secure(&self) -> bool {
+        self.access.is_secure()
+    }
+
+    /// What the client crate connects with, if that is TLS.
+    pub(super) fn tls_options(&self) -> Option<TlsOptions> {
+        self.certs.as_ref().map(|certs| TlsOptions::new().with_certs(certs.clone()))
+    }
+
+    /// The password as of now, if there is a user.
+    pub(super) fn password(&self) -> Option<Secret> {
+        self.user.as_ref().and_then(|_| self.access.newest().password.clone())
+    }
+
+    /// What ZooKeeper's `digest` scheme wants of a user with this password.
+    pub(super) fn digest(&self, password: &Secret) -> Vec<u8> {
+        let user = self.user.as_deref().unwrap_or_default();
+        format!("{user}:{}", password.expose()).into_bytes()
+    }
+
+    /// There is no connection: the next one is made with what the files hold now, or with what they held before, in turn.
+    pub(super) fn offer(&self) {
+        let Some(certs) = &self.certs else { return };
+        let mut offered = self.offered();
+        if offered.since.is_some_and(|since| since.elapsed() < EACH) {
+            return;
+        }
+        let before = Arc::clone(offered.current());
+        offered.next(self.access.newest());
+        let next = Arc::clone(offered.current());
+        // They were of use when they were read.
+        if next != before
+            && let Some(Ok(next)) = next.tls.as_ref().map(self::certs)
+        {
+            certs.update(next);
+        }
+    }
+
+    /// There is a connection.
+    pub(super) fn connected(&self) {
+        self.offered().since = None;
+    }
+
+    /// A node does not let us in: whether there is another password by now than this one, which the server is told from then on.
+    pub(super) async fn present(&self, client: &Client, last: &Mutex<Option<Secret>>) -> bool {
+        let password = self.password();
+        {
+            let mut last = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if *last == password {
+                return false;
+            }
+            last.clone_from(&password);
+        }
+        match password {
+            Some(password) => client.auth("digest", &self.digest(&password)).await.is_ok(),
+            None => false,
+        }
+    }
+
+    fn offered(&self) -> MutexGuard<'_, Offered> {
+        self.offered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Offered {
+    fn current(&self) -> &Arc<Credentials> {
+        // There is one at least.
+        &self.known[self.turn % self.known.len()]
+    }
+
+    /// The newest, if they were not tried; otherwise the next ones.
+    fn next(&mut self, newest: Arc<Credentials>) {
+        let is_first = self.since.replace(Instant::now()).is_none();
+        if self.known[0] != newest {
+            self.known.push_front(newest);
+            self.known.truncate(KEPT);
+            self.turn = 0;
+        } else if is_first {
+            self.turn = 0;
+        } else {
+            self.turn = (self.turn + 1) % self.known.len();
+        }
+    }
+}
+
+fn certs(tls: &Tls) -> Result<TlsCerts> {
+    let wrong = |option: &str, error: ZooKeeperError| {
+        Error::config(format!("option `{option}`: the file has no use: {error}"))
+    };
+    let text = |option: &str, pem: &[u8]| {
+        String::from_utf8(pem.to_vec())
+            .map_err(|_| Error::config(format!("option `{option}`: the file is not PEM text")))
+    };
+    choose_provider();
+    let ca =
+        TlsCa::from_pem(&text("ca", &authorities(tls))?).map_err(|error| wrong("ca", error))?;
+    let mut builder = TlsCerts::builder().with_ca(ca);
+    if let Some((cert, key)) = &tls.identity {
+        let identity = TlsIdentity::from_pem(&text("cert", cert)?, key.expose());
+        builder = builder.with_identity(identity.map_err(|error| wrong("cert` and `key", error))?);
+    }
+    builder.build().map_err(|error| wrong("ca", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_tried_first_and_then_those_of_before() {
+        let named = |name: &str| {
+            let password = Some(Secret::new(name.to_owned()));
+            Arc::new(Credentials { password, tls: None })
+        };
+        let (old, new) = (named("old"), named("new"));
+        let known = VecDeque::from([Arc::clone(&old)]);
+        let mut offered = Offered { known, turn: 0, since: None };
+        let after = |offered: &mut Offered, newest: &Arc<Credentials>| {
+            offered.next(Arc::clone(newest));
+            Arc::clone(offered.current())
+        };
+        assert_eq!(after(&mut offered, &old), old);
+        assert_eq!(after(&mut offered, &new), new);
+        assert_eq!(after(&mut offered, &new), old);
+        assert_eq!(after(&mut offered, &new), new);
+        // A connection came about, and broke.
+        offered.turn = 1;
+        offered.since = None;
+        assert_eq!(after(&mut offered, &new), new);
+    }
+}
