@@ -38,6 +38,15 @@ impl Traced {
     ///
     /// When it does not.
     pub fn refused(&mut self, url: &str, kinds: &[&str]) {
+        self.refused_with(url, kinds, "");
+    }
+
+    /// [`refused`](Self::refused) with a message that has this word.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn refused_with(&mut self, url: &str, kinds: &[&str], word: &str) {
         let began = Instant::now();
         let connect = json!({ "command": "connect", "url": url, "ttl_ms": 2_000 });
         let error = self.try_call(connect).expect_err("it should be refused");
@@ -46,6 +55,8 @@ impl Traced {
         let kind = error["kind"].as_str().unwrap_or_default();
         assert!(kinds.contains(&kind), "{url}: {error} instead of {kinds:?}");
         assert!(took <= bounds::connected(), "{url}: {error} took {took:?}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(word), "{message:?} does not speak of {word:?}");
     }
 
     /// Connecting works, and what comes after it.

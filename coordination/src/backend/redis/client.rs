@@ -19,6 +19,7 @@ use super::config::{Config, Place};
 use super::connection::{Connection, Known, Ran, replicas_of};
 use super::error::failure;
 use super::link::{nodes, probe};
+use super::rights;
 use super::script::{Answer, Call};
 use super::sentinels::Sentinels;
 use super::topology::Nodes;
@@ -168,6 +169,9 @@ impl Client {
         client.hub.subscribed(&channels, epoch);
         let mut connection =
             Connection::new(connections, there, epoch, redis, (server, topology, syncs));
+        if !connections.has_connected() {
+            rights::check(&connection.redis, &client.nowhere).await?;
+        }
         // Where our keys are moving, it is greeted when it has them.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));

@@ -70,6 +70,7 @@ mod fuzz;
 mod link;
 mod listings;
 mod open_sessions;
+mod rights;
 mod script;
 mod sentinels;
 mod server;

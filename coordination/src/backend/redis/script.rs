@@ -244,3 +244,31 @@ pub(super) fn queue_path(queue: &QueueKey) -> String {
 pub(super) fn corrupt() -> Error {
     Error::new(ErrorKind::Corrupt, "read", "the server's answer is not what our scripts answer")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::backend::redis::rights;
+
+    /// The commands that a text names after this.
+    fn commands<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
+        let named = text.split(before).skip(1);
+        named.filter_map(|rest| rest.split('\'').next()).collect()
+    }
+
+    #[test]
+    fn whoever_connects_tries_each_command_that_a_script_calls() {
+        let tried = commands(rights::SCRIPT, "may('");
+        let called: BTreeSet<_> = TEXTS
+            .iter()
+            .flat_map(|text| {
+                let sure = commands(&text.code, "redis.call('");
+                sure.into_iter().chain(commands(&text.code, "redis.pcall('"))
+            })
+            .collect();
+        let missing: Vec<_> = called.difference(&tried).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}

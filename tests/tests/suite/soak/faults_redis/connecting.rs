@@ -57,6 +57,45 @@ fn f48_users() {
     });
 }
 
+/// F-73: each right that the documentation lists is missing, one by one; a category, by each command of it that is used.
+#[test]
+fn f73_each_right_is_missing() {
+    judged(|| {
+        let redis = Redis::one();
+        let at = redis.authority();
+        let url = format!("redis://ours:right-canary-1@{at}?quarantine=off");
+        let mut client = Traced::new(WORKER, &[]);
+        let of_categories = ["-hset", "-hscan", "-zadd", "-zscore", "-get", "-set"];
+        let optional = ["+config|get"];
+        let rights = RIGHTS.iter().filter(|right| !optional.contains(right));
+        for missing in rights.chain(&of_categories) {
+            redis.ask(&["ACL", "SETUSER", "ours", "reset", "on", ">right-canary-1"]);
+            let mut given = vec!["ACL", "SETUSER", "ours"];
+            given.extend(RIGHTS.iter().filter(|right| *right != missing));
+            given.extend(of_categories.iter().filter(|right| *right == missing));
+            redis.ask(&given);
+            // A category is named by the first of its commands that is used.
+            let named = match *missing {
+                "+@hash" => "hget",
+                "+@sortedset" => "zadd",
+                "+@string" => "get",
+                right if right.starts_with('~') => "key",
+                right if right.starts_with('&') => "channel",
+                right => right.trim_start_matches(['+', '-']),
+            };
+            println!("F-73 redis: without {missing}");
+            client.refused_with(&url, &["Permission"], named);
+        }
+        redis.ask(&["ACL", "SETUSER", "ours", "reset", "on", ">right-canary-1"]);
+        let mut given = vec!["ACL", "SETUSER", "ours"];
+        given.extend(RIGHTS);
+        redis.ask(&given);
+        client.connects(&url);
+        // Nothing is left of the tries.
+        assert_eq!(redis.ask(&["EXISTS", "{coordination}:nowhere"]).text().as_deref(), Some("0"));
+    });
+}
+
 /// F-49: the user is removed while it holds: kept until the deadline, then lost; few tries are made.
 #[test]
 fn f49_user_removed() {

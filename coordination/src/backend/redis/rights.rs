@@ -1,0 +1,53 @@
+//! Whether the user may do all that is done later: what is missing is told by who connects, and not by the first release.
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+
+use super::error::failure;
+use crate::backend::server::connections::Failure;
+use crate::error::{Error, ErrorKind};
+
+/// Tries each command that the scripts call.
+pub(super) const SCRIPT: &str = include_str!("scripts/rights.lua");
+/// The hash of no script.
+const UNKNOWN: &str = "0000000000000000000000000000000000000000";
+
+/// Fails if a right is missing, and names it. `nowhere`: a key, and a channel, that there never is.
+pub(super) async fn check(
+    connection: &MultiplexedConnection,
+    nowhere: &str,
+) -> Result<(), Failure> {
+    let (mut evaluating, mut hashed, mut leaving) =
+        (connection.clone(), connection.clone(), connection.clone());
+    let mut all = redis::cmd("EVAL");
+    all.arg(SCRIPT).arg(1).arg(nowhere);
+    let mut hash = redis::cmd("EVALSHA");
+    hash.arg(UNKNOWN).arg(1).arg(nowhere);
+    let (tried, by_hash, left) = tokio::join!(
+        all.query_async::<(String, String)>(&mut evaluating),
+        hash.query_async::<Value>(&mut hashed),
+        leaving.unsubscribe(nowhere),
+    );
+    refusal("evalsha", by_hash.err())?;
+    refusal("unsubscribe", left.err())?;
+    match tried {
+        Ok((refused, said)) if !refused.is_empty() => Err(missing(&refused, &said)),
+        Ok(_) => Ok(()),
+        Err(error) => refusal("eval", Some(error)),
+    }
+}
+
+/// Other failures say nothing of rights: whoever makes the call that counts is told of them.
+fn refusal(command: &str, failed: Option<RedisError>) -> Result<(), Failure> {
+    let Some(failed) = failed else { return Ok(()) };
+    let failure = failure("connect", &failed);
+    match failure.error.kind() {
+        ErrorKind::Permission => Err(missing(command, &failed.to_string())),
+        _ => Ok(()),
+    }
+}
+
+fn missing(commands: &str, said: &str) -> Failure {
+    let message = format!("the user lacks a right, for {commands}: {said}");
+    Failure::broken(Error::new(ErrorKind::Permission, "connect", message))
+}
