@@ -50,6 +50,8 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
         500 if speaks_of("No path to datacenter") || speaks_of("Invalid Session TTL") => {
             ErrorKind::Config
         }
+        // 1.21.5, and what was mended with it: see <https://github.com/hashicorp/consul/issues/22822>.
+        400 | 500 if speaks_of("invalid key name") => ErrorKind::Unsupported,
         500 if speaks_of("No cluster leader") || speaks_of("Missing node registration") => {
             ErrorKind::Unavailable
         }
@@ -84,6 +86,7 @@ mod tests {
             (500, "Invalid Session TTL '1', must be between", ErrorKind::Config, None),
             (500, "leadership lost while committing log", ErrorKind::Unavailable, Unknown),
             (503, "", ErrorKind::Unavailable, Unknown),
+            (500, "invalid key name, keys should respect the", ErrorKind::Unsupported, None),
             (301, "", ErrorKind::Unsupported, None),
         ] {
             let error = from_status("enter", status, text);
