@@ -75,6 +75,7 @@
 //! | --- | --- | --- | --- |
 //! | `file` | `durable` | `false` | `true`: a grant is returned only when its token is on the disk |
 //! | `file` | `network_filesystem` | `refuse` | `allow`: accept NFS and its like, at your own risk |
+//! | `file` | `mode` | `0700` | `0770`: users of the directory's group share it |
 //! | `etcds` | `ca`, `cert`, `key` | the system's certificates, none, none | PEM files |
 //! | `etcds` | `server_name` | the host | what the server's certificate says |
 //! | `etcd`, `etcds` | `password_file` | none | a file with the password, instead of one in the URL |

@@ -16,6 +16,8 @@ pub(crate) struct Config {
     /// Take a network file system in spite of all. Default: false, as `flock` does not reach
     /// other hosts on some of them and notifications do on none.
     pub(super) network_allowed: bool,
+    /// Users of the directory's group share it. Default: false, its owner alone.
+    pub(super) is_for_group: bool,
 }
 
 impl Config {
@@ -32,6 +34,15 @@ impl Config {
                 return Err(Error::config("option `network_filesystem` is `refuse` or `allow`"));
             }
         };
-        Ok(Self { directory: PathBuf::from(&url.path), durable, network_allowed })
+        let is_for_group = match url.take_option("mode").as_deref() {
+            None | Some("0700" | "700") => false,
+            Some("0770" | "770" | "2770" | "02770") => true,
+            Some(_) => {
+                let message =
+                    "option `mode` is `0700`, for one user, or `0770`, for those of a group";
+                return Err(Error::config(message));
+            }
+        };
+        Ok(Self { directory: PathBuf::from(&url.path), durable, network_allowed, is_for_group })
     }
 }

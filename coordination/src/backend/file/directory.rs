@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -17,10 +18,15 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// Never follow a planted link, never wait on a planted FIFO, never leak into a child; and do not write
-/// a time of access with every read, which only the owner may ask for.
-const SAFE: OFlags =
-    OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOATIME);
+/// Never follow a planted link, never wait on a planted FIFO, never leak into a child.
+const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+/// Do not write a time of access with every read, which only the owner may ask for.
+const QUIET: OFlags = OFlags::NOATIME;
+
+/// How often, and how long before each time, it is looked whether somebody who has just made a file or a directory has set its
+/// mode by now: his umask may have kept others out, or himself.
+const TRIES: usize = 20;
+const BEFORE_TRY: Duration = Duration::from_millis(1);
 
 /// Which file an open descriptor or a path means.
 ///
@@ -55,17 +61,25 @@ pub(super) struct Glimpse {
 pub(super) struct Directory {
     handle: OwnedFd,
     path: PathBuf,
+    /// Whose files these may be besides our own: those of this group's users.
+    group: Option<u32>,
 }
 
 impl Directory {
     /// Opens the namespace's directory beneath the configured one, making both if only they are missing.
     pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
         let path = &config.directory;
-        make(path)?;
+        let is_new = make(path)?;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let handle =
             fs::open(path, flags, Mode::empty()).map_err(|errno| storage("open", path, errno))?;
-        let root = Self { handle, path: path.clone() };
+        let mut root = Self { handle, path: path.clone(), group: None };
+        if config.is_for_group {
+            root.group = Some(root.stat()?.st_gid);
+        }
+        if is_new {
+            root.set_mode()?;
+        }
         let network = network_name(root.filesystem()?);
         if let Some(name) = network.filter(|_| !config.network_allowed) {
             return Err(refuse_network(name, path));
@@ -77,14 +91,18 @@ impl Directory {
     /// Opens a directory within, making it if it is missing.
     pub(super) fn subdirectory(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);
-        match fs::mkdirat(&self.handle, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match fs::mkdirat(&self.handle, name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(storage("open", &path, errno)),
-        }
+        };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let handle = fs::openat(&self.handle, name, flags, Mode::empty())
-            .map_err(|errno| storage("open", &path, errno))?;
-        let directory = Self { handle, path };
+        let open = || fs::openat(&self.handle, name, flags, Mode::empty());
+        let handle = patiently(open).map_err(|errno| storage("open", &path, errno))?;
+        let directory = Self { handle, path, group: self.group };
+        if is_new {
+            directory.set_mode()?;
+        }
         directory.check_owner(&directory.stat()?)?;
         directory.check_mode()?;
         Ok(directory)
@@ -103,7 +121,9 @@ impl Directory {
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
-        match fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR) {
+        // Of a user of the group, the owner may be another one.
+        let flags = if self.group.is_none() { flags | QUIET } else { flags };
+        match patiently(|| fs::openat(&self.handle, name, flags, self.file_mode())) {
             Ok(file) => self.checked(name, file).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(storage("open", &self.path.join(name), errno)),
@@ -233,20 +253,44 @@ impl Directory {
             return refuse("has more than one name (hard links)");
         }
         self.check_owner(&stat)?;
+        // Whoever has made it: the umask may have taken a part of it away.
+        let wanted = self.file_mode();
+        if stat.st_uid == own() && !Mode::from_raw_mode(stat.st_mode).contains(wanted) {
+            fs::fchmod(&file, wanted).map_err(|errno| storage("open", &path, errno))?;
+        }
         Ok(file)
     }
 
     fn check_owner(&self, stat: &Stat) -> Result<()> {
-        let own = rustix::process::geteuid().as_raw();
-        if stat.st_uid == own {
+        if stat.st_uid == own() || self.group == Some(stat.st_gid) {
             return Ok(());
         }
+        let advice = match self.group {
+            None => "give every user a directory of its own, or share it with `mode=0770`",
+            Some(_) => "and it is not of the directory's group",
+        };
         let message = format!(
-            "{}: a file there belongs to user {} and this process runs as {own}; give every user a directory of its own",
+            "{}: a file there belongs to user {} and this process runs as {}; {advice}",
             self.path.display(),
-            stat.st_uid
+            user(stat.st_uid),
+            user(own()),
         );
         Err(Error::new(ErrorKind::Permission, "open", message))
+    }
+
+    /// Of a file: it is what it is to be whatever the umask.
+    fn file_mode(&self) -> Mode {
+        let own = Mode::RUSR | Mode::WUSR;
+        if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
+    }
+
+    /// Of a directory that was made just now, likewise. What is made within is of its group.
+    fn set_mode(&self) -> Result<()> {
+        let mode = match self.group {
+            None => Mode::RWXU,
+            Some(_) => Mode::RWXU | Mode::RWXG | Mode::SGID,
+        };
+        fs::fchmod(&self.handle, mode).map_err(|errno| storage("open", &self.path, errno))
     }
 
     fn check_mode(&self) -> Result<()> {
@@ -284,10 +328,38 @@ pub(super) fn inode(file: &OwnedFd) -> Result<Inode, Errno> {
     fs::fstat(file).map(|stat| stat.st_ino)
 }
 
-/// Makes the directory if its parent is there: a misspelt path must not become a new tree.
-fn make(path: &Path) -> Result<()> {
+/// Who this process is, as files are concerned.
+fn own() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A user, with his name if this host has one for him.
+fn user(id: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id.to_string()).then(|| name.to_owned())
+    });
+    name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
+}
+
+/// Opens something that somebody may have made this moment, and not yet given its mode.
+fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    for _ in 0..TRIES {
+        match open() {
+            Err(Errno::ACCESS) => thread::sleep(BEFORE_TRY),
+            opened => return opened,
+        }
+    }
+    open()
+}
+
+/// Makes the directory if its parent is there: a misspelt path must not become a new tree. Whether it was not there.
+fn make(path: &Path) -> Result<bool> {
     match fs::mkdir(path, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
         Err(Errno::NOENT) => {
             let parent = path.parent().map(Path::as_os_str).unwrap_or(OsStr::new("/"));
             let message = format!("{} does not exist; make it first", Path::new(parent).display());

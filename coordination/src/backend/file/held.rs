@@ -123,6 +123,7 @@ mod tests {
                 directory: directory.path().into(),
                 durable: false,
                 network_allowed: true,
+                is_for_group: false,
             };
             let store = FileStore {
                 store: Mutex::new(Arc::new(super::super::tests::store(directory.path()))),

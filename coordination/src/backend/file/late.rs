@@ -42,8 +42,12 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let directory = TempDir::new().expect("a directory");
-        let config =
-            Config { directory: directory.path().into(), durable: true, network_allowed: true };
+        let config = Config {
+            directory: directory.path().into(),
+            durable: true,
+            network_allowed: true,
+            is_for_group: false,
+        };
         let store = store_if(directory.path(), true);
         let session = open(&store);
         let crowded = runtime(1);

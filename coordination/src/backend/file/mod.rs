@@ -91,7 +91,11 @@ const BUSY: Duration = Duration::from_millis(1);
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "file",
-    options: &[UrlOption::shown("durable"), UrlOption::shown("network_filesystem")],
+    options: &[
+        UrlOption::shown("durable"),
+        UrlOption::shown("network_filesystem"),
+        UrlOption::shown("mode"),
+    ],
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: false,

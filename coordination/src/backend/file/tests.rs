@@ -33,7 +33,12 @@ pub(super) fn store(directory: &Path) -> Store {
 }
 
 pub(super) fn store_if(directory: &Path, durable: bool) -> Store {
-    let config = Config { directory: directory.to_owned(), durable, network_allowed: true };
+    let config = Config {
+        directory: directory.to_owned(),
+        durable,
+        network_allowed: true,
+        is_for_group: false,
+    };
     Store::open(&config, "test").expect("the directory is ours")
 }
 

@@ -13,8 +13,8 @@ use coordination::{Effect, ErrorKind};
 use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
-    faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
-    harness::{Mounted, judged, judged_on_threads, log::now_ns},
+    faults::{HEARTBEAT, LONG, Process, SCHEDULING, Site, crash::since},
+    harness::{Mounted, Scratch, judged, judged_on_threads, log::now_ns},
 };
 use tokio::task::block_in_place;
 
@@ -237,6 +237,70 @@ fn f37_directory_of_another_user() {
             chown(&path, Some(0), None).expect("tests run as root");
         }
         site.process("client").acquire("lock");
+    });
+}
+
+/// A program that runs the worker as this user, in this group, with this umask.
+fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String {
+    let program = scratch.join(format!("worker-{user}-{group}"));
+    let script = format!(
+        "#!/bin/sh\numask {umask}\nexec setpriv --reuid {user} --regid {group} --clear-groups {WORKER} \"$@\"\n"
+    );
+    fs::write(&program, script).expect("the scratch directory is ours");
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("it is ours");
+    program.display().to_string()
+}
+
+/// Users of the directory's group share it, whatever their umask; others are refused, and told whose it is.
+#[test]
+fn f37_users_of_one_group() {
+    judged(|| {
+        let (scratch, _) = site();
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).expect("it is ours");
+        let locks = scratch.join("locks");
+        fs::create_dir(&locks).expect("the scratch directory is ours");
+        chown(&locks, Some(12_345), Some(23_456)).expect("tests run as root");
+        fs::set_permissions(&locks, Permissions::from_mode(0o2770)).expect("it is ours");
+        let site_of = |user, group, umask, option: &str| {
+            let site = Site::file(&locks, as_user(&scratch, (user, group, umask)));
+            if option.is_empty() { site } else { site.with_option(option) }
+        };
+        let one = site_of(12_345, 23_456, "022", "mode=0770").process("one");
+        let other = site_of(12_346, 23_456, "077", "mode=0770").process("other");
+        one.acquire("it");
+        let waiting = other.wait_for("it");
+        one.sees_contenders("it", 2);
+        one.release("it");
+        other.granted(waiting, LONG);
+        let again = one.wait_for("it");
+        other.sees_contenders("it", 2);
+        // Who was killed leaves nothing that the others could not clear away.
+        drop(other);
+        one.granted(again, LONG);
+        let message = refused(&site_of(12_347, 34_567, "022", "mode=0770"), "Permission");
+        assert!(message.contains("Permission denied"), "{message}");
+        let message = refused(&site_of(12_346, 23_456, "022", ""), "Permission");
+        assert!(message.contains("12345") && message.contains("mode=0770"), "{message}");
+        chown(locks.join("coordination"), Some(1), Some(1)).expect("tests run as root");
+        let message = refused(&Site::file(&locks, WORKER), "Permission");
+        assert!(message.contains("daemon (1)") && message.contains("root (0)"), "{message}");
+    });
+}
+
+/// A umask that takes rights from the owner himself.
+#[test]
+fn f37_umask() {
+    judged(|| {
+        let (scratch, _) = site();
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o777)).expect("it is ours");
+        let program = as_user(&scratch, (12_345, 23_456, "0277"));
+        let site = Site::file(&scratch.join("locks"), program);
+        let one = site.process("one");
+        one.acquire("it");
+        one.release("it");
+        site.process("other").acquire("it");
+        let mode = fs::metadata(scratch.join("locks")).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700, "{mode:o}");
     });
 }
 
