@@ -66,8 +66,10 @@ pub(super) struct TlsSources {
 /// Where one of them comes from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The URL has it, or it came once and for all, by a pipe for instance.
+    /// The URL has it.
     Fixed(Secret),
+    /// What this option named could be read but once: a pipe, for instance.
+    Once { option: &'static str, contents: Secret },
     /// The file that this option names.
     File { option: &'static str, path: PathBuf },
 }
@@ -209,14 +211,16 @@ impl Source {
     pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
         let file = Self::File { option, path: path.into() };
         match fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            true => Ok(Self::Fixed(file.text()?)),
+            true => Ok(Self::Once { option, contents: file.text()? }),
             false => Ok(file),
         }
     }
 
     fn read(&self) -> Result<Vec<u8>> {
         match self {
-            Self::Fixed(text) => Ok(text.expose().as_bytes().to_vec()),
+            Self::Fixed(contents) | Self::Once { contents, .. } => {
+                Ok(contents.expose().as_bytes().to_vec())
+            }
             Self::File { option, path } => fs::read(path).map_err(|error| {
                 // Not the path: somebody may have given the secret itself.
                 let kind = error.kind();
@@ -236,7 +240,9 @@ impl Source {
     /// In a file, a line break at its end does not count.
     fn password(&self) -> Result<Secret> {
         let text = self.text()?;
-        let Self::File { option, .. } = self else { return Ok(text) };
+        let (Self::File { option, .. } | Self::Once { option, .. }) = self else {
+            return Ok(text);
+        };
         let password = text.expose().trim_end_matches(['\r', '\n']);
         match password.is_empty() {
             true => Err(Error::config(format!("option `{option}`: the file is empty"))),
@@ -247,7 +253,7 @@ impl Source {
     fn option(&self) -> &'static str {
         match self {
             Self::Fixed(_) => "password",
-            Self::File { option, .. } => option,
+            Self::File { option, .. } | Self::Once { option, .. } => option,
         }
     }
 }
