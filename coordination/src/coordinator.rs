@@ -149,7 +149,7 @@ impl Coordinator {
     }
 
     /// The queue of this kind and name, with the prefix before the name.
-    pub(crate) fn queue(&self, kind: &'static str, name: &str) -> Result<Queue> {
+    pub(crate) fn queue_of(&self, kind: &'static str, name: &str) -> Result<Queue> {
         let session = &self.0.session;
         if name.is_empty() {
             return Err(crate::NameError::Empty.into());

@@ -66,6 +66,16 @@ pub enum ErrorKind {
     Corrupt,
     /// Reading or writing a file failed, or the process may have no more files or threads.
     Storage,
+    /// There never was a claim of this name in the queue of work, or it is over: its items may have been given to others.
+    NoSuchClaim,
+    /// No claim has the item of work: it was given back.
+    NotClaimed,
+    /// Another claim has the item of work.
+    NotClaimedBy,
+    /// A claim has the item of work, which only that may remove.
+    IsClaimed,
+    /// A claim of this name is over, and no other may have it.
+    ClaimIdReused,
     /// There is no global coordinator, or another one is already installed.
     Global,
 }

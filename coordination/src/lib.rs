@@ -311,6 +311,10 @@ pub use recipe::partition::ring::{HashRing, UnknownNode};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::value::{Counter, SharedValue, ValueWatch, Version, Versioned};
+pub use recipe::work::{
+    Ack, ClaimId, ClaimOptions, ClaimView, Collected, ItemId, ListOptions, NewItem, WorkClaim,
+    WorkItem, WorkLimits, WorkQueue, WorkStats,
+};
 pub use session::{State, StateWatch};
 pub use template::Template;
 pub use time::BootInstant;

@@ -2,7 +2,7 @@
 //!
 //! A store keeps *sessions*, and *entries* in ordered *queues*. A session is a client's liveness:
 //! when it ends, its entries end. Besides its entries a queue has at most one *value*, which nobody owns
-//! and which is written by compare-and-set. That is all that recipes need; so it is all that a store
+//! and which is written by compare-and-set, with *records* beside it. That is all that recipes need; so it is all that a store
 //! implements, and every recipe is written once, above these traits: [`Sessions`], [`Entries`], [`Values`] and
 //! [`Watching`], each implemented in the file of its name in the store's folder, and [`Store`], which has them all.
 //!
@@ -34,6 +34,9 @@
 //!   least once in every `recheck`, or resolve so that the caller asks. They may resolve early.
 //! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries.
 //!   A call may begin anew where others changed what it needs meanwhile.
+//!
+//! * `beside`: the records beside a `write` are written with the value or not at all, and by nothing else. So what was read
+//!   of them is so as long as the value has the version that it had before and after.
 //!
 //! Order:
 //!
@@ -68,6 +71,7 @@
 //! * `effect`: an error says whether the call may have taken effect; if that is not known, the effect is `Unknown`.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -185,6 +189,10 @@ pub(crate) trait Values: Send + Sync + 'static {
     /// or the queue, is not as expected, and nothing was done. A repeated call answers what the first
     /// one did, unless the value was written again in between, or was removed: then it may answer `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
+
+    /// The queue's records of these names, [`MOST_BESIDE`] at the most, in order; `None` stands for one that is not there.
+    /// Each as of a moment of its own.
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>>;
 
     /// A page of the names of the queues of this kind that have a value.
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;

@@ -242,10 +242,27 @@ pub(crate) struct Write {
     pub(crate) data: Option<Data>,
     /// Only if the queue has no live entry.
     pub(crate) if_empty: bool,
+    /// What is written with it or not at all: at most [`MOST_BESIDE`], none of them twice. Not beside a removal.
+    pub(crate) beside: Vec<Beside>,
+}
+
+/// How many records a write has beside it, and how many are read at once, at the most: what every store can do in one step.
+pub(crate) const MOST_BESIDE: usize = 56;
+
+/// A record of a queue, as a write leaves it.
+#[derive(Clone, Debug)]
+pub(crate) struct Beside {
+    /// Letters, digits and `-`.
+    pub(crate) name: Arc<str>,
+    /// `None` removes it.
+    pub(crate) data: Option<Data>,
+    /// Whether there was none before, as of the version that is expected.
+    pub(crate) is_new: bool,
 }
 
 impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
-        Self { queue: queue.clone(), id: env::rng().random(), expected, data, if_empty: false }
+        let (queue, id) = (queue.clone(), env::rng().random());
+        Self { queue, id, expected, data, if_empty: false, beside: Vec::new() }
     }
 }

@@ -117,7 +117,7 @@ fn fuzz_recipes() {
             // A store of its own.
             let url = format!("memory://{:032x}", rand::random::<u128>());
             let coordinator = Coordinator::connect(&url).await.expect("memory is there");
-            hostile.plant(&coordinator.queue(kind, NAME).expect("a name")).await;
+            hostile.plant(&coordinator.queue_of(kind, NAME).expect("a name")).await;
             let visit = visit(kind, &coordinator);
             let outcome = tokio::time::timeout(PATIENCE, visit).await;
             outcome.unwrap_or_else(|_| Err(TestCaseError::fail("a call does not answer")))?;

@@ -20,7 +20,7 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     pub fn barrier(&self, name: impl AsRef<str>) -> Result<Barrier> {
-        Ok(Barrier { queue: self.queue("barrier", name.as_ref())? })
+        Ok(Barrier { queue: self.queue_of("barrier", name.as_ref())? })
     }
 }
 

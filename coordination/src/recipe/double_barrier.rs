@@ -32,7 +32,7 @@ impl Coordinator {
     /// * [`ErrorKind::Name`]: empty or too long.
     /// * [`ErrorKind::Input`]: `parties` is zero.
     pub fn double_barrier(&self, name: impl AsRef<str>, parties: u32) -> Result<DoubleBarrier> {
-        let queue = self.queue("double-barrier", name.as_ref())?;
+        let queue = self.queue_of("double-barrier", name.as_ref())?;
         if parties == 0 {
             let message = "a double barrier is for one party at least";
             return Err(queue.error(ErrorKind::Input, "double_barrier", message));

@@ -29,7 +29,7 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
-        Ok(Election { queue: self.queue("election", name.as_ref())? })
+        Ok(Election { queue: self.queue_of("election", name.as_ref())? })
     }
 }
 

@@ -47,7 +47,7 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`]: empty or too long, as for [`lock`](Self::lock).
     pub fn group(&self, name: impl AsRef<str>) -> Result<Group> {
-        Ok(Group { queue: self.queue(KIND, name.as_ref())? })
+        Ok(Group { queue: self.queue_of(KIND, name.as_ref())? })
     }
 
     /// The names of all existing groups that begin with the coordinator's prefix, without it, in order.

@@ -23,7 +23,7 @@ impl Coordinator {
     /// * [`ErrorKind::Name`]: empty or too long.
     /// * [`ErrorKind::Input`]: the count is zero.
     pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Result<Latch> {
-        let queue = self.queue("latch", name.as_ref())?;
+        let queue = self.queue_of("latch", name.as_ref())?;
         if count == 0 {
             let message = "a latch counts down from one at least";
             return Err(queue.error(ErrorKind::Input, "latch", message));

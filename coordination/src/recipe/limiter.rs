@@ -121,7 +121,7 @@ impl Coordinator {
     /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     pub fn limiter(&self, name: impl AsRef<str>) -> Result<Limiter> {
         let limits = Limits { slots: 1, standby: 0, latest_wins: false };
-        let queue = self.queue("limiter", name.as_ref())?;
+        let queue = self.queue_of("limiter", name.as_ref())?;
         Ok(Limiter { queue, limits, patience: Patience::default() })
     }
 

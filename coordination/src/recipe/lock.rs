@@ -49,7 +49,7 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
-        Ok(Lock { queue: self.queue("lock", name.as_ref())? })
+        Ok(Lock { queue: self.queue_of("lock", name.as_ref())? })
     }
 
     /// The lock whose name the template gives for these values.

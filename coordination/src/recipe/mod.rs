@@ -15,3 +15,4 @@ pub(crate) mod partition;
 pub(crate) mod rate_limiter;
 pub(crate) mod semaphore;
 pub(crate) mod value;
+pub(crate) mod work;

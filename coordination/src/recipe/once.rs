@@ -31,7 +31,7 @@ impl Coordinator {
     /// * [`ErrorKind::Name`]: empty or too long.
     /// * [`ErrorKind::Input`]: the period is not 1 ms to 366 days long.
     pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer> {
-        let queue = self.queue("once", name.as_ref())?;
+        let queue = self.queue_of("once", name.as_ref())?;
         if !(SHORTEST..=LONGEST).contains(&period) {
             let message = format!("the period is {period:?}, and has to be of 1 ms to 366 days");
             return Err(queue.error(ErrorKind::Input, "once_per", message));

@@ -48,7 +48,7 @@ impl Coordinator {
         permits: u32,
         per: Duration,
     ) -> Result<RateLimiter> {
-        let queue = self.queue("rate", name.as_ref())?;
+        let queue = self.queue_of("rate", name.as_ref())?;
         let rules = Rules::default();
         RateLimiter { queue, rules, shared: Arc::default() }.and(permits, per)
     }

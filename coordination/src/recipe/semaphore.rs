@@ -66,7 +66,7 @@ impl Coordinator {
     /// * [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     /// * [`ErrorKind::Input`](crate::ErrorKind::Input): `permits` is not 1 to 10,000.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore> {
-        let queue = self.queue("semaphore", name.as_ref())?;
+        let queue = self.queue_of("semaphore", name.as_ref())?;
         let permits = queue.named(slots::check("the number of permits", permits, MAX_SLOTS))?;
         Ok(Semaphore { queue, limit: Limit { permits } })
     }

@@ -27,7 +27,7 @@ impl Coordinator {
         &self,
         name: impl AsRef<str>,
     ) -> Result<SharedValue<T>> {
-        Ok(SharedValue { queue: self.queue("value", name.as_ref())?, of: PhantomData })
+        Ok(SharedValue { queue: self.queue_of("value", name.as_ref())?, of: PhantomData })
     }
 
     /// The counter of this name, with the coordinator's prefix before it. No I/O.
@@ -38,7 +38,7 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`]: empty or too long.
     pub fn counter(&self, name: impl AsRef<str>) -> Result<Counter> {
-        Ok(Counter { queue: self.queue("counter", name.as_ref())? })
+        Ok(Counter { queue: self.queue_of("counter", name.as_ref())? })
     }
 }
 

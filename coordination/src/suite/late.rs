@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use super::stage::{CALL, Client, Stage, queue};
+use super::values::{beside, records};
 use crate::backend::{Mode, NewEntry, Write};
 use crate::error::{Effect, Result};
 
@@ -139,6 +140,21 @@ pub(super) async fn late_write_after_another(stage: &Stage<'_>) -> Result<()> {
     assert!(second.is_some());
     arrive(stage).await;
     assert_eq!(other.value(&queue("q")).await?.as_deref(), Some("2"));
+    Ok(())
+}
+
+pub(super) async fn late_write_brings_nothing_beside_it(stage: &Stage<'_>) -> Result<()> {
+    let (client, other, _, _) = entered(stage).await?;
+    let first = other.write(&Write::new(&queue("q"), None, Some("1".into()))).await?;
+    let write = Write::new(&queue("q"), first, Some("late".into()));
+    let write = Write { beside: beside(&[("x", Some("late"), true)]), ..write };
+    kept_back(stage, client.store.write(&write)).await;
+    let next = Write::new(&queue("q"), first, Some("2".into()));
+    let next = Write { beside: beside(&[("y", Some("2"), true)]), ..next };
+    assert!(other.write(&next).await?.is_some());
+    arrive(stage).await;
+    let found = records(&other, &queue("q"), &["x", "y"]).await?;
+    assert_eq!(found, [None, Some("2".to_owned())]);
     Ok(())
 }
 

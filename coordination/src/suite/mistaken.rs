@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::stage::{CALL, attempt};
 use crate::backend::{
-    Cursor, Entries, EntryId, EntryRef, Gone, Listing, Mode, NewEntry, NewSession, Page, Position,
-    SessionId, Sessions, Store, Values, Watching, Write,
+    Cursor, Data, Entries, EntryId, EntryRef, Gone, Listing, Mode, NewEntry, NewSession, Page,
+    Position, SessionId, Sessions, Store, Values, Watching, Write,
 };
 use crate::characteristics::Characteristics;
 use crate::error::Result;
@@ -125,6 +125,10 @@ impl Entries for Mistaken {
 impl Values for Mistaken {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         self.store.write(write).await
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        self.store.records(queue, names).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

@@ -108,6 +108,11 @@ macro_rules! store_suite {
             values write_once_if_there_is_no_entry [direct];
             values versions_rise_over_removals [direct];
             values cancel_safe_write [direct];
+            values beside_is_written_with_the_value_or_not_at_all [direct];
+            values beside_as_much_as_is_allowed [direct];
+            values beside_is_not_brought_back_by_a_repeated_write [direct];
+            values beside_is_apart_by_queue [direct];
+            late late_write_brings_nothing_beside_it [line];
             late late_enter_after_leave [line];
             late late_enter_of_a_shared_entry_after_leave [line];
             late late_enter_after_it_was_entered_and_left [line];

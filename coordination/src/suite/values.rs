@@ -1,8 +1,10 @@
 //! Values: written by compare-and-set, once.
 
+use std::sync::Arc;
+
 use super::MOST_POLLS;
-use super::stage::{CALL, Client, Stage, dropped_after, queue};
-use crate::backend::Write;
+use super::stage::{CALL, Client, Stage, dropped_after, queue, retry_until_settled};
+use crate::backend::{Beside, Data, MOST_BESIDE, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -141,6 +143,105 @@ pub(super) async fn cancel_safe_write(stage: &Stage<'_>) -> Result<()> {
         if dropped.is_some() {
             break;
         }
+    }
+    Ok(())
+}
+
+/// Records that are there, and how they are to be: by name, data and whether they are new.
+pub(super) fn beside(records: &[(&str, Option<&str>, bool)]) -> Vec<Beside> {
+    let record = |(name, data, is_new): &(&str, Option<&str>, bool)| Beside {
+        name: (*name).into(),
+        data: data.map(Data::from),
+        is_new: *is_new,
+    };
+    records.iter().map(record).collect()
+}
+
+/// What the records of these names say.
+pub(super) async fn records(
+    client: &Client,
+    queue: &QueueKey,
+    names: &[&str],
+) -> Result<Vec<Option<String>>> {
+    let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+    let found = retry_until_settled(|| client.store.records(queue, &names)).await?;
+    Ok(found.into_iter().map(|data| data.map(|data| data.to_string())).collect())
+}
+
+fn with(write: Write, records: &[(&str, Option<&str>, bool)]) -> Write {
+    Write { beside: beside(records), ..write }
+}
+
+pub(super) async fn beside_is_written_with_the_value_or_not_at_all(
+    stage: &Stage<'_>,
+) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let names = ["0p1-", "0p12-", "x"];
+    assert_eq!(records(&client, &queue, &names).await?, [None, None, None]);
+    let create = Write::new(&queue, None, Some("1".into()));
+    let create = with(create, &[("0p1-", Some("one"), true), ("0p12-", Some("é \"\n"), true)]);
+    let created = client.write(&create).await?;
+    assert!(created.is_some());
+    let there = [Some("one".to_owned()), Some("é \"\n".to_owned()), None];
+    assert_eq!(records(&other, &queue, &names).await?, there);
+    // Not as expected.
+    let late = Write::new(&queue, None, Some("no".into()));
+    assert_eq!(other.write(&with(late, &[("0p1-", Some("no"), false)])).await?, None);
+    assert_eq!(records(&other, &queue, &names).await?, there);
+    let change = Write::new(&queue, created, Some("2".into()));
+    let change = with(change, &[("0p1-", None, false), ("x", Some("3"), true)]);
+    let changed = other.write(&change).await?;
+    assert!(changed > created);
+    let there = [None, Some("é \"\n".to_owned()), Some("3".to_owned())];
+    assert_eq!(records(&client, &queue, &names).await?, there);
+    assert_eq!(client.value(&queue).await?.as_deref(), Some("2"));
+    assert_eq!(client.names().await?, ["q"], "a record is no queue");
+    assert!(client.is_empty(&queue).await?, "and no entry");
+    // A new client finds all of it.
+    assert_eq!(records(&stage.client("c").await?, &queue, &names).await?, there);
+    Ok(())
+}
+
+pub(super) async fn beside_as_much_as_is_allowed(stage: &Stage<'_>) -> Result<()> {
+    let (client, queue) = (stage.client("a").await?, queue("q"));
+    let names: Vec<_> = (0..MOST_BESIDE).map(|number| format!("{number}-")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let text = "x".repeat(352 * 1024 / MOST_BESIDE);
+    let mut expected = None;
+    for data in [Some(&*text), Some("short"), None] {
+        let all: Vec<_> = names.iter().map(|name| (*name, data, expected.is_none())).collect();
+        let write = Write::new(&queue, expected, Some("1".into()));
+        expected = client.write(&with(write, &all)).await?;
+        assert!(expected.is_some());
+        let found = records(&client, &queue, &names).await?;
+        assert!(found.iter().all(|found| found.as_deref() == data));
+    }
+    Ok(())
+}
+
+pub(super) async fn beside_is_not_brought_back_by_a_repeated_write(
+    stage: &Stage<'_>,
+) -> Result<()> {
+    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let create = Write::new(&queue, None, Some("1".into()));
+    let create = with(create, &[("x", Some("old"), true)]);
+    let created = client.write(&create).await?;
+    let change = Write::new(&queue, created, Some("2".into()));
+    other.write(&with(change, &[("x", Some("new"), false)])).await?;
+    client.write(&create).await?;
+    assert_eq!(records(&client, &queue, &["x"]).await?, [Some("new".to_owned())]);
+    Ok(())
+}
+
+pub(super) async fn beside_is_apart_by_queue(stage: &Stage<'_>) -> Result<()> {
+    let client = stage.client("a").await?;
+    let long = "n".repeat(300);
+    for name in ["q", "q/x", "q~records", &long] {
+        let write = Write::new(&queue(name), None, Some("1".into()));
+        client.write(&with(write, &[("x", Some(name), true)])).await?;
+    }
+    for name in ["q", "q/x", "q~records", &long] {
+        assert_eq!(records(&client, &queue(name), &["x"]).await?, [Some(name.to_owned())]);
     }
     Ok(())
 }

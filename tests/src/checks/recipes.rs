@@ -244,6 +244,19 @@ pub const RECIPES: &[Recipe] = &[
         ],
     },
     Recipe {
+        modules: &["work", "work_life"],
+        title: "work queue",
+        page: "docs/recipes/work-queues.md",
+        proofs: [
+            Check("wk1_no_item_is_had_by_two"),
+            Check("wk2_lifecycle"),
+            Check("wk4_dropped_claims_leave_nothing"),
+            Check("wk4_a_lost_sessions_items_come_back"),
+            Check("wk4_a_killed_workers_items_come_back"),
+            Check("wk6_cut_off"),
+        ],
+    },
+    Recipe {
         modules: &["partition"],
         title: "partitioning",
         page: "docs/recipes/partitioning.md",

@@ -155,6 +155,14 @@ impl Transact for Transactions {
         Ok(Queue::Empty(alone))
     }
 
+    /// A read of one key fails where there is none; so what begins with it is read.
+    async fn fetch(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
+        let reads: Vec<_> = keys.iter().map(|key| Operation::read(key.as_str())).collect();
+        let pairs = read_together(&self.sessions.connections, "read", &reads).await?;
+        let value = |key: &String| pairs.iter().find(|pair| pair.key == *key).map(Pair::value);
+        Ok(keys.iter().map(value).collect())
+    }
+
     /// Consul lists all keys at once.
     async fn list(
         &self,

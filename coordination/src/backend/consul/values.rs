@@ -1,12 +1,15 @@
 //! Queues' values: see [`txn_kv`](crate::backend::server::txn_kv).
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use super::Consul;
 use super::kv::Pair;
 use crate::backend::server::stored::StoredValue;
-use crate::backend::{Cursor, Page, Value, Values, Write};
+use crate::backend::{Cursor, Data, Page, Value, Values, Write};
 use crate::error::Result;
+use crate::key::QueueKey;
 
 /// The value that this key has.
 pub(super) fn value_of(pair: &Pair) -> Result<Value> {
@@ -18,6 +21,10 @@ pub(super) fn value_of(pair: &Pair) -> Result<Value> {
 impl Values for Consul {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         self.txn_kv.write(write).await
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        self.txn_kv.records(queue, names).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

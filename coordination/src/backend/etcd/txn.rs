@@ -109,6 +109,13 @@ impl Transact for Transactions {
         Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))
     }
 
+    async fn fetch(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
+        let gets: Vec<_> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+        let answer = self.make("read", etcd_client::Txn::new().and_then(gets)).await?;
+        let value = |nth| found(&answer, nth).first().map(|kv| kv.value().to_vec());
+        Ok((0..keys.len()).map(value).collect())
+    }
+
     async fn list(
         &self,
         prefix: &str,

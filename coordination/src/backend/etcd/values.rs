@@ -1,13 +1,16 @@
 //! Queues' values: see [`txn_kv`](crate::backend::server::txn_kv).
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use etcd_client::KeyValue;
 
 use super::Etcd;
 use super::entry::number;
 use crate::backend::server::stored::StoredValue;
-use crate::backend::{Cursor, Page, Value, Values, Write};
+use crate::backend::{Cursor, Data, Page, Value, Values, Write};
 use crate::error::Result;
+use crate::key::QueueKey;
 
 /// The value that this key has.
 pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
@@ -19,6 +22,10 @@ pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
 impl Values for Etcd {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         self.txn_kv.write(write).await
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        self.txn_kv.records(queue, names).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

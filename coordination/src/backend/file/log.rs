@@ -7,21 +7,25 @@
 //! + 1795171200000522 51aa…-03fe… 1795171200001 host-2 s eyJuIjoxfQ 90b2e3d1
 //! ~ 1795171200000522 x eyJuIjoyfQ 1f00c7a9
 //! = 1795171200000618 b09e8d7c6a5f4e3d eyJsaW1pdCI6M30 55d3a0c4
+//! = 1795171200000690 0c1d2e3f4a5b6c7d eyJsaW1pdCI6Mn0 p1 W10 p0 - 2a9c01d7
+//! . 1795171200000690 p1 W10 77aa03be
 //! / 1795171200000777 0c1d2e3f4a5b6c7d 1795171200000618 8e6f5d4c
 //! - 1795171200000417 0a44c1f2
 //! ```
 //!
 //! `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s`
 //! shared) and data in base64, unless it is exclusive and has none. `~` gives an entry another mode and other
-//! data, `-` ends one. `=` writes the queue's value: version, the id of the write, data; `/` removes it: its
+//! data, `-` ends one. `=` writes the queue's value: version, the id of the write, data; then the records beside it, each
+//! with its name and its data, `-` if it goes. `.` is a record as it is at this version of the value. `/` removes the value: its
 //! number, the id of the write, the version removed. Every line of the log ends with a CRC-32 of what is
 //! before it, so that the half-written last line of a killed writer is told from damage: a line whose checksum
 //! is right was written in full. A line that is there twice means what it means once.
 //!
-//! A log that is written anew has the value first and then the entries, in order. Apart from that numbers rise from
+//! A log that is written anew has the value first, its records and then the entries, in order. Apart from that numbers rise from
 //! line to line, so a line whose number does not is damage: it stood behind the log's end, as loss of power can
 //! leave it, and the log has grown to it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -29,7 +33,10 @@ use data_encoding::BASE64URL_NOPAD;
 
 use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
-use crate::backend::{Data, Mode};
+use crate::backend::{Beside, Data, Mode};
+
+/// Instead of the data of a record that goes: no text has this form in base64.
+const GONE: &str = "-";
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +92,26 @@ pub(super) fn format_leave(text: &mut String, seq: u64) {
     });
 }
 
-/// Adds the line of a value.
-pub(super) fn format_value(text: &mut String, value: &Written) {
+/// Adds the line of a value, and of the records beside it.
+pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]) {
     let Written { version, by, data } = value;
     sealed(text, |line| {
         let _ = write!(line, "= {version} {by:016x} ");
+        BASE64URL_NOPAD.encode_append(data.as_bytes(), line);
+        for Beside { name, data, .. } in beside {
+            let _ = write!(line, " {name} ");
+            match data {
+                Some(data) => BASE64URL_NOPAD.encode_append(data.as_bytes(), line),
+                None => line.push_str(GONE),
+            }
+        }
+    });
+}
+
+/// Adds the line of a record as it is.
+fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
+    sealed(text, |line| {
+        let _ = write!(line, ". {version} {name} ");
         BASE64URL_NOPAD.encode_append(data.as_bytes(), line);
     });
 }
@@ -149,6 +171,7 @@ pub(super) struct Log {
     /// Entries that have not left, in the order of their sequence numbers.
     live: Vec<(u64, Record)>,
     value: Option<Written>,
+    records: BTreeMap<Arc<str>, Data>,
     removed: Option<Removed>,
 }
 
@@ -184,6 +207,9 @@ impl Log {
     fn apply(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let (verb, number) = (words.next()?, number(words.next()?)?);
+        if verb == "=" {
+            return self.apply_value(number, words);
+        }
         let rest = [(); 5].map(|()| words.next());
         if words.next().is_some() {
             return None;
@@ -208,13 +234,11 @@ impl Log {
                 let (mode, data) = parse_contents(mode, data)?;
                 self.update(number, mode, data);
             }
-            ("=", [Some(by), Some(data), None, ..]) => {
-                let (by, data) = (u64::from_str_radix(by, 16).ok()?, parse_data(data)?);
-                let is_known = self.value.as_ref().is_some_and(|value| value.version == number);
-                if number <= self.newest && !is_known {
+            (".", [Some(name), Some(data), None, ..]) => {
+                if self.value.as_ref()?.version != number {
                     return None;
                 }
-                self.write(Written { version: number, by, data });
+                self.records.insert(name.into(), parse_data(data)?);
             }
             ("/", [Some(by), Some(version), None, ..]) => {
                 let (by, version) = (u64::from_str_radix(by, 16).ok()?, version.parse().ok()?);
@@ -226,6 +250,27 @@ impl Log {
             }
             _ => return None,
         }
+        Some(())
+    }
+
+    fn apply_value<'a>(
+        &mut self,
+        version: u64,
+        mut words: impl Iterator<Item = &'a str>,
+    ) -> Option<()> {
+        let by = u64::from_str_radix(words.next()?, 16).ok()?;
+        let data = parse_data(words.next()?)?;
+        let is_known = self.value.as_ref().is_some_and(|value| value.version == version);
+        if version <= self.newest && !is_known {
+            return None;
+        }
+        let mut beside = Vec::new();
+        while let Some(name) = words.next() {
+            let data = words.next().filter(|data| *data != GONE).map(parse_data);
+            let data = data.map_or(Some(None), |data| data.map(Some))?;
+            beside.push(Beside { name: name.into(), data, is_new: false });
+        }
+        self.write(Written { version, by, data }, &beside);
         Some(())
     }
 
@@ -253,8 +298,14 @@ impl Log {
         self.index(seq).map(|index| self.live.remove(index)).is_ok()
     }
 
-    pub(super) fn write(&mut self, value: Written) {
+    pub(super) fn write(&mut self, value: Written, beside: &[Beside]) {
         self.came(value.version);
+        for Beside { name, data, .. } in beside {
+            match data {
+                Some(data) => drop(self.records.insert(Arc::clone(name), Data::clone(data))),
+                None => drop(self.records.remove(name)),
+            }
+        }
         (self.value, self.removed) = (Some(value), None);
     }
 
@@ -270,6 +321,15 @@ impl Log {
 
     pub(super) fn value(&self) -> Option<&Written> {
         self.value.as_ref()
+    }
+
+    /// What is beside the value under this name.
+    pub(super) fn record(&self, name: &str) -> Option<&Data> {
+        self.records.get(name)
+    }
+
+    pub(super) fn has_records(&self) -> bool {
+        !self.records.is_empty()
     }
 
     pub(super) fn removed(&self) -> Option<Removed> {
@@ -298,7 +358,10 @@ impl Log {
     pub(super) fn format(&self) -> String {
         let mut text = String::new();
         if let Some(value) = &self.value {
-            format_value(&mut text, value);
+            format_value(&mut text, value, &[]);
+            for (name, data) in &self.records {
+                format_record(&mut text, value.version, name, data);
+            }
         }
         for (seq, record) in &self.live {
             format_enter(&mut text, *seq, record);

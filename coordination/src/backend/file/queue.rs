@@ -14,7 +14,7 @@ use super::error::storage;
 use super::floor::Floor;
 use super::header::{self, HEADER, Header};
 use super::log::{self, Log, Record, Removed, Written};
-use crate::backend::{Data, Mode};
+use crate::backend::{Beside, Data, Mode};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -215,11 +215,11 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the value.
-    pub(super) fn write(&mut self, value: Written) -> Result<()> {
+    /// Writes the value, and the records beside it.
+    pub(super) fn write(&mut self, value: Written, beside: &[Beside]) -> Result<()> {
         self.queue.line.clear();
-        log::format_value(&mut self.queue.line, &value);
-        self.set(|log| log.write(value))
+        log::format_value(&mut self.queue.line, &value, beside);
+        self.set(|log| log.write(value, beside))
     }
 
     /// Removes the value, which takes this number.

@@ -228,7 +228,8 @@ impl Store {
         let number = next(queue, unix_micros());
         match (&write.data, version) {
             (Some(data), _) => {
-                queue.write(Written { version: number, by, data: Data::clone(data) })?;
+                let value = Written { version: number, by, data: Data::clone(data) };
+                queue.write(value, &write.beside)?;
                 if version.is_none() {
                     self.made(by);
                 }
@@ -240,6 +241,16 @@ impl Store {
             }
             (None, None) => Ok(None),
         }
+    }
+
+    pub(super) fn records(
+        &self,
+        key: &QueueKey,
+        names: &[Arc<str>],
+    ) -> Option<Result<Vec<Option<Data>>>> {
+        self.with_queue(key, |queue| {
+            Ok(names.iter().map(|name| queue.log().record(name).cloned()).collect())
+        })
     }
 
     fn made(&self, write: u64) {

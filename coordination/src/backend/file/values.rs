@@ -1,10 +1,13 @@
 //! Values: kept in the queue's file.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
-use super::{FileStore, names_where};
-use crate::backend::{Cursor, Page, Values, Write};
+use super::{FileStore, names_where, when_free};
+use crate::backend::{Cursor, Data, Page, Values, Write};
 use crate::error::Result;
+use crate::key::QueueKey;
 
 #[async_trait]
 impl Values for FileStore {
@@ -14,6 +17,11 @@ impl Values for FileStore {
         let answer = step.await?;
         self.store().answered(write.id);
         Ok(answer)
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        let store = self.store();
+        when_free(|| store.records(queue, names)).await
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Blocker, Clock, Cursor, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession,
-    PAGE, Page, Position, SessionId, Value, Write,
+    Beside, Blocker, Clock, Cursor, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry,
+    NewSession, PAGE, Page, Position, SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
 use crate::env::unix_micros;
@@ -41,6 +41,7 @@ struct Queue {
     entries: BTreeMap<u64, Stored>,
     by_id: HashMap<EntryId, u64>,
     value: Option<Value>,
+    records: HashMap<Arc<str>, Data>,
     /// The last write, and what it answered.
     written: Option<(u64, u64)>,
     revision: watch::Sender<u64>,
@@ -250,6 +251,12 @@ impl Store {
         version
     }
 
+    pub(super) fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Vec<Option<Data>> {
+        let state = self.state();
+        let records = state.queues.get(queue).map(|queue| &queue.records);
+        names.iter().map(|name| records?.get(name).cloned()).collect()
+    }
+
     /// A channel that tells the queue's revision.
     pub(super) fn listen_to_queue(&self, queue: &QueueKey) -> watch::Receiver<u64> {
         self.state().queues.entry(queue.clone()).or_default().revision.subscribe()
@@ -345,6 +352,12 @@ impl Queue {
         self.value = write.data.clone().map(|data| Value { version: moved, data });
         // A removal answers the version that was removed.
         let version = self.value.as_ref().map(|value| value.version).or(current)?;
+        for Beside { name, data, .. } in &write.beside {
+            match data {
+                Some(data) => drop(self.records.insert(Arc::clone(name), Arc::clone(data))),
+                None => drop(self.records.remove(name)),
+            }
+        }
         self.written = Some((write.id, version));
         Some(version)
     }

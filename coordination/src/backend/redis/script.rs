@@ -28,10 +28,11 @@ pub(super) enum Script {
     Names,
     Queues,
     Settle,
+    Records,
 }
 
 /// In the order of [`Script`].
-static TEXTS: LazyLock<[Text; 14]> = LazyLock::new(|| {
+static TEXTS: LazyLock<[Text; 15]> = LazyLock::new(|| {
     [
         ("", include_str!("scripts/greet.lua")),
         ("", include_str!("scripts/open.lua")),
@@ -47,6 +48,7 @@ static TEXTS: LazyLock<[Text; 14]> = LazyLock::new(|| {
         ("", include_str!("scripts/names.lua")),
         ("", include_str!("scripts/queues.lua")),
         ("", include_str!("scripts/settle.lua")),
+        ("", include_str!("scripts/records.lua")),
     ]
     .map(|(fast, body)| Text::new(fast, body))
 });

@@ -2,12 +2,14 @@
 //!
 //! What is kept is the version, a blank, and the text.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use super::Redis;
 use super::script::{Answer, Call, Script, corrupt, queue_path};
-use crate::backend::server::stored::{StoredValue, check_name, name_in};
-use crate::backend::{Cursor, Page, Values, Write};
+use crate::backend::server::stored::{StoredValue, check_name, data_of, name_in};
+use crate::backend::{Beside, Cursor, Data, Page, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -55,6 +57,10 @@ impl Values for Redis {
             .with(text)
             .with(if write.if_empty { "1" } else { "" })
             .with_number(write.id);
+        let beside = |call: Call, beside: &Beside| {
+            call.with(&*beside.name).with(beside.data.as_deref().unwrap_or_default())
+        };
+        let call = write.beside.iter().fold(call, beside);
         let answer = self.connections.run(&call).await;
         let mut answer = answer.map_err(|error| match error.kind() {
             // A value belongs to no session: the next one may write it.
@@ -67,6 +73,14 @@ impl Values for Redis {
         let kept = value_of(queue, &mut answer)?;
         // An earlier call got through, and its answer was lost.
         Ok(kept.filter(|(_, stored)| stored.id == write.id).map(|(version, _)| version))
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        let call = Call::new("read", Script::Records).with(queue_path(queue));
+        let call = names.iter().fold(call, |call, name| call.with(&**name));
+        let mut answer = self.connections.run(&call).await?;
+        let mut next = |_| answer.bytes()?.map(data_of).transpose();
+        names.iter().map(&mut next).collect()
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

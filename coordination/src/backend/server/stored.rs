@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Entry, EntryId, Mode, NewEntry};
+use crate::backend::{Data, Entry, EntryId, Mode, NewEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -73,6 +73,14 @@ impl StoredEntry {
         let id = EntryId::from_store(id);
         Entry { id, seq, member: member.into(), since, mode, data: data.into() }
     }
+}
+
+/// The text of a record.
+pub(crate) fn data_of(bytes: Vec<u8>) -> Result<Data> {
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Error::new(ErrorKind::Corrupt, "read", "what the store has there is not text")
+    })?;
+    Ok(text.into())
 }
 
 /// What mode an entry with this text has, whose key says that it was entered with mode `named`.

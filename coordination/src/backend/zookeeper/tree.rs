@@ -1,7 +1,7 @@
 //! Where everything stands: paths, and the nodes above.
 //!
 //! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue
-//! `<kind>/<name>/<contender>`, and `values/<kind>/<name>`. The nodes of queues are containers, which the server removes
+//! `<kind>/<name>/<contender>`, `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of queues are containers, which the server removes
 //! when they are empty, unless they are to persist; those of members, sessions and contenders are ephemeral, and what is left persists.
 
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeeperError};
@@ -59,6 +59,10 @@ impl Tree {
 
     pub(super) fn value(&self, queue: &QueueKey) -> String {
         format!("{}/{}", self.values(queue.kind()), queue.encoded())
+    }
+
+    pub(super) fn record(&self, queue: &QueueKey, name: &str) -> String {
+        format!("{}/records/{}/{}/{name}", self.root, queue.kind(), queue.encoded())
     }
 
     /// Whom a node lets in.

@@ -5,6 +5,8 @@
 //! the values of a kind, and every write is made on condition that this one is still as it was read. A write that creates
 //! a value, and has had no answer, is made again only if nothing was removed since it was sent first.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use zookeeper_client::{CreateMode, Error as ZooKeeperError, MultiWriteResult, Stat};
 
@@ -15,9 +17,10 @@ use super::error::from_zookeeper;
 use super::open_sessions::no_loss;
 use super::reads::Seen;
 use crate::backend::server::names;
-use crate::backend::server::stored::{StoredValue, check_name};
-use crate::backend::{Cursor, Left, Page, Value, Values, Write};
+use crate::backend::server::stored::{StoredValue, check_name, data_of};
+use crate::backend::{Beside, Cursor, Data, Left, Page, Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
 
 /// How often a write looks again when something else has come in between.
 const LOOKS: usize = 5;
@@ -35,6 +38,14 @@ impl Values for Zookeeper {
         let answer = self.write_value(&connection, write).await.map_err(no_loss)?;
         self.pending_creates.update(write.id, Option::take);
         Ok(answer)
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        let connection = self.sessions.newest("read")?;
+        let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
+        let (_, found) = connection.read("read", false, None, &paths).await.map_err(no_loss)?;
+        let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
+        found.into_iter().map(data).collect()
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
@@ -66,8 +77,10 @@ impl Zookeeper {
                 Err(ZooKeeperError::NoNode) => {
                     // Perhaps nobody has written a value of this kind, or been in a queue of it.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
-                    for path in &paths[..1 + usize::from(write.if_empty)] {
-                        self.tree.make_parents(connection, "write", path).await?;
+                    let paths = paths.into_iter().take(1 + usize::from(write.if_empty));
+                    let record = |beside: &Beside| self.tree.record(&write.queue, &beside.name);
+                    for path in paths.chain(write.beside.first().map(record)) {
+                        self.tree.make_parents(connection, "write", &path).await?;
                     }
                 }
                 Err(
@@ -135,6 +148,18 @@ impl Zookeeper {
                         writer.add_create(&queue, &[], &options)?;
                     }
                     writer.add_delete(&queue, None)?;
+                }
+                for Beside { name, data, is_new } in &write.beside {
+                    let path = self.tree.record(&write.queue, name);
+                    // That they are as expected is known by the value's version.
+                    match data {
+                        Some(data) if *is_new => {
+                            let options = CreateMode::Persistent.with_acls(acls);
+                            writer.add_create(&path, data.as_bytes(), &options)?;
+                        }
+                        Some(data) => writer.add_set_data(&path, data.as_bytes(), None)?,
+                        None => writer.add_delete(&path, None)?,
+                    }
                 }
                 match (&data, before) {
                     (Some(data), Some(before)) => writer.add_set_data(&path, data, Some(before))?,

@@ -49,6 +49,12 @@ impl Queue {
         Ok(Self { key, ..self.clone() })
     }
 
+    /// The queue of another name, prefix included, for the same.
+    pub(crate) fn of_name(&self, name: &str) -> Result<Self> {
+        let key = QueueKey::new(self.key.kind(), name, self.session.settings.max_name_bytes)?;
+        Ok(Self { key, ..self.clone() })
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.key.name()
     }

@@ -1,10 +1,13 @@
 //! Values over the network.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use super::{Call, Network};
-use crate::backend::{Cursor, Page, Values, Write};
+use crate::backend::{Cursor, Data, Page, Values, Write};
 use crate::error::Result;
+use crate::key::QueueKey;
 
 #[async_trait]
 impl Values for Network {
@@ -13,6 +16,15 @@ impl Values for Network {
         self.call(Call::Other, move |world| {
             let write = write.clone();
             async move { world.write(&write).await }
+        })
+        .await
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        let (queue, names) = (queue.clone(), names.to_vec());
+        self.call(Call::Other, move |world| {
+            let (queue, names) = (queue.clone(), names.clone());
+            async move { world.memory().records(&queue, &names).await }
         })
         .await
     }

@@ -45,6 +45,7 @@
 //! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "waits": [[from, to]], "refused"}` |
 //! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, in µs; the last two say how the machine kept it waiting, at most and in all: takes `n`, or as many as come within `ms` |
 //! | `claim` | `job`, `period_ms` | `{"token"}`, or `null` |
+//! | `claim_work` | `queue`, `limit` | `{"token", "items"}`, or `null`; kept until the process ends |
 //! | `close_barrier` | `barrier` | `{"closed"}` |
 //! | `count_down` | `latch`, `count` | `{"remaining"}` |
 //! | `go_in` | `barrier`, `parties` | `{"token"}`; it stays in |
@@ -87,6 +88,7 @@ mod rate;
 mod slots;
 mod together;
 mod value;
+mod work;
 
 use std::{env, process, sync::Arc};
 
@@ -161,6 +163,7 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "count" => value::count(client, arguments).await,
         "rate" => rate::rate(client, arguments).await,
         "claim" => together::claim(client, arguments).await,
+        "claim_work" => work::claim_work(client, arguments).await,
         "close_barrier" => together::close_barrier(client, arguments).await,
         "count_down" => together::count_down(client, arguments).await,
         "go_in" => together::go_in(client, arguments).await,

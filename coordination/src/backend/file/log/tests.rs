@@ -34,7 +34,7 @@ fn value(version: u64, data: &str) -> Written {
 }
 
 fn writes(value: &Written) -> String {
-    text(|line| format_value(line, value))
+    text(|line| format_value(line, value, &[]))
 }
 
 fn read(text: &str) -> Log {
@@ -173,7 +173,7 @@ proptest! {
         let mut log = Log::default();
         entries.into_iter().for_each(|(seq, record)| log.enter(seq, record));
         if let Some(data) = data {
-            log.write(value(200, &data));
+            log.write(value(200, &data), &[]);
         }
         prop_assert_eq!(&read(&log.format()), &log);
         // Killed before the header tells: both copies are read.

@@ -20,7 +20,7 @@ const FOR_VALUE: usize = PAGE * 3 / 4;
 impl Locked<'_> {
     /// Whether no entry is live, and the value, if there is one, fits into the first page.
     pub(super) fn can_be_cut_back(&self) -> bool {
-        if !self.queue.log.live().is_empty() {
+        if !self.queue.log.live().is_empty() || self.queue.log.has_records() {
             return false;
         }
         match self.queue.log.value() {

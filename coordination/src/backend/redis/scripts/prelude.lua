@@ -20,6 +20,7 @@
 --   member:<member>  which session has the member id
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
 --   values:<kind>    hash: a queue's value by its name, after its version
+--   records:<queue>  hash: what is beside the queue's value, by its name
 --   done             sorted set, by reach: closed:<id>, a session that was closed before it was opened;
 --                    created:<id>, a write that created a value: the same call may come again when that is gone
 

@@ -1,5 +1,6 @@
 -- record, age, session, generation, queue, kind, name, the version that is expected (empty: none), text (empty:
--- remove it), whether the queue has to be empty, the write's id
+-- remove it), whether the queue has to be empty, the write's id;
+-- then of each record beside it its name and its text (empty: remove it)
 if not tick() then return { 'stranger' } end
 local session, generation, queue, kind, name, expected, text, if_empty, id = unpack(ARGV, 3, 11)
 if text == '' then use_memory() end
@@ -21,6 +22,14 @@ if text == '' then
 else
   version = digits(number())
   redis.call('HSET', values, name, version .. ' ' .. text)
+end
+local records = base .. 'records:' .. queue
+for at = 12, #ARGV, 2 do
+  if ARGV[at + 1] == '' then
+    redis.call('HDEL', records, ARGV[at])
+  else
+    redis.call('HSET', records, ARGV[at], ARGV[at + 1])
+  end
 end
 publish(queue, 'written')
 return { 'ok', tonumber(version) }

@@ -91,6 +91,11 @@ impl Transact for Memory {
         Ok(Queue::Empty(Txn::default()))
     }
 
+    async fn fetch(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
+        let state = self.0.lock().expect("nobody panics");
+        Ok(keys.iter().map(|key| state.keys.get(key).map(|kept| kept.value.clone())).collect())
+    }
+
     async fn list(
         &self,
         prefix: &str,

@@ -35,6 +35,9 @@ pub(crate) trait Transact: Send + Sync + 'static {
         write_fence: &WriteFence,
     ) -> impl Future<Output = Result<Queue>> + Send;
 
+    /// What stands under each of these keys, in order.
+    fn fetch(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>>> + Send;
+
     /// A page of the keys that begin with this, and where the next one begins.
     fn list(
         &self,

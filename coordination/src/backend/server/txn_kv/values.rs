@@ -5,12 +5,16 @@
 //! [write fence](super::write_fence) of a session of ours. And a removal leaves a mark, which goes with the session that
 //! has left it: why, see [`pending_creates`](super::pending_creates).
 
+use std::sync::Arc;
+
 use super::TxnKv;
+use super::keys::Keys;
 use super::txn::{Change, Condition, Kept, Outcome, Queue, Transact, Txn, WriteFence};
 use super::write_fence::no_session;
-use crate::backend::Write;
-use crate::backend::server::stored::{StoredValue, check_name};
+use crate::backend::server::stored::{StoredValue, check_name, data_of};
+use crate::backend::{Beside, Data, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
 
 /// How often a value is written anew that came and went meanwhile.
 const TRIES: usize = 4;
@@ -56,6 +60,24 @@ impl<T: Transact> TxnKv<T> {
         Err(Error::new(ErrorKind::Unavailable, "write", message))
     }
 
+    /// See [`Values::records`](crate::backend::Values::records).
+    pub(crate) async fn records(
+        &self,
+        queue: &QueueKey,
+        names: &[Arc<str>],
+    ) -> Result<Vec<Option<Data>>> {
+        let keys = self.records_of(queue);
+        let keys: Vec<_> = names.iter().map(|name| keys.key(name)).collect();
+        let found = self.store.fetch(&keys).await?;
+        found.into_iter().map(|found| found.map(data_of).transpose()).collect()
+    }
+
+    /// Where a queue's records are: apart from its entries, which are read together with its value.
+    fn records_of(&self, queue: &QueueKey) -> Keys {
+        let (kind, name) = (queue.kind(), queue.encoded());
+        Keys::new(format!("{}/{kind}~records/{name}/", self.namespace))
+    }
+
     async fn try_write(&self, writing: &mut Writing<'_>) -> Result<Tried> {
         let write_fence = self.write_fences.any()?;
         let alone = match writing.write.if_empty {
@@ -70,7 +92,9 @@ impl<T: Transact> TxnKv<T> {
             }
         };
         let clear = alone.clone();
-        let txn = writing.txn(alone, &write_fence)?;
+        let mut txn = writing.txn(alone, &write_fence)?;
+        let records = self.records_of(&writing.write.queue);
+        txn.changes.extend(writing.write.beside.iter().map(|beside| change_of(beside, &records)));
         let tried = self.commit_write(writing, &write_fence, txn).await;
         if !clear.changes.is_empty() && !matches!(tried, Ok((_, true)) | Err(_)) {
             self.store.commit("write", clear).await?;
@@ -151,6 +175,14 @@ impl<T: Transact> TxnKv<T> {
                 Ok(())
             }
         }
+    }
+}
+
+fn change_of(beside: &Beside, records: &Keys) -> Change {
+    let key = records.key(&beside.name);
+    match &beside.data {
+        Some(data) => Change::Put(key, data.as_bytes().to_vec()),
+        None => Change::Delete(key),
     }
 }
 

@@ -1,0 +1,696 @@
+//! A queue of work: items that are claimed, renewed and acknowledged, and come back when a worker dies.
+//!
+//! The queue's value is its head, and all else is in records beside it, see [`layout`]. Every call is a step of
+//! [`draft`]: a function of what was read, whose result is written in one compare-and-set. A process that claims has an
+//! entry in the queue; when that is gone, so is the process, and the next one that claims takes back what it had.
+
+mod claim;
+mod clear;
+mod clock;
+mod draft;
+mod engine;
+mod guard;
+mod ids;
+mod items;
+mod layout;
+mod letters;
+mod look;
+mod post;
+mod select;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::time::Instant;
+
+use self::claim::{Ask, Seen, bring_back};
+use self::clock::longer;
+use self::draft::{Draft, Outcome, Step};
+use self::engine::{Engine, Look};
+pub use self::guard::WorkClaim;
+pub use self::ids::{ClaimId, ItemId};
+use self::layout::{Micros, Poison};
+use self::look::Which;
+use self::post::New;
+pub use self::types::{
+    Ack, ClaimOptions, ClaimView, Collected, ListOptions, NewItem, WorkItem, WorkLimits, WorkStats,
+};
+use self::types::{MOST, encoded, in_range, micros};
+use super::engine::grant::Grant;
+use super::engine::own_entry::Contents;
+use super::engine::turn::Request;
+use crate::backend::Mode;
+use crate::coordinator::Coordinator;
+use crate::env;
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
+use crate::session::{Session, Views, may_pass};
+use crate::time::BootInstant;
+
+/// The longest that a call waits until this process has its entry.
+const LONGEST_ENTRY: Duration = Duration::from_secs(5);
+/// How many dead items and claims that are over one call of `gc` removes unless it is said.
+const BUDGET: usize = 100;
+
+/// A queue of work, which all processes share. Made by [`Coordinator::queue`], without I/O; cheap to clone. Keep it,
+/// rather than making one for each call: it remembers what it has read.
+///
+/// [Items](NewItem) are posted, and handed out in the order of posting to whoever [claims](Self::claim) them. An item
+/// that is not [acknowledged](WorkClaim::ack) comes back: when its [`WorkClaim`] is dropped, when the ttl of that is over, or when
+/// the worker's session ends. So each item is worked on at least once, and never by two live claims at a time. A
+/// worker that died between its work and its acknowledgement has done it all the same: a resource that is not to see it
+/// twice compares the claim's [token](WorkClaim::token).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// use std::time::Duration;
+///
+/// use coordination::{Ack, ClaimOptions, Coordinator, NewItem};
+///
+/// let coordinator = Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7"), NewItem::json(&("vol-8", 20))?]).await?;
+///
+/// let claim = jobs.claim(ClaimOptions::default().ttl(Duration::from_secs(60))).await?;
+/// let claim = claim.expect("two items are ready");
+/// for item in claim.items() {
+///     assert_eq!(claim.ack(item.id()).await?, Ack::Done);
+/// }
+/// assert_eq!(jobs.stats().await?.total(), 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct WorkQueue {
+    engine: Arc<Engine>,
+    /// The entry of this process, with which its claims end.
+    holder: Arc<tokio::sync::Mutex<Option<Arc<Grant>>>>,
+    limits: Arc<WorkLimits>,
+}
+
+impl Coordinator {
+    /// The queue of work of this name. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
+    pub fn queue(&self, name: impl AsRef<str>) -> Result<WorkQueue> {
+        let queue = self.queue_of("work", name.as_ref())?;
+        Ok(WorkQueue {
+            engine: Arc::new(Engine::new(queue)),
+            holder: Arc::default(),
+            limits: Arc::default(),
+        })
+    }
+}
+
+impl WorkQueue {
+    /// The name, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.engine.queue.name()
+    }
+
+    /// The same queue with other limits for the calls of this handle.
+    #[must_use]
+    pub fn with_limits(&self, limits: WorkLimits) -> Self {
+        Self { limits: Arc::new(limits), ..self.clone() }
+    }
+
+    /// Says for all processes what becomes of items that were claimed `max_claims` times without being acknowledged: who
+    /// would claim one next finds it moved to `dead_letters`, where it lives for `ttl`, or as long as it would have.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue, or the ttl is not in the limits. Or those of
+    /// a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn set_dead_letters(
+        &self,
+        max_claims: u32,
+        dead_letters: &WorkQueue,
+        ttl: Option<Duration>,
+    ) -> Result<()> {
+        let mut outcome = in_range("max_claims", &max_claims, &(1..=u32::MAX));
+        if dead_letters.name() == self.name() {
+            outcome = outcome.and(Err("a queue cannot be its own dead letter queue".to_owned()));
+        }
+        let in_limits = |ttl| in_range("dead_letter_ttl", &ttl, &self.limits.item_ttl);
+        self.input("set_dead_letters", outcome.and(ttl.map_or(Ok(()), in_limits)))?;
+        let queue = dead_letters.name().to_owned();
+        let poison = Poison { max_claims, queue, ttl: ttl.map(micros) };
+        self.run("set_dead_letters", move |draft| {
+            draft.change().poison = Some(poison.clone());
+            Ok(Outcome::Done(()))
+        })
+        .await
+    }
+
+    /// Appends 1 to 1,000 items, all or none, and answers their names in the same order.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Input`]: there is no item or too many, a body is larger than 256 KiB, all together are larger than
+    ///   352 KiB as they are stored (in base64, and 160 bytes for each), or a ttl or a delay is not in the limits.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. With
+    ///   [`Effect::Unknown`] they may have been posted.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn post(&self, items: &[NewItem]) -> Result<Vec<ItemId>> {
+        self.input("post", in_range("the number of items", &items.len(), &(1..=MOST)))?;
+        items.iter().try_for_each(|item| self.input("post", self.check(item)))?;
+        let bodies = encoded(items).map_err(|message| self.refused("post", message))?;
+        let new = |(item, body): (&NewItem, String)| New {
+            body,
+            ttl: micros(item.ttl),
+            delay: micros(item.delay),
+            claims: 0,
+            mark: env::rng().random(),
+        };
+        let new: Vec<_> = items.iter().zip(bodies).map(new).collect();
+        self.run("post", move |draft| post::post(draft, &new)).await
+    }
+
+    fn check(&self, item: &NewItem) -> Result<(), String> {
+        in_range("ttl", &item.ttl, &self.limits.item_ttl)?;
+        in_range("delay", &item.delay, &self.limits.delay)?;
+        match item.delay < item.ttl {
+            true => Ok(()),
+            false => Err(format!("delay is {:?}, and must be less than ttl", item.delay)),
+        }
+    }
+
+    /// Claims ready items, the oldest first; `None`: none is ready.
+    ///
+    /// The claim ends with the session of this process. Its items' bodies have 1 MiB together at the most, in base64, and
+    /// where ready items are few and far between it may have less of them than it could.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Input`]: an option is not in the limits, or this process has 1,000 claims of the queue.
+    /// * [`ErrorKind::Lost`]: the session ended meanwhile.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. What may have been
+    ///   claimed is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what is claimed after that is given back.
+    pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
+        self.check_claim(&options)?;
+        let holder = self.holder().await?;
+        let queue = self.clone();
+        let claim = async move { queue.claim_here(&options, holder).await };
+        self.engine.queue.run("claim", claim).await
+    }
+
+    /// [`claim`](Self::claim) that waits until an item is ready, for at most `timeout`; `None` waits for ever.
+    ///
+    /// Answers `None` when the time is over. Of those who wait, any may be first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim). It waits through an outage of the store; if there is one when the time is over, that
+    /// is the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`claim`](Self::claim).
+    pub async fn claim_wait(
+        &self,
+        options: ClaimOptions,
+        timeout: Option<Duration>,
+    ) -> Result<Option<WorkClaim>> {
+        self.check_claim(&options)?;
+        let mut failed = None;
+        let claiming = async {
+            let mut views = None;
+            loop {
+                match self.claim(options.clone()).await {
+                    Ok(Some(claim)) => return Ok(claim),
+                    Ok(None) => failed = None,
+                    Err(error) if may_pass(&error) || error.kind() == ErrorKind::Lost => {
+                        failed = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+                let views = views.get_or_insert_with(|| self.engine.queue.observe());
+                self.until_ready(views).await?;
+            }
+        };
+        let claimed = tokio::select! {
+            biased;
+            claimed = claiming => Some(claimed?),
+            () = self.engine.queue.out_of_time(timeout) => None,
+        };
+        match (claimed, failed) {
+            (None, Some(error)) => Err(error),
+            (claimed, _) => Ok(claimed),
+        }
+    }
+
+    /// Claims for whoever has the id, which is a capability: the claim does not end with the session of this process. For
+    /// services whose callers claim.
+    ///
+    /// A call with the same id answers the claim that the first one made, as long as that is live.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim), and [`ErrorKind::ClaimIdReused`]: a claim of this id is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn claim_as(&self, id: ClaimId, options: ClaimOptions) -> Result<Option<ClaimView>> {
+        self.check_claim(&options)?;
+        let queue = self.clone();
+        let claim = async move { queue.take(&ask(id, &options, None), None).await };
+        let taken = self.engine.queue.run("claim", claim).await?;
+        taken.map(ClaimView::of).transpose()
+    }
+
+    /// The claim of this name, with the items that it still has.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchClaim`]: there never was such a claim, or it is over. Or those of a store that refuses or does not
+    /// answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
+        let seen = self.run("get", move |draft| claim::seen(draft, id).map(Outcome::Done)).await?;
+        ClaimView::of(seen)
+    }
+
+    /// Renews a claim, as [`WorkClaim::renew`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::renew`].
+    pub async fn renew(
+        &self,
+        id: ClaimId,
+        ttl: Option<Duration>,
+        grace: Option<Duration>,
+    ) -> Result<Duration> {
+        let of_ttl = ttl.map_or(Ok(()), |ttl| in_range("ttl", &ttl, &self.limits.claim_ttl));
+        let of_grace = grace.map_or(Ok(()), |grace| in_range("grace", &grace, &self.limits.grace));
+        self.input("renew", of_ttl.and(of_grace))?;
+        let (ttl, grace) = (ttl.map(micros), grace.map(micros));
+        let lasts = self.run("renew", move |draft| claim::renew(draft, id, ttl, grace)).await?;
+        Ok(types::duration(lasts))
+    }
+
+    /// [`renew`](Self::renew) in a task of the session.
+    async fn renew_here(&self, id: ClaimId) -> Result<Duration> {
+        let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, None, None);
+        Ok(types::duration(self.engine.run_here("renew", step).await?))
+    }
+
+    /// Ends a claim and answers how many items are free by that: none, if there is no such claim.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn release(&self, id: ClaimId) -> Result<usize> {
+        self.run("release", move |draft| claim::release(draft, id)).await
+    }
+
+    async fn detach(&self, id: ClaimId) -> Result<()> {
+        self.run("detach", move |draft| claim::detach(draft, id)).await
+    }
+
+    /// Removes an item that this claim has, as [`WorkClaim::ack`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::ack`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::ack`].
+    pub async fn ack(&self, item: ItemId, claim: ClaimId) -> Result<Ack> {
+        Ok(if self.ack_many(&[item], claim).await? > 0 { Ack::Done } else { Ack::AlreadyGone })
+    }
+
+    /// Removes items that this claim has, all or none; those that are gone are passed over. Answers how many it removed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::ack`], of the first item that has one, and [`ErrorKind::Input`]: there are more than 1,000.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::ack`].
+    pub async fn ack_many(&self, items: &[ItemId], claim: ClaimId) -> Result<usize> {
+        self.input("ack", in_range("the number of items", &items.len(), &(0..=MOST)))?;
+        let items = items.to_vec();
+        self.run("ack", move |draft| items::ack(draft, &items, claim)).await
+    }
+
+    /// Gives an item back that this claim has, as [`WorkClaim::nack`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::nack`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::nack`].
+    pub async fn nack(&self, item: ItemId, claim: ClaimId, delay: Duration) -> Result<Ack> {
+        self.input("nack", in_range("delay", &delay, &self.limits.delay))?;
+        let delay = micros(delay);
+        let done = self.run("nack", move |draft| items::nack(draft, item, claim, delay)).await?;
+        Ok(if done { Ack::Done } else { Ack::AlreadyGone })
+    }
+
+    /// Removes an item that no claim has; false: it was gone.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::IsClaimed`]: a claim has it. Or those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn delete(&self, item: ItemId) -> Result<bool> {
+        self.run("delete", move |draft| items::delete(draft, item, false)).await
+    }
+
+    /// Removes an item, also one that a claim has: for operators. False: it was gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn force_delete(&self, item: ItemId) -> Result<bool> {
+        self.run("delete", move |draft| items::delete(draft, item, true)).await
+    }
+
+    /// Removes ready items and answers them, in one step: each is handed out once at most, and lost if the answer is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: `limit` is not in the limits. Or those of a store that refuses or does not answer; with
+    /// [`Effect::Unknown`] items may be gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the items may be gone.
+    pub async fn pop(&self, limit: usize) -> Result<Vec<WorkItem>> {
+        self.input("pop", in_range("limit", &limit, &self.limits.limit))?;
+        let queue = self.clone();
+        let popping = async move {
+            let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+                bring_back_then(draft, entries, |draft| items::pop(draft, limit))
+            };
+            let popped = queue.engine.run_here("pop", step).await?;
+            queue.deliver().await;
+            popped.into_iter().map(WorkItem::of).collect()
+        };
+        self.engine.queue.run("pop", popping).await
+    }
+
+    /// How many items there are. Those of a worker that died count as claimed until somebody claims.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn stats(&self) -> Result<WorkStats> {
+        Ok(WorkStats::of(self.run("stats", look::stats).await?))
+    }
+
+    /// Items in the order of the queue, without claiming them. After a name that is not there, none.
+    ///
+    /// Their bodies have about 1 MiB together at the most, in base64.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: the limit is not 1 to 1,000. Or those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
+        self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
+        let which = Which {
+            after: options.after,
+            limit: options.limit,
+            claimed: options.include_claimed,
+            delayed: options.include_delayed,
+        };
+        let listed = self.run("list", move |draft| look::list(draft, which)).await?;
+        listed.into_iter().map(WorkItem::of).collect()
+    }
+
+    /// Removes what nobody can see any more, in one step: dead items, and claims that were over a minute ago; `budget` at the
+    /// most, or 100. Claims remove dead items on their way too, so this is needed only where nobody claims.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn gc(&self, budget: Option<usize>) -> Result<Collected> {
+        let budget = budget.unwrap_or(BUDGET);
+        let removed = self.run("gc", move |draft| clear::gc(draft, budget)).await?;
+        Ok(Collected { items: removed.items, claims: removed.claims })
+    }
+
+    /// Removes the queue, with its items, its claims and its settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn delete_queue(&self) -> Result<()> {
+        self.run("delete", clear::delete_queue).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.engine.run(operation, move |draft, _| step(draft)).await
+    }
+
+    /// The entry of this process: the one that it has, or a new one.
+    async fn holder(&self) -> Result<Arc<Grant>> {
+        let mut holder = self.holder.lock().await;
+        if let Some(grant) = holder.as_ref().filter(|grant| grant.is_held()) {
+            return Ok(Arc::clone(grant));
+        }
+        let queue = &self.engine.queue;
+        let contents = Contents { mode: Mode::Shared, ..queue.contents() };
+        let request = Request { contents, policy: None };
+        let limit = queue.session.ttl().min(LONGEST_ENTRY);
+        let granted = queue.acquire_within(&request, Some(limit)).await;
+        let granted = granted.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => {
+                let message = "the store did not answer within the time given";
+                queue.session.late("claim", message, None)
+            }
+            _ => error,
+        });
+        Ok(Arc::clone(holder.insert(Arc::new(queue.named(granted)?))))
+    }
+
+    async fn claim_here(
+        &self,
+        options: &ClaimOptions,
+        holder: Arc<Grant>,
+    ) -> Result<Option<WorkClaim>> {
+        let (id, sent) = (ClaimId::random(), BootInstant::now());
+        let ask = ask(id, options, holder.own_entry().seq());
+        let taken = match self.take(&ask, Some(&holder)).await {
+            Err(error) if error.effect() == Effect::Unknown => {
+                self.release_later(id, options.ttl, Some(holder));
+                return Err(error);
+            }
+            taken => taken?,
+        };
+        let Some(seen) = taken else { return Ok(None) };
+        let view = ClaimView::of(seen)?;
+        let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
+        match holder.own_entry().lost() {
+            // Others may have the items already; what is dropped gives back no others than its own.
+            Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
+            None => Ok(Some(claim)),
+        }
+    }
+
+    /// Brings back what the dead had, and claims.
+    async fn take(&self, ask: &Ask, holder: Option<&Grant>) -> Result<Option<Seen>> {
+        let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+            if let (Some(seq), Some(holder)) = (ask.holder, holder)
+                && entries.binary_search(&seq).is_err()
+            {
+                let reason = LossReason::EntryDeleted;
+                return Err(holder.loss_error("claim", reason, Effect::None).into());
+            }
+            bring_back_then(draft, entries, |draft| claim::claim(draft, ask))
+        };
+        let taken = self.engine.run_here("claim", step).await?;
+        self.engine.follow();
+        self.deliver().await;
+        if taken.is_none() {
+            // Whoever comes next on this host may not know what time it is.
+            self.engine.attest("claim").await?;
+        }
+        Ok(taken)
+    }
+
+    /// Brings letters to where they are to go. What fails is tried again by the next claim.
+    async fn deliver(&self) {
+        if let Err(error) = self.try_to_deliver().await {
+            tracing::warn!(%error, queue = self.name(), "dead letters are not delivered yet");
+        }
+    }
+
+    async fn try_to_deliver(&self) -> Result<()> {
+        while self.engine.has_letters() {
+            let pending = |draft: &mut Draft<'_>, _: &[u64]| {
+                let id = draft.head.id;
+                letters::pending(draft).map(|letters| letters.map(|letters| (id, letters)))
+            };
+            let (id, letters) = self.engine.run_here("deliver", pending).await?;
+            let (Some((_, first)), Some((last, _))) = (letters.first(), letters.last()) else {
+                return Ok(());
+            };
+            let other = Engine::new(self.engine.queue.of_name(&first.queue)?);
+            let from = format!("{} {id:x}", self.name());
+            let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
+            let step =
+                |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, &letters, &marks);
+            other.run_here("deliver", step).await?;
+            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, *last);
+            self.engine.run_here("deliver", step).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a claim in the background. It may be called in `Drop`.
+    fn release_later(&self, id: ClaimId, ttl: Duration, holder: Option<Arc<Grant>>) {
+        let queue = self.clone();
+        self.session().spawn(async move {
+            // Its entry stays until then, so that nobody else has to bring the items back.
+            let _holder = holder;
+            let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
+            let end = Instant::now().checked_add(ttl);
+            while end.is_none_or(|end| Instant::now() < end) {
+                let step = |draft: &mut Draft<'_>, _: &[u64]| claim::release(draft, id);
+                match queue.engine.run_here("release", step).await {
+                    Err(error) if may_pass(&error) => tokio::time::sleep(delays.next_delay()).await,
+                    Err(error) => return tracing::debug!(%error, "a claim ends by itself"),
+                    Ok(_) => return,
+                }
+            }
+        });
+    }
+
+    /// Waits until an item may be ready, or what was known is old.
+    async fn until_ready(&self, views: &mut Views) -> Result<()> {
+        let mut view = self.engine.queue.named(views.next().await)?;
+        loop {
+            let look = self.engine.queue.named(self.engine.read("claim", &view.listing))?;
+            let wake = match is_ready(&look) {
+                Ok(()) if self.engine.is_new(&look) => return Ok(()),
+                Ok(()) => None,
+                Err(wake) => wake.map(|wake| wait_for(wake, &look)),
+            };
+            tokio::select! {
+                next = views.next() => view = self.engine.queue.named(next)?,
+                () = self.engine.queue.out_of_time(wake), if wake.is_some() => return Ok(()),
+            }
+        }
+    }
+
+    fn session(&self) -> &Arc<Session> {
+        &self.engine.queue.session
+    }
+
+    fn check_claim(&self, options: &ClaimOptions) -> Result<()> {
+        let of_ttl = in_range("ttl", &options.ttl, &self.limits.claim_ttl);
+        let of_grace = in_range("grace", &options.grace, &self.limits.grace);
+        let of_limit = in_range("limit", &options.limit, &self.limits.limit);
+        self.input("claim", of_ttl.and(of_grace).and(of_limit))
+    }
+
+    fn input(&self, operation: &'static str, outcome: Result<(), String>) -> Result<()> {
+        outcome.map_err(|message| self.refused(operation, message))
+    }
+
+    fn refused(&self, operation: &'static str, message: String) -> Error {
+        self.engine.queue.error(ErrorKind::Input, operation, message)
+    }
+}
+
+fn ask(id: ClaimId, options: &ClaimOptions, holder: Option<u64>) -> Ask {
+    let (ttl, grace) = (micros(options.ttl), micros(options.grace));
+    Ask { id, limit: options.limit, ttl, grace, holder }
+}
+
+fn bring_back_then<T>(
+    draft: &mut Draft<'_>,
+    entries: &[u64],
+    step: impl FnOnce(&mut Draft<'_>) -> Step<Outcome<T>>,
+) -> Step<Outcome<T>> {
+    match bring_back(draft, entries)? {
+        Outcome::Done(()) => step(draft),
+        Outcome::Again => Ok(Outcome::Again),
+    }
+}
+
+/// Whether an item may be ready; if not, when the next one may be by time alone.
+fn is_ready(look: &Look) -> Result<(), Option<Micros>> {
+    let (now, live) = (look.moment.now, &look.head.live);
+    let is_dead = |holder: &u64| look.entries.binary_search(holder).is_err();
+    let groups = live.groups.values().filter(|group| group.is_alive(now));
+    match live.holders.iter().any(is_dead) || groups.clone().any(|group| group.may_be_ready(now)) {
+        true => Ok(()),
+        false => Err(groups.map(|group| group.wake).min().filter(|wake| *wake < Micros::MAX)),
+    }
+}
+
+/// How long to wait by our own clock until then.
+fn wait_for(wake: Micros, look: &Look) -> Duration {
+    let left = wake.saturating_sub(look.moment.now);
+    types::duration(if look.has_clock { left } else { longer(left) })
+}
+
+impl fmt::Debug for WorkQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkQueue").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

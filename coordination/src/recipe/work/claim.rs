@@ -1,0 +1,251 @@
+//! Claiming items, and what becomes of a claim.
+
+use super::draft::{Draft, Outcome, Step, Stop, corrupt};
+use super::ids::{ClaimId, ItemId};
+use super::layout::{Claim, Micros};
+use super::select::{page_of, select};
+use crate::error::{Error, ErrorKind};
+
+/// How many live claims one process has of a queue.
+const MOST_HELD: usize = 1_000;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) id: ClaimId,
+    pub(super) limit: usize,
+    pub(super) ttl: Micros,
+    pub(super) grace: Micros,
+    /// The entry with which the claim ends.
+    pub(super) holder: Option<u64>,
+}
+
+/// A claim as it is now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) ttl: Micros,
+    pub(super) grace: Micros,
+    pub(super) age: Micros,
+    pub(super) expires_in: Micros,
+    pub(super) fence: u64,
+    pub(super) items: Vec<SeenItem>,
+}
+
+/// An item as it is now, with its body in base64.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SeenItem {
+    pub(super) id: ItemId,
+    pub(super) body: String,
+    pub(super) age: Micros,
+    pub(super) claims: u32,
+    pub(super) expires_in: Micros,
+}
+
+pub(super) fn claim(draft: &mut Draft<'_>, ask: &Ask) -> Step<Outcome<Option<Seen>>> {
+    let holder = ask.holder.map(|holder| draft.holder_name(holder));
+    draft.want(holder.into_iter().chain([draft.bucket_name(ask.id)]))?;
+    let now = draft.now;
+    match draft.claims(ask.id)?.get(&ask.id).map(|claim| claim.is_live(now)) {
+        Some(true) => return seen(draft, ask.id).map(|seen| Outcome::Done(Some(seen))),
+        Some(false) => {
+            let message = "a claim of this id is over, and no other may have it";
+            return Err(Error::new(ErrorKind::ClaimIdReused, "claim", message).into());
+        }
+        None => {}
+    }
+    let selected = select(draft, ask.limit)?;
+    if selected.ranks.is_empty() {
+        let is_over = !selected.is_cut_short;
+        return Ok(if is_over { Outcome::Done(None) } else { Outcome::Again });
+    }
+    take(draft, ask, selected.ranks)?;
+    seen(draft, ask.id).map(|seen| Outcome::Done(Some(seen)))
+}
+
+fn take(draft: &mut Draft<'_>, ask: &Ask, ranks: Vec<u64>) -> Step<()> {
+    let (now, version) = (draft.now, draft.version);
+    let expires = now.saturating_add(ask.ttl);
+    for rank in &ranks {
+        let item =
+            draft.page_mut(page_of(*rank))?.get_mut(rank).ok_or_else(|| Stop::Fail(corrupt()))?;
+        item.claim = Some((ask.id, expires));
+        item.claims = item.claims.saturating_add(1);
+        item.expires = item.expires.max(expires.saturating_add(ask.grace));
+    }
+    let head = draft.change();
+    // The head's version rises for ever, also where the data were lost and the store's numbers are not.
+    head.fence = version.max(head.fence + 1);
+    let claim = Claim {
+        ttl: ask.ttl,
+        grace: ask.grace,
+        touched: now,
+        expires,
+        fence: head.fence,
+        holder: ask.holder,
+        ranks,
+    };
+    let bucket = draft.claims_mut(ask.id.bucket())?;
+    bucket.retain(|_, claim| claim.holder.is_some() || !claim.is_forgotten(now));
+    bucket.insert(ask.id, claim);
+    match ask.holder {
+        Some(holder) => hold(draft, holder, ask.id),
+        None => Ok(()),
+    }
+}
+
+fn hold(draft: &mut Draft<'_>, holder: u64, id: ClaimId) -> Step<()> {
+    let held = draft.held(holder)?;
+    if held.len() >= MOST_HELD {
+        let message = format!("this process has {MOST_HELD} claims of the queue: release some");
+        return Err(Error::new(ErrorKind::Input, "claim", message).into());
+    }
+    held.insert(id);
+    Ok(())
+}
+
+/// A claim that is live; the error is the same whatever else there is.
+pub(super) fn live(draft: &mut Draft<'_>, id: ClaimId) -> Step<Claim> {
+    let now = draft.now;
+    let claim = draft.claims(id)?.get(&id).filter(|claim| claim.is_live(now));
+    claim.cloned().ok_or_else(|| {
+        Error::new(ErrorKind::NoSuchClaim, "claim", "there is no such claim, or it is over").into()
+    })
+}
+
+/// A live claim, and those of its items that it still has.
+pub(super) fn seen(draft: &mut Draft<'_>, id: ClaimId) -> Step<Seen> {
+    let (now, claim) = (draft.now, live(draft, id)?);
+    let mut items = Vec::new();
+    want_pages(draft, &claim.ranks)?;
+    for rank in &claim.ranks {
+        let item = draft.page(page_of(*rank))?.get(rank).filter(|item| item.is_of(id, now));
+        items.extend(item.cloned().map(|item| (*rank, item)));
+    }
+    let items = seen_items(draft, &items)?;
+    Ok(Seen {
+        ttl: claim.ttl,
+        grace: claim.grace,
+        age: now.saturating_sub(claim.touched),
+        expires_in: claim.expires.saturating_sub(now),
+        fence: claim.fence,
+        items,
+    })
+}
+
+/// Items with their bodies.
+pub(super) fn seen_items(
+    draft: &mut Draft<'_>,
+    items: &[(u64, super::layout::Item)],
+) -> Step<Vec<SeenItem>> {
+    let now = draft.now;
+    let bodies: Vec<_> =
+        items.iter().filter_map(|(_, item)| draft.unread_body(&item.body)).collect();
+    draft.want(bodies)?;
+    let seen = |(rank, item): &(u64, super::layout::Item)| {
+        Ok(SeenItem {
+            id: item.id(*rank),
+            body: draft.body(*rank, &item.body)?,
+            age: now.saturating_sub(item.made),
+            claims: item.claims,
+            expires_in: item.expires.saturating_sub(now),
+        })
+    };
+    items.iter().map(seen).collect()
+}
+
+pub(super) fn want_pages(draft: &Draft<'_>, ranks: &[u64]) -> Step<()> {
+    let pages: std::collections::BTreeSet<_> = ranks.iter().map(|rank| page_of(*rank)).collect();
+    draft.want(pages.into_iter().flat_map(|page| [draft.page_name(page), draft.group_name(page)]))
+}
+
+/// Answers how long the claim lasts now.
+pub(super) fn renew(
+    draft: &mut Draft<'_>,
+    id: ClaimId,
+    ttl: Option<Micros>,
+    grace: Option<Micros>,
+) -> Step<Outcome<Micros>> {
+    let (now, mut claim) = (draft.now, live(draft, id)?);
+    (claim.ttl, claim.grace) = (ttl.unwrap_or(claim.ttl), grace.unwrap_or(claim.grace));
+    (claim.touched, claim.expires) = (now, now.saturating_add(claim.ttl));
+    want_pages(draft, &claim.ranks)?;
+    for rank in &claim.ranks {
+        let page = page_of(*rank);
+        if draft.page(page)?.get(rank).is_some_and(|item| item.is_of(id, now))
+            && let Some(item) = draft.page_mut(page)?.get_mut(rank)
+        {
+            item.claim = Some((id, claim.expires));
+            item.expires = item.expires.max(claim.expires.saturating_add(claim.grace));
+        }
+    }
+    let lasts = claim.ttl;
+    draft.claims_mut(id.bucket())?.insert(id, claim);
+    Ok(Outcome::Done(lasts))
+}
+
+/// Ends a claim, live or not, and answers how many items are free by that.
+pub(super) fn release(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>> {
+    let now = draft.now;
+    let Some(claim) = draft.claims(id)?.get(&id).cloned() else { return Ok(Outcome::Done(0)) };
+    if !claim.is_live(now) {
+        if claim.holder.is_some() {
+            end(draft, id, claim)?;
+        }
+        return Ok(Outcome::Done(0));
+    }
+    want_pages(draft, &claim.ranks)?;
+    let mut freed = 0;
+    for rank in &claim.ranks {
+        let page = page_of(*rank);
+        if draft.page(page)?.get(rank).is_some_and(|item| item.is_of(id, now))
+            && let Some(item) = draft.page_mut(page)?.get_mut(rank)
+        {
+            item.claim = None;
+            freed += 1;
+        }
+    }
+    end(draft, id, claim)?;
+    Ok(Outcome::Done(freed))
+}
+
+/// The claim has no items any more; its name is remembered.
+fn end(draft: &mut Draft<'_>, id: ClaimId, claim: Claim) -> Step<()> {
+    let now = draft.now;
+    if let Some(holder) = claim.holder {
+        draft.held(holder)?.remove(&id);
+    }
+    let bucket = draft.claims_mut(id.bucket())?;
+    bucket.retain(|_, claim| claim.holder.is_some() || !claim.is_forgotten(now));
+    bucket.insert(
+        id,
+        Claim { expires: claim.expires.min(now), holder: None, ranks: Vec::new(), ..claim },
+    );
+    Ok(())
+}
+
+/// From now on the claim ends by its time only.
+pub(super) fn detach(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<()>> {
+    let claim = live(draft, id)?;
+    if let Some(holder) = claim.holder {
+        draft.held(holder)?.remove(&id);
+        draft.claims_mut(id.bucket())?.insert(id, Claim { holder: None, ..claim });
+    }
+    Ok(Outcome::Done(()))
+}
+
+/// Brings back what holders had whose sessions have ended, as far as one step does that; `entries` are in order.
+pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome<()>> {
+    let holders = draft.head.live.holders.iter();
+    let dead: Vec<_> =
+        holders.filter(|holder| entries.binary_search(holder).is_err()).copied().collect();
+    for holder in dead {
+        let claims: Vec<_> = draft.held(holder)?.iter().copied().collect();
+        for id in claims {
+            if draft.is_full() {
+                return Ok(Outcome::Again);
+            }
+            release(draft, id)?;
+        }
+    }
+    Ok(Outcome::Done(()))
+}

@@ -1,0 +1,122 @@
+//! Removing what nobody can see any more.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::draft::{Draft, Outcome, Step, name};
+use super::layout::{Body, Contents, Index, Page, State};
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Removed {
+    pub(super) items: usize,
+    pub(super) claims: usize,
+}
+
+/// Removes dead items, and claims that are over and forgotten; at most so many together.
+pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>> {
+    let mut removed = Removed::default();
+    sweep_trash(draft)?;
+    remove_dead(draft, budget, &mut removed)?;
+    let buckets: Vec<_> = draft.head.live.buckets.iter().copied().collect();
+    for bucket in buckets {
+        forget_claims(draft, bucket, budget, &mut removed)?;
+    }
+    if !draft.head.litter.is_empty() {
+        draft.change();
+    }
+    Ok(Outcome::Done(removed))
+}
+
+fn remove_dead(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> Step<()> {
+    let (now, mut from) = (draft.now, 0);
+    while let Some(page) = draft.next_page(from, |summary| summary.may_be_dead(now))? {
+        // Its summary is made anew, which is what may be left to do of it.
+        let items = draft.page_mut(page)?.iter();
+        let dead = items.filter(|(_, item)| item.state(now) == State::Dead).map(|(rank, _)| *rank);
+        let dead: Vec<_> = dead.take(budget - removed.items).collect();
+        for rank in &dead {
+            draft.remove(*rank)?;
+        }
+        removed.items += dead.len();
+        if removed.items == budget || draft.is_full() {
+            break;
+        }
+        from = page + 1;
+    }
+    Ok(())
+}
+
+fn forget_claims(
+    draft: &mut Draft<'_>,
+    bucket: u8,
+    budget: usize,
+    removed: &mut Removed,
+) -> Step<()> {
+    let now = draft.now;
+    let left = budget - removed.items - removed.claims;
+    if draft.is_full() || left == 0 {
+        return Ok(());
+    }
+    let claims = draft.bucket(bucket)?.iter();
+    let over =
+        claims.filter(|(_, claim)| claim.is_forgotten(now)).map(|(id, claim)| (*id, claim.holder));
+    for (id, holder) in over.take(left).collect::<Vec<_>>() {
+        draft.claims_mut(bucket)?.remove(&id);
+        if let Some(holder) = holder {
+            draft.held(holder)?.remove(&id);
+        }
+        removed.claims += 1;
+    }
+    Ok(())
+}
+
+/// Everything in the queue goes at once; what it leaves is removed by and by.
+pub(super) fn delete_queue(draft: &mut Draft<'_>) -> Step<Outcome<()>> {
+    if draft.version > 0 {
+        let head = draft.change();
+        let generation = head.live.generation + 1;
+        let next = Contents { generation, ..Contents::default() };
+        let old = std::mem::replace(&mut head.live, next);
+        head.trash.push(old);
+        head.poison = None;
+    }
+    Ok(Outcome::Done(()))
+}
+
+/// Makes litter of a part of what a deleted queue has left.
+fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
+    let Some(old) = draft.head.trash.last().cloned() else { return Ok(()) };
+    let generation = old.generation;
+    let mut litter: Vec<Arc<str>> = Vec::new();
+    if let Some(group) = old.groups.keys().next() {
+        let group_name = name('g', generation, *group);
+        let pages = draft.old::<Index>(&group_name)?;
+        let names: Vec<_> = pages.keys().map(|page| name('p', generation, *page)).collect();
+        draft.want(names.iter().cloned())?;
+        for page in &names {
+            litter.extend(
+                bodies_of(&draft.old(page)?).into_iter().map(|it| name('b', generation, it)),
+            );
+        }
+        litter.extend(names.into_iter().chain([group_name]));
+    } else {
+        litter.extend(old.buckets.iter().map(|bucket| name('c', generation, (*bucket).into())));
+        litter.extend(old.holders.iter().map(|holder| name('h', generation, *holder)));
+    }
+    let head = draft.change();
+    match head.trash.last_mut() {
+        Some(old) if !old.groups.is_empty() => drop(old.groups.pop_first()),
+        _ => drop(head.trash.pop()),
+    }
+    head.litter.extend(litter.iter().map(|name| name.to_string()));
+    Ok(())
+}
+
+fn bodies_of(page: &Page) -> BTreeSet<u64> {
+    let bodies = page.values().filter_map(|item| match item.body {
+        Body::There(bodies, _) => Some(bodies),
+        Body::Here(_) => None,
+    });
+    bodies.collect()
+}

@@ -1,0 +1,160 @@
+//! What time it is for a queue.
+//!
+//! A queue has a clock of its own, which goes on with each write by what has passed since the write before. Where the
+//! store has a clock, that says it. Where it has none, the clock of the host that wrote last does, to the processes of that
+//! host. Any other process knows only that at least the time has passed since it saw that write first, and follows the
+//! queue to see it soon. So no time seems longer than it was: a claim, a delay and a life may last longer by what the news
+//! takes to come, never shorter.
+
+use std::sync::{Mutex, OnceLock};
+
+use super::layout::{Micros, Stamp};
+use crate::backend;
+use crate::env::HostClock;
+use crate::time::BootInstant;
+
+/// Clocks of two machines may differ in rate by one part in this many (A1).
+const DRIFT: u64 = 200;
+
+/// What this process knows of a queue's time.
+#[derive(Default)]
+pub(super) struct Clock {
+    host: OnceLock<Option<HostClock>>,
+    /// The last write that was seen, and when it was seen first.
+    seen: Mutex<Option<(u64, BootInstant)>>,
+}
+
+/// A moment of the queue's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) now: Micros,
+    /// By this clock others of the host, or all, know it.
+    pub(super) witness: Option<(u64, Micros)>,
+    /// Whether the last write is known by that clock.
+    pub(super) is_witnessed: bool,
+    at: BootInstant,
+}
+
+impl Clock {
+    /// What time it is at this moment of our own clock, after the store had answered that.
+    pub(super) fn read(
+        &self,
+        stamp: &Stamp,
+        of_store: Option<backend::Clock>,
+        at: BootInstant,
+    ) -> Moment {
+        let host = || self.host().map(|host| (host.epoch(), micros(host.at(at))));
+        let witness = match of_store {
+            Some(clock) => Some((clock.epoch, micros(clock.now))),
+            None => host(),
+        };
+        let passed = witness.and_then(|(epoch, shown)| stamp.passed(epoch, shown));
+        let is_witnessed = passed.is_some();
+        let passed = match of_store {
+            Some(_) => passed.unwrap_or_default(),
+            None => passed.unwrap_or_default().max(shorter(self.since_seen(stamp, at))),
+        };
+        Moment { now: stamp.now.saturating_add(passed), witness, is_witnessed, at }
+    }
+
+    /// This process has made a write at this moment.
+    pub(super) fn wrote(&self, by: u64, moment: Moment) {
+        *self.lock() = Some((by, moment.at));
+    }
+
+    fn since_seen(&self, stamp: &Stamp, at: BootInstant) -> Micros {
+        let mut seen = self.lock();
+        match *seen {
+            Some((by, since)) if by == stamp.by => micros(at.saturating_duration_since(since)),
+            _ => {
+                *seen = Some((stamp.by, at));
+                0
+            }
+        }
+    }
+
+    fn host(&self) -> Option<HostClock> {
+        *self.host.get_or_init(HostClock::find)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(u64, BootInstant)>> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Stamp {
+    /// What has passed since, by the clock of this epoch.
+    fn passed(&self, epoch: u64, shown: Micros) -> Option<Micros> {
+        let witness = self.witnesses.iter().find(|(of, _)| *of == epoch);
+        witness.map(|(_, then)| shown.saturating_sub(*then))
+    }
+
+    /// The stamp of a write that is made at this moment.
+    pub(super) fn at(moment: Moment, by: u64) -> Self {
+        Self { now: moment.now, by, witnesses: moment.witness.into_iter().collect() }
+    }
+}
+
+fn micros(duration: std::time::Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// The time that has passed by every clock when this much has passed by one of them.
+fn shorter(passed: Micros) -> Micros {
+    passed - passed.div_ceil(DRIFT + 1)
+}
+
+/// How long to wait by one clock until this much has passed by every other.
+pub(super) fn longer(wait: Micros) -> Micros {
+    wait.saturating_add(wait.div_ceil(DRIFT)).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> BootInstant {
+        BootInstant::from_nanos(micros * 1_000)
+    }
+
+    fn of_store(epoch: u64, micros: u64) -> Option<backend::Clock> {
+        Some(backend::Clock { epoch, now: std::time::Duration::from_micros(micros) })
+    }
+
+    #[test]
+    fn c9_a_store_whose_clock_was_set_back_or_is_another_stands_still_at_most() {
+        let clock = Clock::default();
+        let first = clock.read(&Stamp::default(), of_store(1, 500), at(0));
+        assert_eq!((first.now, first.is_witnessed), (0, false));
+        let stamp = Stamp::at(first, 7);
+        assert_eq!(clock.read(&stamp, of_store(1, 800), at(1)).now, 300);
+        let stamp = Stamp::at(clock.read(&stamp, of_store(1, 800), at(1)), 8);
+        for (epoch, shown) in [(1, 100), (2, 100_000)] {
+            assert_eq!(clock.read(&stamp, of_store(epoch, shown), at(2)).now, 300);
+        }
+    }
+
+    #[test]
+    fn c3_without_a_clock_no_time_is_longer_than_it_was() {
+        let (writer, other) = (Clock::default(), Clock::default());
+        writer.host.get_or_init(|| None);
+        other.host.get_or_init(|| None);
+        let stamp = Stamp::at(writer.read(&Stamp::default(), None, at(1_000_000)), 7);
+        writer.wrote(7, writer.read(&Stamp::default(), None, at(1_000_000)));
+        // The other one sees it a second later.
+        assert_eq!(other.read(&stamp, None, at(2_000_000)).now, 0);
+        let (own, others) =
+            (writer.read(&stamp, None, at(3_000_000)), other.read(&stamp, None, at(3_000_000)));
+        assert!(own.now <= 2_000_000 && own.now > 1_980_000, "{own:?}");
+        assert!(others.now <= 1_000_000 && others.now > 990_000, "{others:?}");
+    }
+
+    #[test]
+    fn processes_of_one_host_know_it_by_its_clock() {
+        let (writer, other) = (Clock::default(), Clock::default());
+        let moment = writer.read(&Stamp::default(), None, at(5_000_000_000));
+        let stamp = Stamp::at(moment, 7);
+        let later = other.read(&stamp, None, at(5_007_000_000));
+        assert_eq!((later.now, later.is_witnessed), (7_000_000, true));
+    }
+}

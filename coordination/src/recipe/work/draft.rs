@@ -1,0 +1,413 @@
+//! A step of a queue in the making: what was read of it, and what is to be written.
+//!
+//! A step is a function of a [`Draft`], without I/O. Where it asks for a record that was not read yet it ends with
+//! [`Stop::Fetch`], and is run anew when that was read. So all that it does is one compare-and-set of the head.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::ids::ClaimId;
+use super::layout::{
+    Bodies, Body, Claims, GROUP, Head, Held, Index, Item, Kept, Letter, Micros, PAGE, Page,
+    Received, Summary,
+};
+use crate::backend::{Beside, Data};
+use crate::error::{Error, ErrorKind, Result};
+use crate::recipe::engine::data::from_data;
+
+/// Records as they are at one version of the head; `None`: there is none.
+pub(super) type Known = HashMap<Arc<str>, Option<Data>>;
+
+/// How many records a step changes before it leaves the rest to the next one. A page and what goes with it are less than
+/// what is left then of what a write may have beside it.
+const FULL: usize = 40;
+
+/// Why a step has not come to its end.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// These records are needed.
+    Fetch(Vec<Arc<str>>),
+    Fail(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fail(error)
+    }
+}
+
+pub(super) type Step<T> = Result<T, Stop>;
+
+/// What a step came to.
+#[derive(Debug, PartialEq)]
+pub(super) enum Outcome<T> {
+    Done(T),
+    /// What was done so far is to be written, and the step made again.
+    Again,
+}
+
+impl<T> Outcome<T> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(answer) => Outcome::Done(change(answer)),
+            Self::Again => Outcome::Again,
+        }
+    }
+}
+
+pub(super) struct Draft<'a> {
+    pub(super) head: Head,
+    /// The head's version; zero: there is no queue yet.
+    pub(super) version: u64,
+    pub(super) now: Micros,
+    known: &'a Known,
+    pages: Shelf<u64, Page>,
+    groups: Shelf<u64, Index>,
+    buckets: Shelf<u8, Claims>,
+    holders: Shelf<u64, Held>,
+    bodies: Shelf<u64, Bodies>,
+    letters: Shelf<u64, Option<Letter>>,
+    received: Shelf<u64, Received>,
+    has_changed: bool,
+}
+
+/// Records of one kind.
+type Shelf<K, V> = BTreeMap<K, Slot<V>>;
+
+struct Slot<V> {
+    value: V,
+    was_there: bool,
+    has_changed: bool,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(head: Head, version: u64, now: Micros, known: &'a Known) -> Self {
+        Self {
+            head,
+            version,
+            now,
+            known,
+            pages: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            bodies: BTreeMap::new(),
+            letters: BTreeMap::new(),
+            received: BTreeMap::new(),
+            has_changed: false,
+        }
+    }
+
+    /// The head is to be written.
+    pub(super) fn change(&mut self) -> &mut Head {
+        self.has_changed = true;
+        &mut self.head
+    }
+
+    /// Asks for several records at once.
+    pub(super) fn want(&self, names: impl IntoIterator<Item = Arc<str>>) -> Step<()> {
+        let missing = names.into_iter().filter(|name| !self.known.contains_key(name));
+        let missing: Vec<_> = missing.collect();
+        if missing.is_empty() { Ok(()) } else { Err(Stop::Fetch(missing)) }
+    }
+
+    pub(super) fn page_name(&self, page: u64) -> Arc<str> {
+        name('p', self.head.live.generation, page)
+    }
+
+    pub(super) fn group_name(&self, page: u64) -> Arc<str> {
+        name('g', self.head.live.generation, page / GROUP)
+    }
+
+    pub(super) fn bucket_name(&self, claim: ClaimId) -> Arc<str> {
+        name('c', self.head.live.generation, claim.bucket().into())
+    }
+
+    pub(super) fn holder_name(&self, holder: u64) -> Arc<str> {
+        name('h', self.head.live.generation, holder)
+    }
+
+    pub(super) fn body_name(&self, bodies: u64) -> Arc<str> {
+        name('b', self.head.live.generation, bodies)
+    }
+
+    pub(super) fn page(&mut self, page: u64) -> Step<&Page> {
+        let name = self.page_name(page);
+        self.pages.open(page, &name, self.known).map(|slot| &slot.value)
+    }
+
+    /// The summary of a page that changes is made anew when the step is done.
+    pub(super) fn page_mut(&mut self, page: u64) -> Step<&mut Page> {
+        self.want([self.page_name(page), self.group_name(page)])?;
+        self.has_changed = true;
+        let name = self.page_name(page);
+        self.pages.open(page, &name, self.known).map(Slot::change)
+    }
+
+    pub(super) fn group(&mut self, group: u64) -> Step<&Index> {
+        let name = self.group_name(group * GROUP);
+        self.groups.open(group, &name, self.known).map(|slot| &slot.value)
+    }
+
+    pub(super) fn claims(&mut self, of: ClaimId) -> Step<&Claims> {
+        self.bucket(of.bucket())
+    }
+
+    pub(super) fn bucket(&mut self, bucket: u8) -> Step<&Claims> {
+        let name = name('c', self.head.live.generation, bucket.into());
+        self.buckets.open(bucket, &name, self.known).map(|slot| &slot.value)
+    }
+
+    pub(super) fn claims_mut(&mut self, bucket: u8) -> Step<&mut Claims> {
+        self.has_changed = true;
+        let name = name('c', self.head.live.generation, bucket.into());
+        self.buckets.open(bucket, &name, self.known).map(Slot::change)
+    }
+
+    pub(super) fn held(&mut self, holder: u64) -> Step<&mut Held> {
+        self.has_changed = true;
+        let name = self.holder_name(holder);
+        self.holders.open(holder, &name, self.known).map(Slot::change)
+    }
+
+    /// New bodies: nobody has used this number before.
+    pub(super) fn new_bodies(&mut self, number: u64, bodies: Bodies) {
+        self.has_changed = true;
+        let slot = Slot { value: bodies, was_there: false, has_changed: true };
+        self.bodies.insert(number, slot);
+    }
+
+    pub(super) fn letter(&mut self, number: u64) -> Step<&mut Option<Letter>> {
+        self.has_changed = true;
+        self.letters.open(number, &letter_name(number), self.known).map(Slot::change)
+    }
+
+    pub(super) fn peek_letter(&mut self, number: u64) -> Step<Option<Letter>> {
+        let slot = self.letters.open(number, &letter_name(number), self.known)?;
+        Ok(slot.value.clone())
+    }
+
+    pub(super) fn received(&mut self) -> Step<&mut Received> {
+        self.has_changed = true;
+        self.received.open(0, &name('m', 0, 0), self.known).map(Slot::change)
+    }
+
+    /// A record of a queue that was deleted.
+    pub(super) fn old<V: Kept>(&self, name: &Arc<str>) -> Step<V> {
+        self.want([Arc::clone(name)])?;
+        read(name, self.known).map(Option::unwrap_or_default)
+    }
+
+    /// The first page from this one on whose summary is so.
+    pub(super) fn next_page(
+        &mut self,
+        from: u64,
+        is_so: impl Fn(&Summary) -> bool,
+    ) -> Step<Option<u64>> {
+        let groups = self.head.live.groups.range(from / GROUP..);
+        let groups: Vec<_> =
+            groups.filter(|(_, all)| is_so(all)).map(|(group, _)| *group).collect();
+        for group in groups {
+            let mut pages = self.group(group)?.range(from..);
+            if let Some((page, _)) = pages.find(|(_, summary)| is_so(summary)) {
+                return Ok(Some(*page));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes an item, which is there.
+    pub(super) fn remove(&mut self, rank: u64) -> Step<Option<Item>> {
+        let page = self.page_mut(rank / PAGE)?;
+        let Some(item) = page.remove(&rank) else { return Ok(None) };
+        if let Body::There(bodies, _) = item.body {
+            // Those that were posted together and stand on one page share a record.
+            let is_used = page.values().any(|other| match other.body {
+                Body::There(others, _) => others == bodies,
+                Body::Here(_) => false,
+            });
+            if !is_used {
+                let name = self.body_name(bodies);
+                self.head.litter.push(name.to_string());
+            }
+        }
+        Ok(Some(item))
+    }
+
+    /// The record that an item's body is in.
+    pub(super) fn unread_body(&self, body: &Body) -> Option<Arc<str>> {
+        match body {
+            Body::Here(_) => None,
+            Body::There(bodies, _) => Some(self.body_name(*bodies)),
+        }
+    }
+
+    /// The body of an item, in base64.
+    pub(super) fn body(&mut self, rank: u64, body: &Body) -> Step<String> {
+        match body {
+            Body::Here(text) => Ok(text.clone()),
+            Body::There(bodies, _) => {
+                let name = self.body_name(*bodies);
+                let all = self.bodies.open(*bodies, &name, self.known)?;
+                all.value.get(&rank).cloned().ok_or_else(|| Stop::Fail(corrupt()))
+            }
+        }
+    }
+
+    /// Whether what is left is for another step.
+    pub(super) fn is_full(&self) -> bool {
+        self.changed() >= FULL
+    }
+
+    fn changed(&self) -> usize {
+        let pages = self.pages.changed();
+        let groups =
+            pages.iter().map(|page| **page / GROUP).collect::<std::collections::BTreeSet<_>>();
+        let others = self.buckets.changed().len() + self.holders.changed().len();
+        let bodies = self.bodies.changed().len() + self.letters.changed().len();
+        pages.len() + groups.len() + others + bodies + self.received.changed().len()
+    }
+
+    /// Brings the summaries up to date, and answers the head and the records that are to be written; `None`: nothing is.
+    pub(super) fn finish(mut self) -> Step<Option<(Head, Vec<Beside>)>> {
+        if !self.has_changed {
+            return Ok(None);
+        }
+        self.sum_up()?;
+        let room = FULL.saturating_sub(self.changed());
+        let litter = self.head.litter.len();
+        let swept = self.head.litter.split_off(litter.saturating_sub(room));
+        self.note_which_are_there();
+        let generation = self.head.live.generation;
+        let mut beside: Vec<_> = swept
+            .into_iter()
+            .map(|name| Beside { name: name.into(), data: None, is_new: false })
+            .collect();
+        self.pages.write(&mut beside, |page| name('p', generation, *page))?;
+        self.groups.write(&mut beside, |group| name('g', generation, *group))?;
+        self.buckets.write(&mut beside, |bucket| name('c', generation, (*bucket).into()))?;
+        self.holders.write(&mut beside, |holder| name('h', generation, *holder))?;
+        self.bodies.write(&mut beside, |bodies| name('b', generation, *bodies))?;
+        self.letters.write(&mut beside, |number| letter_name(*number))?;
+        self.received.write(&mut beside, |_| name('m', 0, 0))?;
+        Ok(Some((self.head, beside)))
+    }
+
+    fn sum_up(&mut self) -> Step<()> {
+        let changed: Vec<_> = self.pages.changed().into_iter().copied().collect();
+        for page in changed {
+            let summary = self.pages.get(&page).map(|slot| Summary::of(&slot.value, self.now));
+            let name = self.group_name(page);
+            let group = self.groups.open(page / GROUP, &name, self.known)?.change();
+            match summary {
+                Some(summary) if !self.pages.get(&page).is_some_and(Slot::is_nothing) => {
+                    group.insert(page, summary)
+                }
+                _ => group.remove(&page),
+            };
+            let all = Summary::of_all(group);
+            match group.is_empty() {
+                true => self.head.live.groups.remove(&(page / GROUP)),
+                false => self.head.live.groups.insert(page / GROUP, all),
+            };
+        }
+        Ok(())
+    }
+
+    /// Which buckets and holders there are.
+    fn note_which_are_there(&mut self) {
+        let live = &mut self.head.live;
+        for (bucket, slot) in &self.buckets {
+            match slot.is_nothing() {
+                true => live.buckets.remove(bucket),
+                false => live.buckets.insert(*bucket),
+            };
+        }
+        for (holder, slot) in &self.holders {
+            match slot.is_nothing() {
+                true => live.holders.remove(holder),
+                false => live.holders.insert(*holder),
+            };
+        }
+    }
+}
+
+impl<V> Slot<V> {
+    fn change(&mut self) -> &mut V {
+        self.has_changed = true;
+        &mut self.value
+    }
+}
+
+impl<V: Kept> Slot<V> {
+    fn is_nothing(&self) -> bool {
+        self.value.is_nothing()
+    }
+}
+
+/// What all kinds of records have in common.
+trait Shelved<K, V> {
+    fn open(&mut self, key: K, name: &Arc<str>, known: &Known) -> Step<&mut Slot<V>>;
+    fn changed(&self) -> Vec<&K>;
+    fn write(&self, beside: &mut Vec<Beside>, name: impl Fn(&K) -> Arc<str>) -> Step<()>;
+}
+
+impl<K: Ord + Copy, V: Kept> Shelved<K, V> for Shelf<K, V> {
+    fn open(&mut self, key: K, name: &Arc<str>, known: &Known) -> Step<&mut Slot<V>> {
+        match self.entry(key) {
+            std::collections::btree_map::Entry::Occupied(slot) => Ok(slot.into_mut()),
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                let value = read(name, known)?;
+                let was_there = value.is_some();
+                let value = value.unwrap_or_default();
+                Ok(slot.insert(Slot { value, was_there, has_changed: false }))
+            }
+        }
+    }
+
+    fn changed(&self) -> Vec<&K> {
+        self.iter().filter(|(_, slot)| slot.has_changed).map(|(key, _)| key).collect()
+    }
+
+    fn write(&self, beside: &mut Vec<Beside>, name: impl Fn(&K) -> Arc<str>) -> Step<()> {
+        for (key, slot) in self.iter().filter(|(_, slot)| slot.has_changed) {
+            let (name, is_new) = (name(key), !slot.was_there);
+            match slot.is_nothing() {
+                true if is_new => {}
+                true => beside.push(Beside { name, data: None, is_new }),
+                false => {
+                    let data = Some(written(&slot.value)?);
+                    beside.push(Beside { name, data, is_new });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read<V: Kept>(name: &Arc<str>, known: &Known) -> Step<Option<V>> {
+    match known.get(name) {
+        None => Err(Stop::Fetch(vec![Arc::clone(name)])),
+        Some(None) => Ok(None),
+        Some(Some(data)) => Ok(Some(from_data("read", data)?)),
+    }
+}
+
+fn written(value: &impl serde::Serialize) -> Step<Data> {
+    let text = serde_json::to_string(value);
+    let text = text.map_err(|error| corrupt().with_source(error))?;
+    Ok(text.into())
+}
+
+/// No name begins with another one.
+pub(super) fn name(kind: char, generation: u64, number: u64) -> Arc<str> {
+    format!("{generation}{kind}{number}-").into()
+}
+
+pub(super) fn letter_name(number: u64) -> Arc<str> {
+    name('l', 0, number)
+}
+
+pub(super) fn corrupt() -> Error {
+    Error::new(ErrorKind::Corrupt, "read", "the queue's records do not fit together")
+}

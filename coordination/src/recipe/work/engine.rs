@@ -1,0 +1,328 @@
+//! Makes steps at the store.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use super::clock::{Clock, Moment};
+use super::draft::{Draft, Known, Outcome, Step, Stop};
+use super::layout::{Head, Stamp};
+use crate::backend::{Beside, Listing, MOST_BESIDE, Write};
+use crate::env::Process;
+use crate::error::{Effect, Result};
+use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use crate::recipe::engine::queue::{Queue, in_doubt};
+use crate::retry::DecorrelatedJitter;
+use crate::session::Written;
+use crate::time::BootInstant;
+
+/// How many of the last writes are remembered.
+const REMEMBERED: usize = 16;
+/// How many clocks are remembered by which the last write is known.
+const WITNESSES: usize = 8;
+/// How many records are kept from one step to the next.
+const KEPT: usize = 512;
+
+/// What all handles of a queue in this process share.
+pub(super) struct Engine {
+    pub(super) queue: Queue,
+    clock: Clock,
+    cache: Mutex<Cache>,
+    /// Held by the step that is at the store, so that steps of one process do not make each other start again.
+    turn: tokio::sync::Mutex<()>,
+    /// The newest version that a step has seen.
+    newest: AtomicU64,
+    /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether none that
+    /// this process can read says when the last write was.
+    has_letters: AtomicBool,
+    lacks_clock: AtomicBool,
+    lacks_witness: AtomicBool,
+    follower: Mutex<Option<(AbortHandle, Process)>>,
+}
+
+/// Records, as of one version of the head.
+#[derive(Default)]
+struct Cache {
+    version: u64,
+    known: Known,
+}
+
+/// A queue as it was read.
+pub(super) struct Look {
+    pub(super) head: Head,
+    pub(super) version: Option<u64>,
+    pub(super) moment: Moment,
+    /// The entries that there are, in order.
+    pub(super) entries: Vec<u64>,
+    pub(super) has_clock: bool,
+}
+
+/// What a step came to, and what is to be written.
+struct Made<T> {
+    outcome: Result<Outcome<T>>,
+    writes: Option<(Head, Vec<Beside>)>,
+    /// Whether something was read beside the head.
+    has_read: bool,
+}
+
+impl Engine {
+    pub(super) fn new(queue: Queue) -> Self {
+        Self {
+            queue,
+            clock: Clock::default(),
+            cache: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            newest: AtomicU64::new(0),
+            has_letters: AtomicBool::new(false),
+            lacks_clock: AtomicBool::new(false),
+            lacks_witness: AtomicBool::new(false),
+            follower: Mutex::default(),
+        }
+    }
+
+    /// Makes a step, again as long as others change the queue in between.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the step goes on in the background.
+    pub(super) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>> + Send + 'static,
+    ) -> Result<T> {
+        let engine = Arc::clone(self);
+        self.queue.run(operation, async move { engine.run_here(operation, step).await }).await
+    }
+
+    /// [`run`](Self::run) in a task of the session.
+    pub(super) async fn run_here<T>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<T> {
+        let _turn = self.turn.lock().await;
+        let mut delays =
+            DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+        loop {
+            let look = self.look(operation).await?;
+            let made = self.make(operation, &look, &mut step).await?;
+            let is_done = match made.writes {
+                Some((head, beside)) => self.write(operation, &look, head, beside).await?,
+                None => !made.has_read || self.is_still(operation, &look).await?,
+            };
+            match made.outcome {
+                outcome if is_done => match outcome? {
+                    Outcome::Done(answer) => return Ok(answer),
+                    Outcome::Again => {}
+                },
+                _ => tokio::time::sleep(delays.next_delay()).await,
+            }
+        }
+    }
+
+    /// Reads the head.
+    async fn look(&self, operation: &'static str) -> Result<Look> {
+        let (session, key) = (&self.queue.session, &self.queue.key);
+        let read = session.retry_briefly(operation, || session.backend.read(key)).await;
+        let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
+        let look = self.read(operation, &listing)?;
+        self.newest.fetch_max(look.version.unwrap_or_default(), Ordering::AcqRel);
+        self.note_letters(&look.head);
+        self.lacks_clock.store(!look.has_clock, Ordering::Release);
+        let is_witnessed = look.has_clock || look.moment.is_witnessed || look.version.is_none();
+        self.lacks_witness.store(!is_witnessed, Ordering::Release);
+        Ok(look)
+    }
+
+    fn note_letters(&self, head: &Head) {
+        self.has_letters.store(head.letters.0 < head.letters.1, Ordering::Release);
+    }
+
+    pub(super) fn has_letters(&self) -> bool {
+        self.has_letters.load(Ordering::Acquire)
+    }
+
+    /// What a listing says, which has just come.
+    pub(super) fn read(&self, operation: &'static str, listing: &Listing) -> Result<Look> {
+        let at = BootInstant::now();
+        let value = listing.value.as_ref();
+        let head: Option<Head> =
+            value.map(|value| from_data(operation, &value.data)).transpose()?;
+        let head = head.unwrap_or_default();
+        let moment = self.clock.read(&head.clock, listing.clock, at);
+        Ok(Look {
+            head,
+            version: value.map(|value| value.version),
+            moment,
+            entries: listing.entries.iter().map(|entry| entry.seq).collect(),
+            has_clock: listing.clock.is_some(),
+        })
+    }
+
+    /// Whether this is no older than what the last step saw.
+    pub(super) fn is_new(&self, look: &Look) -> bool {
+        look.version.unwrap_or_default() >= self.newest.load(Ordering::Acquire)
+    }
+
+    /// Makes the step, and reads what it asks for.
+    async fn make<T>(
+        &self,
+        operation: &'static str,
+        look: &Look,
+        step: &mut impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<Made<T>> {
+        let version = look.version.unwrap_or_default();
+        let mut known = self.cached(version);
+        // What is kept is as of the version that was just read.
+        let mut has_read = false;
+        loop {
+            let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
+            let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
+            let names = match done {
+                Ok((outcome, writes)) => {
+                    self.keep(version, known);
+                    return Ok(Made { outcome: Ok(outcome), writes, has_read });
+                }
+                Err(Stop::Fail(error)) => {
+                    return Ok(Made { outcome: Err(error), writes: None, has_read });
+                }
+                Err(Stop::Fetch(names)) => names,
+            };
+            has_read = true;
+            for names in names.chunks(MOST_BESIDE) {
+                let (session, key) = (&self.queue.session, &self.queue.key);
+                let read =
+                    session.retry_briefly(operation, || session.backend.records(key, names)).await;
+                let (records, _) = read.map_err(|error| error.with_effect(Effect::None))?;
+                known.extend(names.iter().cloned().zip(records));
+            }
+        }
+    }
+
+    /// Writes what a step has made; false: others have written since it was read.
+    async fn write(
+        &self,
+        operation: &'static str,
+        look: &Look,
+        mut head: Head,
+        beside: Vec<Beside>,
+    ) -> Result<bool> {
+        let mut write = Write::new(&self.queue.key, look.version, None);
+        if look.version.is_none() {
+            head.id = write.id;
+        }
+        let last = head.done.back().copied();
+        head.clock = Stamp::at(look.moment, write.id);
+        remember(&mut head.done, write.id);
+        write.data = Some(to_data(operation, &head, MAX_VALUE_BYTES)?);
+        write.beside = beside;
+        let written = match self.queue.session.write(operation, &write).await? {
+            Written::Yes(version) => Some(version),
+            Written::No => None,
+            Written::Unknown => return self.find(operation, write.id, last).await,
+        };
+        if let Some(version) = written {
+            self.note_letters(&head);
+            self.clock.wrote(write.id, look.moment);
+            self.wrote(look.version.unwrap_or_default(), version, write.beside);
+        }
+        Ok(written.is_some())
+    }
+
+    /// Whether a write was done whose answer was lost, and which others followed.
+    async fn find(&self, operation: &'static str, id: u64, last: Option<u64>) -> Result<bool> {
+        let done = self.look(operation).await?.head.done;
+        let reaches_back = done.len() < REMEMBERED || last.is_some_and(|last| done.contains(&last));
+        match done.contains(&id) {
+            true => Ok(true),
+            false if reaches_back => Ok(false),
+            false => Err(in_doubt(operation)),
+        }
+    }
+
+    /// Whether the head is as it was, and with it all that was read.
+    async fn is_still(&self, operation: &'static str, look: &Look) -> Result<bool> {
+        Ok(self.look(operation).await?.version == look.version)
+    }
+
+    /// Makes this host a witness of the last write, for processes of it that come later.
+    pub(super) async fn attest(&self, operation: &'static str) -> Result<()> {
+        if !self.lacks_witness.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().await;
+        let mut look = self.look(operation).await?;
+        let witness = look.moment.witness.filter(|_| !look.moment.is_witnessed);
+        let (Some(witness), Some(version)) = (witness, look.version) else { return Ok(()) };
+        let witnesses = &mut look.head.clock.witnesses;
+        witnesses.push(witness);
+        witnesses.drain(..witnesses.len().saturating_sub(WITNESSES));
+        let data = to_data(operation, &look.head, MAX_VALUE_BYTES)?;
+        let write = Write::new(&self.queue.key, Some(version), Some(data));
+        // If others have written meanwhile there is nothing to attest.
+        self.queue.session.write(operation, &write).await.map(|_| ())
+    }
+
+    /// On a store without a clock, sees each write soon, from now on until this is dropped.
+    pub(super) fn follow(self: &Arc<Self>) {
+        let mut follower = self.follower.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if follower.is_some() || !self.lacks_clock.load(Ordering::Acquire) {
+            return;
+        }
+        let (mut views, engine) = (self.queue.observe(), Arc::downgrade(self));
+        let task = self.queue.session.spawn(async move {
+            while let Ok(view) = views.next().await {
+                let Some(engine) = engine.upgrade() else { return };
+                // What is corrupt is told by the next call.
+                let _ = engine.read("observe", &view.listing);
+            }
+        });
+        *follower = Some((task.abort_handle(), Process::this()));
+    }
+
+    fn cached(&self, version: u64) -> Known {
+        let mut cache = self.cache();
+        if cache.version != version || cache.known.len() > KEPT {
+            *cache = Cache { version, known: Known::new() };
+        }
+        std::mem::take(&mut cache.known)
+    }
+
+    fn keep(&self, version: u64, known: Known) {
+        *self.cache() = Cache { version, known };
+    }
+
+    fn wrote(&self, before: u64, version: u64, beside: Vec<Beside>) {
+        self.newest.fetch_max(version, Ordering::AcqRel);
+        let mut cache = self.cache();
+        if cache.version == before {
+            cache.version = version;
+            cache.known.extend(beside.into_iter().map(|record| (record.name, record.data)));
+        }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let follower = self.follower.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((task, process)) = follower
+            && process.is_this()
+        {
+            task.abort();
+        }
+    }
+}
+
+fn remember(done: &mut VecDeque<u64>, id: u64) {
+    done.push_back(id);
+    if done.len() > REMEMBERED {
+        done.pop_front();
+    }
+}

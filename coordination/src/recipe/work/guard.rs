@@ -1,0 +1,306 @@
+//! A claim that this process holds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::WorkQueue;
+use super::ids::{ClaimId, ItemId};
+use super::types::{Ack, ClaimView, WorkItem};
+use crate::error::{ErrorKind, LossReason, Result};
+use crate::recipe::engine::grant::Grant;
+use crate::session::may_pass;
+use crate::time::{BootInstant, sleep_until};
+use crate::token::FencingToken;
+
+/// Items that nobody else has until this claim is over. Returned by [`WorkQueue::claim`].
+///
+/// It is over when its ttl has passed without a renewal, or when the session of this process ends, whichever comes first.
+/// [`keep_alive`](Self::keep_alive) renews it. Dropping it gives back what was not acknowledged, in the background.
+pub struct WorkClaim {
+    queue: WorkQueue,
+    id: ClaimId,
+    token: FencingToken,
+    items: Vec<WorkItem>,
+    life: Arc<Life>,
+    holder: Arc<Grant>,
+    keeper: Option<AbortHandle>,
+    /// Nothing is to be given back.
+    is_settled: bool,
+}
+
+/// Until when a claim can be relied on.
+struct Life {
+    deadline: AtomicU64,
+    ttl: AtomicU64,
+    /// The store has said that there is no such claim.
+    over: watch::Sender<bool>,
+}
+
+impl Life {
+    fn deadline(&self) -> BootInstant {
+        BootInstant::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// The claim lasts for so long from a moment on that was before the store heard of it.
+    fn extend(&self, sent: BootInstant, lasts: Duration) {
+        let deadline = sent.saturating_add(relied_on(lasts));
+        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl.load(Ordering::Acquire))
+    }
+}
+
+/// As for a lease: a little shorter, since clocks differ in rate.
+fn relied_on(lasts: Duration) -> Duration {
+    let margin = lasts / 200 + (lasts / 100).max(Duration::from_millis(10));
+    lasts.saturating_sub(margin)
+}
+
+impl WorkClaim {
+    pub(super) fn new(
+        queue: WorkQueue,
+        id: ClaimId,
+        view: ClaimView,
+        holder: Arc<Grant>,
+        sent: BootInstant,
+    ) -> Self {
+        let life = Life {
+            deadline: AtomicU64::default(),
+            ttl: AtomicU64::new(u64::try_from(view.ttl.as_nanos()).unwrap_or(u64::MAX)),
+            over: watch::Sender::new(false),
+        };
+        life.extend(sent, view.expires_in);
+        let (token, items, life) = (view.token, view.items, Arc::new(life));
+        Self { queue, id, token, items, life, holder, keeper: None, is_settled: false }
+    }
+
+    /// The claim's name, by which any process can renew, release and acknowledge.
+    pub fn id(&self) -> ClaimId {
+        self.id
+    }
+
+    /// Larger than that of every claim before it in this queue: send it with each write that an item leads to, and let the
+    /// resource refuse smaller ones than it has seen.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// What was claimed, in the order of the queue.
+    pub fn items(&self) -> &[WorkItem] {
+        &self.items
+    }
+
+    /// Whether it can be relied on at this moment, by this machine's clock: nobody else has been given its items.
+    pub fn is_held(&self) -> bool {
+        !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        *self.life.over.borrow()
+            || !self.holder.is_held()
+            || BootInstant::now() >= self.life.deadline()
+    }
+
+    /// Waits until it cannot be relied on any more, and returns the reason.
+    ///
+    /// [`LossReason::DeadlinePassed`]: its ttl is over, as far as this process knows. [`LossReason::EntryDeleted`]: the store
+    /// says that it is over. Others are those of the session.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only listens.
+    pub async fn lost(&self) -> LossReason {
+        let mut over = self.life.over.subscribe();
+        let life = Arc::clone(&self.life);
+        let deadline = self.queue.session().spawn(async move {
+            while BootInstant::now() < life.deadline() {
+                sleep_until(life.deadline()).await;
+            }
+        });
+        let deadline = AbortOnDrop(deadline);
+        tokio::select! {
+            biased;
+            reason = self.holder.lost() => reason,
+            _ = over.wait_for(|over| *over) => LossReason::EntryDeleted,
+            _ = deadline => LossReason::DeadlinePassed,
+        }
+    }
+
+    /// Renews it now and answers how long it lasts from now on; `ttl` and `grace` replace those that it has.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::NoSuchClaim`]: it is over, and others may have its items.
+    /// * [`ErrorKind::Input`], and those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn renew(&self, ttl: Option<Duration>, grace: Option<Duration>) -> Result<Duration> {
+        let sent = BootInstant::now();
+        let lasts = self.queue.renew(self.id, ttl, grace).await.inspect_err(|error| {
+            if error.kind() == ErrorKind::NoSuchClaim {
+                self.life.over.send_replace(true);
+            }
+        })?;
+        self.life.extend(sent, lasts);
+        self.life.ttl.store(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+        Ok(lasts)
+    }
+
+    /// Renews it in the background, after each third of its ttl, until it is given up or lost.
+    pub fn keep_alive(&mut self) {
+        if self.keeper.is_some() {
+            return;
+        }
+        let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
+        let task = self.queue.session().spawn(async move {
+            while BootInstant::now() < life.deadline() {
+                tokio::time::sleep(life.ttl() / 3).await;
+                let sent = BootInstant::now();
+                match queue.renew_here(id).await {
+                    Ok(lasts) => life.extend(sent, lasts),
+                    Err(error) if may_pass(&error) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a claim is not renewed any more");
+                        if error.kind() == ErrorKind::NoSuchClaim {
+                            life.over.send_replace(true);
+                        }
+                        return;
+                    }
+                }
+            }
+        });
+        self.keeper = Some(task.abort_handle());
+    }
+
+    /// Removes an item that is done.
+    ///
+    /// # Errors
+    ///
+    /// The item is untouched, and whoever worked on it must take its work for repeated:
+    ///
+    /// * [`ErrorKind::NoSuchClaim`]: the claim is over.
+    /// * [`ErrorKind::NotClaimed`], [`ErrorKind::NotClaimedBy`]: the item was given back, or another claim has it.
+    ///
+    /// Or those of a store that refuses or does not answer. After [`Effect::Unknown`](crate::Effect::Unknown) the call
+    /// can be repeated: if it had been carried out, the item is [`AlreadyGone`](Ack::AlreadyGone).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn ack(&self, item: ItemId) -> Result<Ack> {
+        self.queue.ack(item, self.id).await
+    }
+
+    /// Removes all items that are left, or none, and ends the claim. Answers how many were removed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ack`](Self::ack).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`ack`](Self::ack).
+    pub async fn ack_all(self) -> Result<usize> {
+        let items: Vec<_> = self.items.iter().map(WorkItem::id).collect();
+        self.queue.ack_many(&items, self.id).await
+    }
+
+    /// Gives an item back, to be claimed again after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ack`](Self::ack), and [`ErrorKind::Input`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`ack`](Self::ack).
+    pub async fn nack(&self, item: ItemId, delay: Duration) -> Result<Ack> {
+        self.queue.nack(item, self.id, delay).await
+    }
+
+    /// Gives back all items that are left, and answers how many those are.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer: the items are given back in the background, or come back when the
+    /// session ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn release(mut self) -> Result<usize> {
+        let released = self.queue.release(self.id).await;
+        self.is_settled = released.is_ok();
+        released
+    }
+
+    /// Hands the claim on: from now on it ends by its ttl only, and whoever has its name renews, releases and acknowledges.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchClaim`]: it is over. Or those of a store that refuses or does not answer; then it is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the claim is given back.
+    pub async fn detach(mut self) -> Result<ClaimId> {
+        self.queue.detach(self.id).await?;
+        self.is_settled = true;
+        Ok(self.id)
+    }
+}
+
+impl Drop for WorkClaim {
+    fn drop(&mut self) {
+        if !self.queue.session().is_own_process() {
+            return;
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
+        }
+        if !self.is_settled {
+            self.queue.release_later(self.id, self.life.ttl(), Some(Arc::clone(&self.holder)));
+        }
+    }
+}
+
+impl fmt::Debug for WorkClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The name is a capability.
+        f.debug_struct("WorkClaim")
+            .field("queue", &self.queue.name())
+            .field("token", &self.token)
+            .field("items", &self.items.len())
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl std::future::Future for AbortOnDrop {
+    type Output = ();
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<()> {
+        std::pin::Pin::new(&mut self.0).poll(context).map(drop)
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

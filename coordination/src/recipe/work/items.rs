@@ -1,0 +1,102 @@
+//! What is done with single items.
+
+use super::claim::{SeenItem, live, seen_items, want_pages};
+use super::draft::{Draft, Outcome, Step};
+use super::ids::{ClaimId, ItemId};
+use super::layout::{Item, Micros, State};
+use super::select::{page_of, select};
+use crate::error::{Error, ErrorKind};
+
+/// The item, if it is alive.
+fn alive(draft: &mut Draft<'_>, id: ItemId) -> Step<Option<Item>> {
+    let (now, rank) = (draft.now, id.rank());
+    if rank >= draft.head.rank {
+        return Ok(None);
+    }
+    let is_it = |item: &&Item| item.mark == id.mark() && item.state(now) != State::Dead;
+    Ok(draft.page(page_of(rank))?.get(&rank).filter(is_it).cloned())
+}
+
+/// Whether the item is there and belongs to this claim; an error if it is there and does not.
+fn is_own(draft: &mut Draft<'_>, id: ItemId, claim: ClaimId) -> Step<bool> {
+    let now = draft.now;
+    let Some(item) = alive(draft, id)? else { return Ok(false) };
+    live(draft, claim)?;
+    if item.is_of(claim, now) {
+        return Ok(true);
+    }
+    let (kind, message) = match item.state(now) {
+        State::Claimed => (ErrorKind::NotClaimedBy, "another claim has the item"),
+        _ => (ErrorKind::NotClaimed, "no claim has the item"),
+    };
+    Err(Error::new(kind, "ack", message).into())
+}
+
+fn want(draft: &Draft<'_>, items: &[ItemId], claim: ClaimId) -> Step<()> {
+    let ranks = items.iter().map(|item| item.rank()).filter(|rank| *rank < draft.head.rank);
+    let ranks: Vec<_> = ranks.collect();
+    let names = ranks.iter().map(|rank| draft.page_name(page_of(*rank)));
+    let names: Vec<_> = names.chain([draft.bucket_name(claim)]).collect();
+    let groups = ranks.iter().map(|rank| draft.group_name(page_of(*rank)));
+    draft.want(names.into_iter().chain(groups))
+}
+
+/// Removes items that this claim has, all or none; those that are gone are passed over. Answers how many it removed.
+pub(super) fn ack(draft: &mut Draft<'_>, items: &[ItemId], claim: ClaimId) -> Step<Outcome<usize>> {
+    want(draft, items, claim)?;
+    let mut done = 0;
+    for item in items {
+        if is_own(draft, *item, claim)? {
+            draft.remove(item.rank())?;
+            done += 1;
+        }
+    }
+    Ok(Outcome::Done(done))
+}
+
+/// Gives an item back, to be ready after a while; false: it is gone.
+pub(super) fn nack(
+    draft: &mut Draft<'_>,
+    item: ItemId,
+    claim: ClaimId,
+    delay: Micros,
+) -> Step<Outcome<bool>> {
+    want(draft, &[item], claim)?;
+    let now = draft.now;
+    let is_own = is_own(draft, item, claim)?;
+    if is_own && let Some(item) = draft.page_mut(page_of(item.rank()))?.get_mut(&item.rank()) {
+        item.claim = None;
+        item.not_before = now.saturating_add(delay);
+    }
+    Ok(Outcome::Done(is_own))
+}
+
+/// Removes an item that no claim has, or `by_force` any; false: it was gone.
+pub(super) fn delete(draft: &mut Draft<'_>, id: ItemId, by_force: bool) -> Step<Outcome<bool>> {
+    let now = draft.now;
+    let Some(item) = alive(draft, id)? else { return Ok(Outcome::Done(false)) };
+    if item.state(now) == State::Claimed && !by_force {
+        let message = "a claim has the item";
+        return Err(Error::new(ErrorKind::IsClaimed, "delete", message).into());
+    }
+    draft.remove(id.rank())?;
+    Ok(Outcome::Done(true))
+}
+
+/// Removes ready items, and answers them.
+pub(super) fn pop(draft: &mut Draft<'_>, limit: usize) -> Step<Outcome<Vec<SeenItem>>> {
+    let selected = select(draft, limit)?;
+    if selected.ranks.is_empty() && selected.is_cut_short {
+        return Ok(Outcome::Again);
+    }
+    want_pages(draft, &selected.ranks)?;
+    let mut items = Vec::new();
+    for rank in selected.ranks {
+        items.extend(draft.page(page_of(rank))?.get(&rank).cloned().map(|item| (rank, item)));
+    }
+    let seen = seen_items(draft, &items)?;
+    for (rank, _) in &items {
+        draft.remove(*rank)?;
+    }
+    Ok(Outcome::Done(seen))
+}

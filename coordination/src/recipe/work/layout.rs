@@ -1,0 +1,315 @@
+//! How a queue of work is laid out: a head, which is the queue's value, and records beside it.
+//!
+//! Items stand in pages by their rank, and pages in groups. A group has a [`Summary`] of each of its pages, and the head
+//! one of each group: how many items are ready, and when the next one changes by time alone. So whoever looks for ready
+//! items passes over those that are claimed, delayed or dead, many at once. Claims are spread over buckets by their
+//! name. For each process that holds claims there is a list of them, by the number of its entry in the queue.
+//!
+//! Why it is so: `docs/decisions/work-queues.md`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::ids::{ClaimId, ItemId};
+
+/// Of the queue's clock, in microseconds.
+pub(super) type Micros = u64;
+
+/// Items of a page, and pages of a group.
+pub(super) const PAGE: u64 = 64;
+pub(super) const GROUP: u64 = 64;
+
+/// How long a claim that is over is remembered, so that its name is not used twice.
+pub(super) const REMEMBERED: Micros = 60_000_000;
+
+/// The queue's value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Head {
+    /// Random: another one for each queue that was ever made.
+    pub(super) id: u64,
+    /// Of the next item.
+    pub(super) rank: u64,
+    /// Of the last claim.
+    pub(super) fence: u64,
+    pub(super) clock: Stamp,
+    #[serde(default)]
+    pub(super) poison: Option<Poison>,
+    pub(super) live: Contents,
+    /// What deleted queues of this name have left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) trash: Vec<Contents>,
+    /// Records to be removed when there is room for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) litter: Vec<String>,
+    /// The first letter on its way to the dead letter queue, and the one after the last.
+    #[serde(default)]
+    pub(super) letters: (u64, u64),
+    /// The last writes, so that one whose answer was lost is found again.
+    pub(super) done: VecDeque<u64>,
+}
+
+/// What goes when the queue is deleted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Contents {
+    /// What the names of its records begin with.
+    pub(super) generation: u64,
+    pub(super) groups: Index,
+    /// The buckets that there are.
+    pub(super) buckets: BTreeSet<u8>,
+    /// The entries whose sessions hold claims.
+    pub(super) holders: BTreeSet<u64>,
+}
+
+/// The queue's clock as of the last write.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    pub(super) now: Micros,
+    /// Which write it was: random.
+    pub(super) by: u64,
+    /// Clocks by which that moment is known: epoch, and what it showed then or later.
+    pub(super) witnesses: Vec<(u64, Micros)>,
+}
+
+/// What becomes of items that were claimed too often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Poison {
+    pub(super) max_claims: u32,
+    pub(super) queue: String,
+    /// How long an item lives there; `None`: as long as it would have.
+    pub(super) ttl: Option<Micros>,
+}
+
+/// Pages by number, or groups.
+pub(super) type Index = BTreeMap<u64, Summary>;
+
+/// What there is in a page or a group, as of the moment when it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Summary {
+    #[serde(rename = "r")]
+    pub(super) ready: u64,
+    #[serde(rename = "c")]
+    pub(super) claimed: u64,
+    #[serde(rename = "d")]
+    pub(super) delayed: u64,
+    #[serde(rename = "x")]
+    pub(super) dead: u64,
+    /// When the first of them changes by time alone.
+    #[serde(rename = "w")]
+    pub(super) wake: Micros,
+    /// When the last of them dies.
+    #[serde(rename = "u")]
+    pub(super) until: Micros,
+}
+
+impl Summary {
+    const NOTHING: Self =
+        Self { ready: 0, claimed: 0, delayed: 0, dead: 0, wake: Micros::MAX, until: 0 };
+
+    pub(super) fn of(page: &Page, now: Micros) -> Self {
+        page.values().fold(Self::NOTHING, |sum, item| sum.with(Self::of_one(item, now)))
+    }
+
+    pub(super) fn of_all(index: &Index) -> Self {
+        index.values().fold(Self::NOTHING, |sum, next| sum.with(*next))
+    }
+
+    fn of_one(item: &Item, now: Micros) -> Self {
+        let alive = Self { wake: item.next_change(now), until: item.expires, ..Self::NOTHING };
+        match item.state(now) {
+            State::Ready => Self { ready: 1, ..alive },
+            State::Claimed => Self { claimed: 1, ..alive },
+            State::Delayed => Self { delayed: 1, ..alive },
+            State::Dead => Self { dead: 1, ..Self::NOTHING },
+        }
+    }
+
+    fn with(self, next: Self) -> Self {
+        Self {
+            ready: self.ready + next.ready,
+            claimed: self.claimed + next.claimed,
+            delayed: self.delayed + next.delayed,
+            dead: self.dead + next.dead,
+            wake: self.wake.min(next.wake),
+            until: self.until.max(next.until),
+        }
+    }
+
+    /// Whether an item of it is alive.
+    pub(super) fn is_alive(&self, now: Micros) -> bool {
+        now < self.until
+    }
+
+    /// Whether it is not so any more.
+    pub(super) fn is_due(&self, now: Micros) -> bool {
+        self.wake <= now
+    }
+
+    /// Whether an item of it may be ready.
+    pub(super) fn may_be_ready(&self, now: Micros) -> bool {
+        self.is_alive(now) && (self.ready > 0 || self.is_due(now))
+    }
+
+    /// Whether an item of it may be dead.
+    pub(super) fn may_be_dead(&self, now: Micros) -> bool {
+        self.dead > 0 || self.is_due(now)
+    }
+}
+
+/// Items by rank.
+pub(super) type Page = BTreeMap<u64, Item>;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Item {
+    /// The random part of its name.
+    #[serde(rename = "i")]
+    pub(super) mark: u64,
+    #[serde(rename = "m")]
+    pub(super) made: Micros,
+    #[serde(rename = "e")]
+    pub(super) expires: Micros,
+    #[serde(rename = "b")]
+    pub(super) not_before: Micros,
+    /// The last claim that it was in, unless it was given back, and when that is over.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub(super) claim: Option<(ClaimId, Micros)>,
+    #[serde(rename = "n")]
+    pub(super) claims: u32,
+    #[serde(rename = "t")]
+    pub(super) body: Body,
+}
+
+/// Where an item's body is, in base64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Body {
+    #[serde(rename = "h")]
+    Here(String),
+    /// In this record, and how long it is.
+    #[serde(rename = "f")]
+    There(u64, u64),
+}
+
+/// Bodies by the rank of their item.
+pub(super) type Bodies = BTreeMap<u64, String>;
+
+/// What an item is at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Ready,
+    Claimed,
+    Delayed,
+    Dead,
+}
+
+impl Item {
+    pub(super) fn state(&self, now: Micros) -> State {
+        match self.claim {
+            _ if now >= self.expires => State::Dead,
+            Some((_, until)) if now < until => State::Claimed,
+            _ if now < self.not_before => State::Delayed,
+            _ => State::Ready,
+        }
+    }
+
+    /// When it is something else by time alone.
+    fn next_change(&self, now: Micros) -> Micros {
+        let next = match self.state(now) {
+            State::Claimed => self.claim.map_or(Micros::MAX, |(_, until)| until),
+            State::Delayed => self.not_before,
+            State::Ready | State::Dead => Micros::MAX,
+        };
+        next.min(self.expires)
+    }
+
+    pub(super) fn id(&self, rank: u64) -> ItemId {
+        ItemId::new(rank, self.mark)
+    }
+
+    /// Whether this claim has it, which is live.
+    pub(super) fn is_of(&self, claim: ClaimId, now: Micros) -> bool {
+        self.state(now) == State::Claimed && self.claim.is_some_and(|(id, _)| id == claim)
+    }
+}
+
+/// The claims of a bucket.
+pub(super) type Claims = BTreeMap<ClaimId, Claim>;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    #[serde(rename = "t")]
+    pub(super) ttl: Micros,
+    #[serde(rename = "g")]
+    pub(super) grace: Micros,
+    #[serde(rename = "m")]
+    pub(super) touched: Micros,
+    /// When it is over: by time, or since it was released.
+    #[serde(rename = "e")]
+    pub(super) expires: Micros,
+    #[serde(rename = "f")]
+    pub(super) fence: u64,
+    /// The entry with which it ends; `None`: it was handed on.
+    #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
+    pub(super) holder: Option<u64>,
+    /// The items that it was made of, some of which may be gone or of others by now.
+    #[serde(rename = "r")]
+    pub(super) ranks: Vec<u64>,
+}
+
+impl Claim {
+    pub(super) fn is_live(&self, now: Micros) -> bool {
+        now < self.expires
+    }
+
+    pub(super) fn is_forgotten(&self, now: Micros) -> bool {
+        now >= self.expires.saturating_add(REMEMBERED)
+    }
+}
+
+/// The claims of one holder.
+pub(super) type Held = BTreeSet<ClaimId>;
+
+/// An item on its way to the dead letter queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Letter {
+    pub(super) queue: String,
+    pub(super) body: String,
+    pub(super) claims: u32,
+    /// How long it is to live there.
+    pub(super) ttl: Micros,
+}
+
+/// Of each queue that sends letters here, by name and id: the number of the next one.
+pub(super) type Received = BTreeMap<String, u64>;
+
+/// What is kept in a record. One that has nothing is removed.
+pub(super) trait Kept: Default + Serialize + DeserializeOwned {
+    fn is_nothing(&self) -> bool;
+}
+
+impl<K: Ord, V> Kept for BTreeMap<K, V>
+where
+    Self: Serialize + DeserializeOwned,
+{
+    fn is_nothing(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl<K: Ord> Kept for BTreeSet<K>
+where
+    Self: Serialize + DeserializeOwned,
+{
+    fn is_nothing(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl<T> Kept for Option<T>
+where
+    Self: Serialize + DeserializeOwned,
+{
+    fn is_nothing(&self) -> bool {
+        self.is_none()
+    }
+}

@@ -1,0 +1,77 @@
+//! Items that were claimed too often, on their way to another queue.
+//!
+//! No step changes two queues. So an item leaves its queue as a letter, in the step that finds it; then it is posted in
+//! the other queue, which remembers the number of the next letter that it expects from this one; and then the letter is
+//! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice.
+
+use super::draft::{Draft, Outcome, Step};
+use super::layout::{Item, Letter};
+use super::post::{New, post};
+use super::select::letter_of;
+
+/// How many letters are delivered at once.
+pub(super) const BATCH: u64 = 16;
+
+/// Makes a letter of an item.
+pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) -> Step<()> {
+    let letter = letter_of(draft, item, body);
+    let number = draft.head.letters.1;
+    *draft.letter(number)? = letter;
+    draft.remove(rank)?;
+    draft.change().letters.1 = number + 1;
+    Ok(())
+}
+
+/// The next letters, which all go to one queue.
+pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Vec<(u64, Letter)>>> {
+    let (first, end) = draft.head.letters;
+    let numbers = first..end.min(first.saturating_add(BATCH));
+    draft.want(numbers.clone().map(super::draft::letter_name))?;
+    let mut letters: Vec<(u64, Letter)> = Vec::new();
+    for number in numbers {
+        let Some(letter) = draft.peek_letter(number)? else { continue };
+        if letters.first().is_some_and(|(_, other)| other.queue != letter.queue) {
+            break;
+        }
+        letters.push((number, letter));
+    }
+    Ok(Outcome::Done(letters))
+}
+
+/// Posts letters that have not come before.
+pub(super) fn receive(
+    draft: &mut Draft<'_>,
+    from: &str,
+    letters: &[(u64, Letter)],
+    marks: &[u64],
+) -> Step<Outcome<()>> {
+    let expected = draft.received()?.get(from).copied().unwrap_or_default();
+    let new = letters.iter().zip(marks).filter(|((number, _), _)| *number >= expected);
+    let new = new.map(|((_, letter), mark)| New {
+        body: letter.body.clone(),
+        ttl: letter.ttl,
+        delay: 0,
+        claims: letter.claims,
+        mark: *mark,
+    });
+    let new: Vec<_> = new.collect();
+    if new.is_empty() {
+        return Ok(Outcome::Done(()));
+    }
+    post(draft, &new)?;
+    if let Some((last, _)) = letters.last() {
+        draft.received()?.insert(from.to_owned(), last + 1);
+    }
+    Ok(Outcome::Done(()))
+}
+
+/// Removes letters that have come.
+pub(super) fn delivered(draft: &mut Draft<'_>, last: u64) -> Step<Outcome<()>> {
+    let first = draft.head.letters.0;
+    for number in first..=last {
+        *draft.letter(number)? = None;
+    }
+    let letters = &mut draft.change().letters;
+    letters.0 = letters.0.max(last + 1);
+    Ok(Outcome::Done(()))
+}

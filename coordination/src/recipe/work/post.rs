@@ -1,0 +1,71 @@
+//! Posting items.
+
+use super::draft::{Draft, Outcome, Step};
+use super::ids::ItemId;
+use super::layout::{Bodies, Body, Item, Micros, PAGE};
+
+/// A body of so many bytes, in base64, stands with its item.
+const SHORT: usize = 256;
+/// About how long a record of bodies becomes.
+const LONG: usize = 48 * 1024;
+
+/// An item that is to be posted, with what is random about it.
+#[derive(Clone, Debug)]
+pub(super) struct New {
+    pub(super) body: String,
+    pub(super) ttl: Micros,
+    pub(super) delay: Micros,
+    pub(super) claims: u32,
+    pub(super) mark: u64,
+}
+
+/// Appends items; they have the ids that this answers, in order.
+pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<ItemId>>> {
+    let first = draft.head.rank;
+    let ranks: Vec<_> = (first..).take(items.len()).collect();
+    let pages = ranks.iter().map(|rank| rank / PAGE);
+    let names = pages.flat_map(|page| [draft.page_name(page), draft.group_name(page)]);
+    let names: Vec<_> = names.collect();
+    draft.want(names)?;
+    let now = draft.now;
+    let (mut bodies, mut length) = ((first, Bodies::new()), 0);
+    for (rank, new) in ranks.iter().zip(items) {
+        let is_long = length + new.body.len() > LONG && length > 0;
+        if is_long || rank % PAGE == 0 {
+            store(draft, &mut bodies, *rank);
+            length = 0;
+        }
+        let body = match new.body.len() <= SHORT {
+            true => Body::Here(new.body.clone()),
+            false => {
+                length += new.body.len();
+                bodies.1.insert(*rank, new.body.clone());
+                Body::There(bodies.0, new.body.len() as u64)
+            }
+        };
+        let item = Item {
+            mark: new.mark,
+            made: now,
+            expires: now.saturating_add(new.ttl),
+            not_before: now.saturating_add(new.delay),
+            claim: None,
+            claims: new.claims,
+            body,
+        };
+        draft.page_mut(rank / PAGE)?.insert(*rank, item);
+    }
+    let next = first + items.len() as u64;
+    store(draft, &mut bodies, next);
+    draft.change().rank = next;
+    Ok(Outcome::Done(
+        ranks.iter().zip(items).map(|(rank, new)| ItemId::new(*rank, new.mark)).collect(),
+    ))
+}
+
+/// The bodies so far become a record; those from this rank on are for the next one.
+fn store(draft: &mut Draft<'_>, bodies: &mut (u64, Bodies), next: u64) {
+    let (number, bodies) = std::mem::replace(bodies, (next, Bodies::new()));
+    if !bodies.is_empty() {
+        draft.new_bodies(number, bodies);
+    }
+}

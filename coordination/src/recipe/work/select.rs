@@ -1,0 +1,116 @@
+//! Finding ready items, in the order of their ranks.
+
+use super::draft::{Draft, Step, Stop};
+use super::layout::{Body, GROUP, Item, Letter, PAGE, State};
+use super::letters;
+
+/// How many dead items one step removes on its way.
+const DEAD: usize = 100;
+/// How long the bodies may be that are handed out at once, in base64; one is always handed out.
+const BODIES: u64 = 1024 * 1024;
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Selected {
+    pub(super) ranks: Vec<u64>,
+    /// There was more to look at, for another step.
+    pub(super) is_cut_short: bool,
+    length: u64,
+    dead: usize,
+}
+
+/// Finds ready items, at most this many. Those that were claimed too often leave the queue on the way, and dead ones.
+pub(super) fn select(draft: &mut Draft<'_>, limit: usize) -> Step<Selected> {
+    let (now, mut selected, mut from) = (draft.now, Selected::default(), 0);
+    while let Some(page) = draft.next_page(from, |summary| summary.may_be_ready(now))? {
+        fetch_ahead(draft, page, limit - selected.ranks.len())?;
+        let ranks: Vec<_> = draft.page_mut(page)?.keys().copied().collect();
+        for rank in ranks {
+            if !selected.visit(draft, page, rank)? {
+                return Ok(selected);
+            }
+            if selected.ranks.len() == limit {
+                return Ok(selected);
+            }
+        }
+        if draft.is_full() {
+            selected.is_cut_short = true;
+            return Ok(selected);
+        }
+        from = page + 1;
+    }
+    Ok(selected)
+}
+
+/// The pages that will be needed as well, if what their summaries say is so, are read together with this one.
+fn fetch_ahead(draft: &mut Draft<'_>, page: u64, mut wanted: usize) -> Step<()> {
+    let Err(Stop::Fetch(_)) = draft.want([draft.page_name(page)]) else { return Ok(()) };
+    let now = draft.now;
+    let mut names = Vec::new();
+    let pages: Vec<_> =
+        draft.group(page / GROUP)?.range(page..).map(|(page, all)| (*page, *all)).collect();
+    for (page, summary) in pages.into_iter().filter(|(_, summary)| summary.may_be_ready(now)) {
+        names.push(draft.page_name(page));
+        wanted = wanted.saturating_sub(usize::try_from(summary.ready).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            break;
+        }
+    }
+    draft.want(names)
+}
+
+impl Selected {
+    /// False: no more may be taken.
+    fn visit(&mut self, draft: &mut Draft<'_>, page: u64, rank: u64) -> Step<bool> {
+        let now = draft.now;
+        let Some(item) = draft.page(page)?.get(&rank).cloned() else { return Ok(true) };
+        match item.state(now) {
+            State::Ready if is_poisoned(draft, &item) => {
+                if draft.is_full() {
+                    self.is_cut_short = true;
+                    return Ok(false);
+                }
+                let body = draft.body(rank, &item.body)?;
+                letters::send(draft, rank, &item, body)?;
+            }
+            State::Ready => {
+                let length = length_of(&item);
+                if !self.ranks.is_empty() && self.length + length > BODIES {
+                    return Ok(false);
+                }
+                self.length += length;
+                self.ranks.push(rank);
+            }
+            State::Dead if self.dead < DEAD => {
+                self.dead += 1;
+                draft.remove(rank)?;
+            }
+            State::Claimed | State::Delayed | State::Dead => {}
+        }
+        Ok(true)
+    }
+}
+
+fn is_poisoned(draft: &Draft<'_>, item: &Item) -> bool {
+    draft.head.poison.as_ref().is_some_and(|poison| item.claims >= poison.max_claims)
+}
+
+pub(super) fn length_of(item: &Item) -> u64 {
+    match &item.body {
+        Body::Here(text) => text.len() as u64,
+        Body::There(_, length) => *length,
+    }
+}
+
+/// The letter of an item that was claimed too often.
+pub(super) fn letter_of(draft: &Draft<'_>, item: &Item, body: String) -> Option<Letter> {
+    let poison = draft.head.poison.as_ref()?;
+    let left = item.expires.saturating_sub(draft.now);
+    let (queue, ttl) = (poison.queue.clone(), poison.ttl.unwrap_or(left));
+    Some(Letter { queue, body, claims: item.claims, ttl })
+}
+
+/// The page of an item.
+pub(super) fn page_of(rank: u64) -> u64 {
+    rank / PAGE
+}

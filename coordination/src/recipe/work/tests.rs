@@ -1,0 +1,525 @@
+//! The steps against a small model, and what each of them costs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::claim::{Ask, bring_back, claim, detach, release, renew, seen};
+use super::clear::{delete_queue, gc};
+use super::draft::{Draft, Known, Outcome, Step, Stop};
+use super::ids::{ClaimId, ItemId};
+use super::items::{ack, delete, nack, pop};
+use super::layout::{Head, Micros, Poison, REMEMBERED};
+use super::letters;
+use super::look::{Counts, Which, list, stats};
+use super::post::{New, post};
+use crate::backend::{Data, MOST_BESIDE};
+use crate::error::{ErrorKind, Result};
+
+/// A queue, and what each step costs it.
+#[derive(Default)]
+struct Fake {
+    head: Head,
+    version: u64,
+    now: Micros,
+    records: HashMap<Arc<str>, Data>,
+    /// Of the last step: records read and written, and rounds of reading.
+    cost: (usize, usize, usize),
+}
+
+impl Fake {
+    fn run<T>(&mut self, mut step: impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>>) -> Result<T> {
+        self.cost = (0, 0, 0);
+        loop {
+            if let Outcome::Done(answer) = self.once(&mut step)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    fn once<T>(
+        &mut self,
+        step: &mut impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>>,
+    ) -> Result<Outcome<T>> {
+        let mut known = Known::new();
+        loop {
+            let mut draft = Draft::new(self.head.clone(), self.version, self.now, &known);
+            let done = step(&mut draft).and_then(|outcome| Ok((outcome, draft.finish()?)));
+            let (outcome, writes) = match done {
+                Ok(done) => done,
+                Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Fetch(names)) => {
+                    self.cost.0 += names.len();
+                    self.cost.2 += 1;
+                    let record =
+                        |name: Arc<str>| (Arc::clone(&name), self.records.get(&name).cloned());
+                    known.extend(names.into_iter().map(record));
+                    continue;
+                }
+            };
+            if let Some((head, beside)) = writes {
+                assert!(beside.len() <= MOST_BESIDE, "{} records", beside.len());
+                self.cost.1 += beside.len();
+                for record in beside {
+                    let is_there = self.records.contains_key(&record.name);
+                    assert_eq!(record.is_new, !is_there, "{}", record.name);
+                    match record.data {
+                        Some(data) => drop(self.records.insert(record.name, data)),
+                        None => drop(self.records.remove(&record.name)),
+                    }
+                }
+                (self.head, self.version) = (head, self.version + 1);
+            }
+            return Ok(outcome);
+        }
+    }
+
+    fn post(&mut self, items: &[New]) -> Vec<ItemId> {
+        self.run(|draft| post(draft, items)).expect("it has room")
+    }
+
+    fn claim(&mut self, ask: &Ask) -> Vec<ItemId> {
+        let taken = self.run(|draft| claim(draft, ask)).expect("it is a new id");
+        taken.map_or_else(Vec::new, |seen| seen.items.iter().map(|item| item.id).collect())
+    }
+}
+
+fn new(mark: u64, ttl: Micros, delay: Micros, length: usize) -> New {
+    New { body: "x".repeat(length), ttl, delay, claims: 0, mark }
+}
+
+fn ask(limit: usize, ttl: Micros, grace: Micros, holder: Option<u64>) -> Ask {
+    Ask { id: ClaimId::random(), limit, ttl, grace, holder }
+}
+
+/// What a queue is to be: all items in one list.
+#[derive(Default)]
+struct Model {
+    now: Micros,
+    items: BTreeMap<ItemId, Item>,
+    claims: BTreeMap<ClaimId, Claim>,
+    poison: Option<u32>,
+}
+
+#[derive(Clone)]
+struct Item {
+    expires: Micros,
+    not_before: Micros,
+    claim: Option<ClaimId>,
+    claims: u32,
+}
+
+struct Claim {
+    ttl: Micros,
+    grace: Micros,
+    expires: Micros,
+    holder: Option<u64>,
+}
+
+impl Model {
+    fn is_live(&self, id: ClaimId) -> bool {
+        self.claims.get(&id).is_some_and(|claim| self.now < claim.expires)
+    }
+
+    fn alive(&self, id: ItemId) -> Option<&Item> {
+        self.items.get(&id).filter(|item| self.now < item.expires)
+    }
+
+    fn owner(&self, item: &Item) -> Option<ClaimId> {
+        item.claim.filter(|id| self.is_live(*id))
+    }
+
+    fn is_ready(&self, item: &Item) -> bool {
+        self.now < item.expires && self.owner(item).is_none() && self.now >= item.not_before
+    }
+
+    fn select(&mut self, limit: usize) -> Vec<ItemId> {
+        let ready = self.items.iter().filter(|(_, item)| self.is_ready(item));
+        let (mut taken, mut poisoned) = (Vec::new(), Vec::new());
+        for (id, item) in ready {
+            match self.poison {
+                _ if taken.len() == limit => break,
+                Some(max) if item.claims >= max => poisoned.push(*id),
+                _ => taken.push(*id),
+            }
+        }
+        poisoned.iter().for_each(|id| drop(self.items.remove(id)));
+        taken
+    }
+
+    fn claim(&mut self, ask: &Ask) -> Vec<ItemId> {
+        let (taken, expires) = (self.select(ask.limit), self.now + ask.ttl);
+        for id in &taken {
+            let item = self.items.get_mut(id).expect("it was selected");
+            (item.claim, item.claims) = (Some(ask.id), item.claims + 1);
+            item.expires = item.expires.max(expires + ask.grace);
+        }
+        if !taken.is_empty() {
+            let (ttl, grace, holder) = (ask.ttl, ask.grace, ask.holder);
+            self.claims.insert(ask.id, Claim { ttl, grace, expires, holder });
+        }
+        taken
+    }
+
+    fn members(&self, id: ClaimId) -> Vec<ItemId> {
+        let has = |item: &Item| self.now < item.expires && self.owner(item) == Some(id);
+        self.items.iter().filter(|(_, item)| has(item)).map(|(id, _)| *id).collect()
+    }
+
+    fn renew(&mut self, id: ClaimId, ttl: Option<Micros>, grace: Option<Micros>) {
+        let (now, members) = (self.now, self.members(id));
+        let claim = self.claims.get_mut(&id).expect("it is live");
+        (claim.ttl, claim.grace) = (ttl.unwrap_or(claim.ttl), grace.unwrap_or(claim.grace));
+        claim.expires = now + claim.ttl;
+        let least = claim.expires + claim.grace;
+        for item in members {
+            let item = self.items.get_mut(&item).expect("it is a member");
+            item.expires = item.expires.max(least);
+        }
+    }
+
+    fn release(&mut self, id: ClaimId) -> usize {
+        let freed = self.members(id).len();
+        if let Some(claim) = self.claims.get_mut(&id) {
+            claim.expires = claim.expires.min(self.now);
+        }
+        freed
+    }
+
+    /// Why this claim cannot acknowledge the item; `Ok(false)`: the item is gone.
+    fn check(&self, id: ItemId, claim: ClaimId) -> std::result::Result<bool, ErrorKind> {
+        let Some(item) = self.alive(id) else { return Ok(false) };
+        if !self.is_live(claim) {
+            return Err(ErrorKind::NoSuchClaim);
+        }
+        match self.owner(item) {
+            None => Err(ErrorKind::NotClaimed),
+            Some(owner) if owner != claim => Err(ErrorKind::NotClaimedBy),
+            Some(_) => Ok(true),
+        }
+    }
+
+    fn counts(&self) -> (u64, u64, u64) {
+        let alive = || self.items.values().filter(|item| self.now < item.expires);
+        let claimed = alive().filter(|item| self.owner(item).is_some()).count() as u64;
+        let ready = alive().filter(|item| self.is_ready(item)).count() as u64;
+        (ready, claimed, alive().count() as u64 - ready - claimed)
+    }
+}
+
+/// Both of them, to which the same is done.
+struct Both {
+    fake: Fake,
+    model: Model,
+    rng: StdRng,
+    entries: Vec<u64>,
+    /// So that names are found again that are known, over or gone.
+    seen: (Vec<ItemId>, Vec<ClaimId>),
+}
+
+impl Both {
+    fn new(seed: u64) -> Self {
+        let (fake, model, rng) = (Fake::default(), Model::default(), StdRng::seed_from_u64(seed));
+        Self { fake, model, rng, entries: vec![1, 2, 3], seen: Default::default() }
+    }
+
+    fn item(&mut self) -> ItemId {
+        match self.seen.0.len() {
+            0 => ItemId::new(7, 7),
+            all => {
+                let newest = self.rng.random_range(0..all.min(30));
+                self.seen.0[all - 1 - newest]
+            }
+        }
+    }
+
+    fn a_claim(&mut self) -> ClaimId {
+        match self.seen.1.len() {
+            0 => ClaimId::random(),
+            all => {
+                let newest = self.rng.random_range(0..all.min(6));
+                self.seen.1[all - 1 - newest]
+            }
+        }
+    }
+
+    /// A claim, and most often one of its items.
+    fn claimed_item(&mut self) -> (ItemId, ClaimId) {
+        let claim = self.a_claim();
+        match self.model.members(claim).first() {
+            Some(item) if self.rng.random_bool(0.7) => (*item, claim),
+            _ => (self.item(), claim),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.random_range(0..26) {
+            0..=4 => self.post(),
+            5..=9 => self.claim(),
+            10 => self.renew(),
+            11 => self.release(),
+            12..=15 => self.ack(),
+            16..=17 => self.nack(),
+            18 => self.delete(),
+            19 => self.pop(),
+            20 => self.gc(),
+            21 => self.end_a_session(),
+            22 if self.rng.random_bool(0.02) => self.delete_queue(),
+            22 => self.detach(),
+            _ => {
+                let passed = [1, 5, 20, 100][self.rng.random_range(0..4)];
+                self.model.now += passed;
+                self.fake.now = self.model.now;
+            }
+        }
+        self.compare();
+    }
+
+    fn post(&mut self) {
+        let count = match self.rng.random_range(0..20) {
+            0 => self.rng.random_range(1..200),
+            _ => self.rng.random_range(1..5),
+        };
+        let rng = &mut self.rng;
+        let some = |_| {
+            let length = [3, 300, 20_000][rng.random_range(0..3)];
+            let ttl = rng.random_range(1..400);
+            new(rng.random(), ttl, rng.random_range(0..3) * rng.random_range(0..ttl), length)
+        };
+        let items: Vec<_> = (0..count).map(some).collect();
+        let ids = self.fake.post(&items);
+        for (id, new) in ids.iter().zip(&items) {
+            let (expires, not_before) = (self.model.now + new.ttl, self.model.now + new.delay);
+            let item = Item { expires, not_before, claim: None, claims: 0 };
+            self.model.items.insert(*id, item);
+        }
+        self.seen.0.extend(ids);
+    }
+
+    fn claim(&mut self) {
+        let holder = self.entries[self.rng.random_range(0..self.entries.len())];
+        let holder = self.rng.random_bool(0.5).then_some(holder);
+        let (ttl, grace) = (self.rng.random_range(1..200), self.rng.random_range(0..50));
+        let ask = ask(self.rng.random_range(1..9), ttl, grace, holder);
+        assert_eq!(self.fake.claim(&ask), self.model.claim(&ask));
+        self.seen.1.push(ask.id);
+    }
+
+    fn renew(&mut self) {
+        let id = self.a_claim();
+        let ttl = self.rng.random_bool(0.7).then(|| self.rng.random_range(1..200));
+        let grace = self.rng.random_bool(0.5).then(|| self.rng.random_range(0..50));
+        let renewed = self.fake.run(|draft| renew(draft, id, ttl, grace));
+        match self.model.is_live(id) {
+            true => {
+                self.model.renew(id, ttl, grace);
+                assert_eq!(renewed.ok(), self.model.claims.get(&id).map(|claim| claim.ttl));
+            }
+            false => assert_eq!(renewed.unwrap_err().kind(), ErrorKind::NoSuchClaim),
+        }
+    }
+
+    fn release(&mut self) {
+        let id = self.a_claim();
+        let released = self.fake.run(|draft| release(draft, id)).expect("never refused");
+        assert_eq!(released, self.model.release(id));
+    }
+
+    fn detach(&mut self) {
+        let id = self.a_claim();
+        let detached = self.fake.run(|draft| detach(draft, id));
+        assert_eq!(detached.is_ok(), self.model.is_live(id));
+        if let Some(claim) = self.model.claims.get_mut(&id).filter(|_| detached.is_ok()) {
+            claim.holder = None;
+        }
+    }
+
+    fn ack(&mut self) {
+        let (item, claim) = self.claimed_item();
+        let done = self.fake.run(|draft| ack(draft, &[item], claim));
+        let done = done.map(|count| count == 1).map_err(|error| error.kind());
+        let expected = self.model.check(item, claim);
+        assert_eq!(done, expected);
+        if expected == Ok(true) {
+            self.model.items.remove(&item);
+        }
+    }
+
+    fn nack(&mut self) {
+        let (item, claim) = self.claimed_item();
+        let delay = self.rng.random_range(0..60);
+        let done = self.fake.run(|draft| nack(draft, item, claim, delay));
+        let expected = self.model.check(item, claim);
+        assert_eq!(done.map_err(|error| error.kind()), expected);
+        let now = self.model.now;
+        if let Some(item) = self.model.items.get_mut(&item).filter(|_| expected == Ok(true)) {
+            (item.claim, item.not_before) = (None, now + delay);
+        }
+    }
+
+    fn delete(&mut self) {
+        let (id, by_force) = (self.item(), self.rng.random_bool(0.2));
+        let done = self.fake.run(|draft| delete(draft, id, by_force)).map_err(|error| error.kind());
+        let item = self.model.alive(id).cloned();
+        let is_claimed = item.as_ref().is_some_and(|item| self.model.owner(item).is_some());
+        match is_claimed && !by_force {
+            true => assert_eq!(done, Err(ErrorKind::IsClaimed)),
+            false => {
+                assert_eq!(done, Ok(item.is_some()));
+                self.model.items.remove(&id);
+            }
+        }
+    }
+
+    fn pop(&mut self) {
+        let limit = self.rng.random_range(1..6);
+        let popped = self.fake.run(|draft| pop(draft, limit)).expect("never refused");
+        let expected = self.model.select(limit);
+        assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), expected);
+        expected.iter().for_each(|id| drop(self.model.items.remove(id)));
+    }
+
+    fn gc(&mut self) {
+        let budget = self.rng.random_range(1..30);
+        let removed = self.fake.run(|draft| gc(draft, budget)).expect("never refused");
+        assert!(removed.items + removed.claims <= budget);
+    }
+
+    fn end_a_session(&mut self) {
+        let last = self.entries.iter().max().copied().unwrap_or_default();
+        let index = self.rng.random_range(0..self.entries.len());
+        let dead = self.entries.remove(index);
+        self.entries.push(last + 1);
+        let entries = self.entries.clone();
+        self.fake.run(|draft| bring_back(draft, &entries)).expect("never refused");
+        let of_it = |(id, claim): (&ClaimId, &Claim)| (claim.holder == Some(dead)).then_some(*id);
+        let claims: Vec<_> = self.model.claims.iter().filter_map(of_it).collect();
+        claims.into_iter().for_each(|id| drop(self.model.release(id)));
+    }
+
+    fn delete_queue(&mut self) {
+        self.fake.run(delete_queue).expect("never refused");
+        (self.model.items, self.model.claims, self.model.poison) = Default::default();
+    }
+
+    fn compare(&mut self) {
+        let counts = self.fake.run(stats).expect("it is there");
+        assert_eq!((counts.ready, counts.claimed, counts.delayed), self.model.counts());
+        let id = self.a_claim();
+        let found = self.fake.run(|draft| seen(draft, id).map(Outcome::Done));
+        match self.model.is_live(id) {
+            true => {
+                let found: Vec<_> =
+                    found.expect("it is live").items.iter().map(|it| it.id).collect();
+                assert_eq!(found, self.model.members(id));
+            }
+            false => assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchClaim),
+        }
+    }
+
+    /// Nothing is left of what is over.
+    fn clear(&mut self) {
+        self.model.now += 1_000 + REMEMBERED;
+        self.fake.now = self.model.now;
+        self.fake.run(|draft| bring_back(draft, &[])).expect("never refused");
+        for _ in 0..1_000 {
+            let removed = self.fake.run(|draft| gc(draft, 50)).expect("never refused");
+            let head = &self.fake.head;
+            if removed == Default::default() && head.trash.is_empty() && head.litter.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(self.fake.records.keys().collect::<Vec<_>>(), Vec::<&Arc<str>>::new());
+        assert_eq!(self.fake.head.live.holders.len(), 0);
+    }
+}
+
+#[test]
+fn c1_random_steps_are_those_of_the_model() {
+    for seed in 0..60 {
+        let mut both = Both::new(seed);
+        if seed % 3 == 0 {
+            both.model.poison = Some(2);
+            both.fake.head.poison = Some(Poison { max_claims: 2, queue: "dead".into(), ttl: None });
+        }
+        for step in 0..400 {
+            let stepped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| both.step()));
+            assert!(stepped.is_ok(), "seed {seed}, step {step}");
+        }
+        if seed % 3 > 0 {
+            both.clear();
+        }
+    }
+}
+
+/// What is read and written for a claim of one item and its acknowledgement.
+fn cost_of_a_claim(fake: &mut Fake) -> (usize, usize) {
+    let ask = ask(1, 1_000, 0, Some(9));
+    let items = fake.claim(&ask);
+    assert_eq!(items.len(), 1);
+    let claimed = fake.cost;
+    assert_eq!(fake.run(|draft| ack(draft, &items, ask.id)).ok(), Some(1));
+    fake.run(|draft| release(draft, ask.id)).expect("never refused");
+    (claimed.0, claimed.1)
+}
+
+fn posted(fake: &mut Fake, count: u64, ttl: Micros, delay: Micros) {
+    for first in (0..count).step_by(500) {
+        let items: Vec<_> =
+            (first..count.min(first + 500)).map(|mark| new(mark, ttl, delay, 8)).collect();
+        fake.post(&items);
+    }
+}
+
+#[test]
+fn c8_a_claim_costs_the_same_behind_20_000_claimed_delayed_or_dead_ones() {
+    let mut plain = Fake::default();
+    posted(&mut plain, 10, 1_000_000, 0);
+    let few = cost_of_a_claim(&mut plain);
+    for what in ["claimed", "delayed", "dead"] {
+        let mut fake = Fake::default();
+        match what {
+            "claimed" => {
+                posted(&mut fake, 20_000, 1_000_000, 0);
+                while !fake.claim(&ask(1_000, 500_000, 0, None)).is_empty() {}
+            }
+            "delayed" => posted(&mut fake, 20_000, 1_000_000, 500_000),
+            _ => posted(&mut fake, 20_000, 100, 0),
+        }
+        fake.now += 200;
+        // The first page is shared with those in front.
+        posted(&mut fake, 200, 1_000_000, 0);
+        for _ in 0..70 {
+            cost_of_a_claim(&mut fake);
+        }
+        let many = cost_of_a_claim(&mut fake);
+        assert!(many.0 <= few.0 + 1 && many.1 <= few.1 + 1, "{what}: {many:?}, else {few:?}");
+    }
+}
+
+#[test]
+fn a_letter_is_posted_once_though_it_comes_twice() {
+    let (mut from, mut to) = (Fake::default(), Fake::default());
+    from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: Some(9_999) });
+    posted(&mut from, 3, 1_000, 0);
+    let ask_one = ask(3, 1, 0, None);
+    assert_eq!(from.claim(&ask_one).len(), 3);
+    from.now += 1;
+    assert!(from.claim(&ask(3, 1, 0, None)).is_empty());
+    let letters = from.run(letters::pending).expect("never refused");
+    assert_eq!(letters.len(), 3);
+    for _ in 0..2 {
+        to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2, 3])).expect("it has room");
+    }
+    from.run(|draft| letters::delivered(draft, 2)).expect("never refused");
+    assert_eq!(from.run(letters::pending).expect("never refused"), []);
+    assert_eq!(from.run(stats).ok(), Some(Counts::default()));
+    let which = Which { after: None, limit: 10, claimed: false, delayed: false };
+    let listed = to.run(|draft| list(draft, which)).expect("it is there");
+    assert_eq!(
+        listed.iter().map(|item| (item.claims, item.expires_in)).collect::<Vec<_>>(),
+        [(1, 9_999); 3]
+    );
+}

@@ -1,0 +1,336 @@
+//! What a queue of work takes and answers.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use data_encoding::BASE64_NOPAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::claim::{Seen, SeenItem};
+use super::draft::corrupt;
+use super::ids::ItemId;
+use super::layout::Micros;
+use super::look::Counts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// The most bytes of one body.
+const MAX_BODY: usize = 256 * 1024;
+/// The most that is posted at once, as it is stored, which every store takes in one step.
+const MAX_POST: usize = 352 * 1024;
+/// What an item takes beside its body.
+const BESIDE_BODY: usize = 160;
+/// The most items of one call.
+pub(super) const MOST: usize = 1_000;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+const MS: Duration = Duration::from_millis(1);
+
+/// What a [`WorkQueue`](crate::WorkQueue) of this process takes. Out of these ranges, a call changes nothing and fails
+/// with [`ErrorKind::Input`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkLimits {
+    /// How long a claim may last until it is renewed: 1 ms to 12 h.
+    pub claim_ttl: RangeInclusive<Duration>,
+    /// For how much longer than its claim an item lives: up to 12 h.
+    pub grace: RangeInclusive<Duration>,
+    /// How many items one claim takes: 1 to 1,000.
+    pub limit: RangeInclusive<usize>,
+    /// How long an item lives: 1 ms to 14 days.
+    pub item_ttl: RangeInclusive<Duration>,
+    /// For how long an item may not be claimed: up to 900 s, and shorter than it lives.
+    pub delay: RangeInclusive<Duration>,
+}
+
+impl Default for WorkLimits {
+    fn default() -> Self {
+        Self {
+            claim_ttl: MS..=12 * HOUR,
+            grace: Duration::ZERO..=12 * HOUR,
+            limit: 1..=MOST,
+            item_ttl: MS..=14 * 24 * HOUR,
+            delay: Duration::ZERO..=900 * SECOND,
+        }
+    }
+}
+
+impl WorkLimits {
+    /// Those of OpenStack's Zaqar.
+    pub fn zaqar() -> Self {
+        Self {
+            claim_ttl: 60 * SECOND..=12 * HOUR,
+            grace: 60 * SECOND..=12 * HOUR,
+            limit: 1..=20,
+            item_ttl: 60 * SECOND..=14 * 24 * HOUR,
+            ..Self::default()
+        }
+    }
+}
+
+/// How to claim items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimOptions {
+    pub(super) limit: usize,
+    pub(super) ttl: Duration,
+    pub(super) grace: Duration,
+}
+
+impl Default for ClaimOptions {
+    fn default() -> Self {
+        Self { limit: 10, ttl: 300 * SECOND, grace: 60 * SECOND }
+    }
+}
+
+impl ClaimOptions {
+    /// At most so many items; 10 unless it is said.
+    #[must_use]
+    pub fn limit(self, limit: usize) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// How long the claim lasts until it is renewed; 300 s unless it is said.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// For how much longer than the claim its items live at least; 60 s unless it is said.
+    #[must_use]
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
+}
+
+/// An item to be posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewItem {
+    pub(super) body: Vec<u8>,
+    pub(super) ttl: Duration,
+    pub(super) delay: Duration,
+}
+
+impl NewItem {
+    /// An item with this body, of at most 256 KiB, which lives for an hour and can be claimed at once.
+    pub fn new(body: impl Into<Vec<u8>>) -> Self {
+        Self { body: body.into(), ttl: HOUR, delay: Duration::ZERO }
+    }
+
+    /// An item whose body is this as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Value`]: it cannot be written as JSON.
+    pub fn json(value: &(impl Serialize + ?Sized)) -> Result<Self> {
+        let body = serde_json::to_vec(value).map_err(|error| {
+            let message = "it cannot be written as JSON";
+            Error::new(ErrorKind::Value, "post", message).with_source(error)
+        })?;
+        Ok(Self::new(body))
+    }
+
+    /// How long it lives.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// For how long it may not be claimed.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> Self {
+        Self { delay, ..self }
+    }
+}
+
+/// An item as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkItem {
+    id: ItemId,
+    body: Vec<u8>,
+    age: Duration,
+    claims: u32,
+    expires_in: Duration,
+}
+
+impl WorkItem {
+    pub(super) fn of(seen: SeenItem) -> Result<Self> {
+        let body = BASE64_NOPAD.decode(seen.body.as_bytes()).map_err(|_| corrupt())?;
+        let (age, expires_in) = (duration(seen.age), duration(seen.expires_in));
+        Ok(Self { id: seen.id, body, age, claims: seen.claims, expires_in })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ItemId {
+        self.id
+    }
+
+    /// What was posted.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// What was posted, read as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`]: it is not of this type.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let message = "the item is not of the type that is expected";
+            Error::new(ErrorKind::Corrupt, "claim", message).with_source(error)
+        })
+    }
+
+    /// How long ago it was posted.
+    pub fn age(&self) -> Duration {
+        self.age
+    }
+
+    /// How often it was claimed, this claim included.
+    pub fn claims(&self) -> u32 {
+        self.claims
+    }
+
+    /// How long it lives.
+    pub fn expires_in(&self) -> Duration {
+        self.expires_in
+    }
+}
+
+/// A claim as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimView {
+    /// How long it lasts from a renewal on.
+    pub ttl: Duration,
+    /// For how much longer its items live.
+    pub grace: Duration,
+    /// How long ago it was made or renewed.
+    pub age: Duration,
+    /// How long it lasts unless it is renewed.
+    pub expires_in: Duration,
+    /// Larger than that of every claim before it in the queue.
+    pub token: FencingToken,
+    /// Its items that it still has, in order.
+    pub items: Vec<WorkItem>,
+}
+
+impl ClaimView {
+    pub(super) fn of(seen: Seen) -> Result<Self> {
+        Ok(Self {
+            ttl: duration(seen.ttl),
+            grace: duration(seen.grace),
+            age: duration(seen.age),
+            expires_in: duration(seen.expires_in),
+            token: FencingToken::new(seen.fence).ok_or_else(corrupt)?,
+            items: seen.items.into_iter().map(WorkItem::of).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// How many items a queue has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkStats {
+    /// Those that can be claimed.
+    pub ready: u64,
+    /// Those that a claim has.
+    pub claimed: u64,
+    /// Those that can be claimed later.
+    pub delayed: u64,
+    /// The age of the oldest of them all.
+    pub oldest: Option<Duration>,
+    /// The age of the newest of them all.
+    pub newest: Option<Duration>,
+}
+
+impl WorkStats {
+    pub(super) fn of(counts: Counts) -> Self {
+        Self {
+            ready: counts.ready,
+            claimed: counts.claimed,
+            delayed: counts.delayed,
+            oldest: counts.oldest.map(duration),
+            newest: counts.newest.map(duration),
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.ready + self.claimed + self.delayed
+    }
+}
+
+/// Which items are listed, see [`WorkQueue::list`](crate::WorkQueue::list).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOptions {
+    /// Those after this one; `None`: from the first on.
+    pub after: Option<ItemId>,
+    /// How many at the most.
+    pub limit: usize,
+    /// Those that a claim has as well.
+    pub include_claimed: bool,
+    /// Those as well that can be claimed later.
+    pub include_delayed: bool,
+}
+
+impl Default for ListOptions {
+    fn default() -> Self {
+        Self { after: None, limit: 10, include_claimed: false, include_delayed: false }
+    }
+}
+
+/// What [`WorkQueue::gc`](crate::WorkQueue::gc) has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Items that were dead.
+    pub items: usize,
+    /// Claims that were over.
+    pub claims: usize,
+}
+
+/// What became of an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ack {
+    /// The item is done, by this call.
+    Done,
+    /// The item was gone: it was acknowledged before, perhaps by this claim, or deleted, or it has died.
+    AlreadyGone,
+}
+
+pub(super) fn duration(micros: Micros) -> Duration {
+    Duration::from_micros(micros)
+}
+
+pub(super) fn micros(duration: Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// The bodies as they are stored, if they may be posted together.
+pub(super) fn encoded(items: &[NewItem]) -> Result<Vec<String>, String> {
+    if let Some(long) = items.iter().find(|item| item.body.len() > MAX_BODY) {
+        return Err(format!("a body has {} bytes, and may have {MAX_BODY}", long.body.len()));
+    }
+    let bodies: Vec<_> = items.iter().map(|item| BASE64_NOPAD.encode(&item.body)).collect();
+    let together = bodies.iter().map(|body| body.len() + BESIDE_BODY).sum::<usize>();
+    match together <= MAX_POST {
+        true => Ok(bodies),
+        false => Err(format!("the items take {together} bytes together, and may take {MAX_POST}")),
+    }
+}
+
+/// Whether a setting is in its range.
+pub(super) fn in_range<T: PartialOrd + std::fmt::Debug>(
+    field: &str,
+    value: &T,
+    range: &RangeInclusive<T>,
+) -> Result<(), String> {
+    match range.contains(value) {
+        true => Ok(()),
+        false => Err(format!(
+            "{field} is {value:?}, and may be {:?} to {:?}",
+            range.start(),
+            range.end()
+        )),
+    }
+}

@@ -1,0 +1,207 @@
+//! WK3, WK4, WK6: how claims end, and who waits for them.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Ack, ClaimOptions, ErrorKind, LossReason, NewItem, Result};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::Stage;
+use super::interruption::{Scene, all_cuts, at_every_cut, at_every_poll};
+use super::tools::{MOMENT, PATIENCE};
+use super::work::{claimed, ids, jobs, kind, limit, posted};
+use crate::harness::Mode;
+
+/// WK3: a claim is over when its ttl is, for its owner as for others, and never before.
+pub async fn wk3_a_claim_ends_with_its_ttl(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    posted(&jobs, 2).await?;
+    let ttl = Duration::from_millis(600);
+    let begun = Instant::now();
+    let claim = jobs.claim(limit(2).ttl(ttl)).await?.expect("two are ready");
+    let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?.expect("they come back");
+    assert!(begun.elapsed() >= ttl, "no earlier: {:?}", begun.elapsed());
+    assert_eq!(ids(&next), ids(&claim));
+    assert!(next.token().value() > claim.token().value());
+    assert!(!claim.is_held());
+    assert_eq!(timeout(MOMENT, claim.lost()).await.ok(), Some(LossReason::DeadlinePassed));
+    let item = claim.items()[0].id();
+    for outcome in [claim.ack(item).await.map(drop), claim.renew(None, None).await.map(drop)] {
+        assert_eq!(kind(outcome), Some(ErrorKind::NoSuchClaim));
+    }
+    assert_eq!(claim.release().await?, 0);
+    assert_eq!(next.ack(item).await?, Ack::Done, "a release of what is over frees nothing");
+    Ok(())
+}
+
+/// WK3: a claim that is kept alive outlasts its ttl.
+pub async fn wk3_a_claim_is_kept_alive(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    posted(&jobs, 1).await?;
+    let ttl = Duration::from_secs(2);
+    let mut claim = jobs.claim(limit(1).ttl(ttl)).await?.expect("one is ready");
+    claim.keep_alive();
+    let waited = theirs.claim_wait(limit(1), Some(2 * ttl)).await?;
+    assert!(waited.is_none() && claim.is_held());
+    assert_eq!(theirs.get(claim.id()).await?.items[0].claims(), 1);
+    assert_eq!(claim.ack_all().await?, 1);
+    Ok(())
+}
+
+/// WK4: a worker is killed while it has ten items; another one has them within the bound of L1.
+pub async fn wk4_a_killed_workers_items_come_back(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let jobs = jobs(&coordinator);
+    let posted = posted(&jobs, 10).await?;
+    let worker = stage.worker("worker");
+    let had = worker.call(json!({ "command": "claim_work", "queue": "resize-jobs", "limit": 10 }));
+    assert_eq!(had["items"], 10);
+    let waiting = tokio::spawn(async move { jobs.claim_wait(limit(10), None).await });
+    sleep(MOMENT).await;
+    let killed = Instant::now();
+    worker.kill();
+    let claim = waiting.await.expect("no panic")?.expect("without a timeout it waits");
+    let took = killed.elapsed();
+    eprintln!("WK4: followed after {took:?}");
+    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    assert_eq!(ids(&claim), posted);
+    assert!(claim.token().value() > had["token"].as_u64().unwrap_or(u64::MAX));
+    Ok(())
+}
+
+/// WK4: the end of its session ends a claim, though its ttl goes on.
+pub async fn wk4_a_lost_sessions_items_come_back(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let posted = posted(&jobs, 3).await?;
+    let claim = claimed(&jobs, 3).await?;
+    stage.lose(&one, "one").await?;
+    let next = theirs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("they come back");
+    assert_eq!(ids(&next), posted);
+    timeout(PATIENCE, claim.lost()).await.expect("it is told");
+    assert!(!claim.is_held());
+    assert_eq!(kind(theirs.get(claim.id()).await), Some(ErrorKind::NoSuchClaim));
+    drop(claim);
+    assert_eq!(next.ack_all().await?, 3);
+    Ok(())
+}
+
+/// WK4: a claim that was handed on outlives the session, until its ttl is over.
+pub async fn wk4_a_detached_claim_outlives_its_session(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let theirs = jobs(&other);
+    let posted = posted(&theirs, 2).await?;
+    let claim = claimed(&jobs(&one), 2).await?;
+    let id = claim.detach().await?;
+    one.stop().await?;
+    assert!(theirs.claim(limit(1)).await?.is_none());
+    assert_eq!(theirs.get(id).await?.items.len(), 2);
+    assert_eq!(theirs.ack(posted[0], id).await?, Ack::Done);
+    let ttl = Duration::from_millis(300);
+    let begun = Instant::now();
+    theirs.renew(id, Some(ttl), None).await?;
+    let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?.expect("it ends");
+    assert!(begun.elapsed() >= ttl);
+    assert_eq!(ids(&next), posted[1..]);
+    Ok(())
+}
+
+/// WK4: a dropped guard gives back what is left, and what was done stays done.
+pub async fn wk4_a_dropped_claim_gives_back(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let posted = posted(&jobs, 3).await?;
+    let claim = claimed(&jobs, 3).await?;
+    claim.ack(posted[1]).await?;
+    drop(claim);
+    let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?.expect("they come back");
+    assert_eq!(ids(&next), [posted[0], posted[2]]);
+    Ok(())
+}
+
+/// WK4: a claim that is dropped on its way leaves nothing claimed, at whatever poll.
+pub async fn wk4_dropped_claims_leave_nothing(stage: &Stage) -> Result<()> {
+    at_every_poll(stage, "claim", stage.rounds(1, 2), interrupted_claim).await
+}
+
+/// WK5: whatever answer is lost, there is one claim, and each item is had once.
+pub async fn wk5_a_lost_answer_leaves_one_claim(stage: &Stage) -> Result<()> {
+    for cuts in all_cuts(stage) {
+        at_every_cut(stage, "claim", cuts, interrupted_claim).await?;
+    }
+    Ok(())
+}
+
+/// Two items of two are claimed and done by one or the other.
+async fn interrupted_claim(scene: &Scene<'_>) -> Result<()> {
+    let name = super::unique();
+    let (mine, theirs) = (scene.one.queue(&name)?, scene.other.queue(&name)?);
+    let items = theirs.post(&[NewItem::new("one"), NewItem::new("other")]).await?;
+    let had = scene.interrupt(mine.claim(limit(2))).await?;
+    if let Some(Some(claim)) = had {
+        assert_eq!(ids(&claim), items, "{scene:?}");
+        assert_eq!(theirs.stats().await?.claimed, 2);
+        drop(claim);
+    }
+    let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?;
+    let mut next = next.unwrap_or_else(|| panic!("{scene:?}: they come back"));
+    if next.items().len() < 2 {
+        drop(next);
+        next = claimed(&theirs, 2).await?;
+    }
+    assert_eq!(ids(&next), items, "{scene:?}");
+    assert_eq!(next.ack_all().await?, 2, "{scene:?}");
+    Ok(())
+}
+
+/// WK6: who waits is told of a post, of a release and of the end of the time given; whoever is dropped takes nothing.
+pub async fn wk6_waiting(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let wait = Duration::from_millis(300);
+    let begun = Instant::now();
+    assert!(theirs.claim_wait(limit(1), Some(wait)).await?.is_none());
+    assert!(begun.elapsed() >= wait);
+    for by_release in [false, true] {
+        let held = match by_release {
+            true => Some(claimed(&jobs, 1).await?),
+            false => None,
+        };
+        let waiting = tokio::spawn({
+            let theirs = theirs.clone();
+            async move { theirs.claim_wait(limit(1), Some(PATIENCE)).await }
+        });
+        let dropped = timeout(wait, theirs.claim_wait(limit(1), None)).await;
+        assert!(dropped.is_err(), "there is nothing yet");
+        let served = async {
+            match held {
+                Some(held) => drop(held.release().await?),
+                None => drop(posted(&jobs, 1).await?),
+            }
+            waiting.await.expect("no panic")
+        };
+        let claim = stage.within(crate::bounds::served(), served).await?;
+        claim.expect("within the time given").release().await?;
+    }
+    Ok(())
+}
+
+/// WK6: who waits goes on after an outage.
+pub async fn wk6_cut_off(stage: &Stage) -> Result<()> {
+    let other = stage.connect("other").await?;
+    let far = stage.connect_by_proxy("far").await?;
+    let (theirs, jobs) = (jobs(&far), jobs(&other));
+    let waiting = tokio::spawn(async move {
+        theirs.claim_wait(ClaimOptions::default(), Some(3 * PATIENCE)).await
+    });
+    sleep(MOMENT).await;
+    stage.proxy().set_both(Mode::Blackhole);
+    posted(&jobs, 1).await?;
+    sleep(stage.ttl().unwrap_or(MOMENT) * 2).await;
+    stage.proxy().heal();
+    let claim = waiting.await.expect("no panic")?.expect("it goes on");
+    assert_eq!(claim.items().len(), 1);
+    Ok(())
+}
