@@ -543,7 +543,7 @@ impl WorkQueue {
         let Some(seen) = taken else { return Ok(None) };
         let view = ClaimView::of(seen)?;
         let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
-        match holder.own_entry().lost() {
+        match holder.own_entry().loss_reason() {
             // Others may have the items already; what is dropped gives back no others than its own.
             Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
             None => Ok(Some(claim)),
