@@ -130,18 +130,24 @@ pub async fn wk2_claimers_at_once(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What became of each item: who had it from when to when, by this process' clock, and who acknowledged it.
+/// What became of an item: from when to when it was had, by this process' clock, and how often it was acknowledged.
 #[derive(Default)]
-struct Histories(Mutex<BTreeMap<ItemId, (Vec<(Instant, Instant)>, usize)>>);
+struct History {
+    stays: Vec<(Instant, Instant)>,
+    done: usize,
+}
+
+#[derive(Default)]
+struct Histories(Mutex<BTreeMap<ItemId, History>>);
 
 impl Histories {
     fn had(&self, items: &[ItemId], from: Instant, to: Instant) {
         let mut histories = self.0.lock().expect("nobody panics");
-        items.iter().for_each(|item| histories.entry(*item).or_default().0.push((from, to)));
+        items.iter().for_each(|item| histories.entry(*item).or_default().stays.push((from, to)));
     }
 
     fn done(&self, item: ItemId) {
-        self.0.lock().expect("nobody panics").entry(item).or_default().1 += 1;
+        self.0.lock().expect("nobody panics").entry(item).or_default().done += 1;
     }
 }
 
@@ -161,12 +167,12 @@ pub async fn wk1_no_item_is_had_by_two(stage: &Stage) -> Result<()> {
     }
     let histories = histories.0.lock().expect("nobody panics");
     assert_eq!(histories.keys().copied().collect::<Vec<_>>(), posted, "none is lost");
-    for (item, (stays, done)) in histories.iter() {
-        let mut stays = stays.clone();
+    for (item, history) in histories.iter() {
+        let mut stays = history.stays.clone();
         stays.sort_unstable();
         let overlap = stays.windows(2).find(|two| two[1].0 < two[0].1);
         assert_eq!(overlap, None, "{item} was had by two");
-        assert_eq!(*done, 1, "{item} was done once");
+        assert_eq!(history.done, 1, "{item} was done once");
     }
     Ok(())
 }
@@ -175,11 +181,11 @@ async fn work(queue: &WorkQueue, histories: &Histories, number: usize) -> Result
     let mut round = number;
     loop {
         round += 1;
-        let ttl = if round % 5 == 0 { Duration::from_millis(150) } else { MINUTE };
+        let ttl = if round.is_multiple_of(5) { Duration::from_millis(150) } else { MINUTE };
         let options = limit(1 + round % 4).ttl(ttl).grace(MINUTE);
         let Some(claim) = queue.claim_wait(options, Some(PATIENCE)).await? else { return Ok(()) };
         let (items, from) = (ids(&claim), Instant::now());
-        if round % 5 == 0 {
+        if round.is_multiple_of(5) {
             sleep(2 * ttl).await;
         }
         let mut to = from;

@@ -145,7 +145,9 @@ impl Model {
                 _ => taken.push(*id),
             }
         }
-        poisoned.iter().for_each(|id| drop(self.items.remove(id)));
+        for id in &poisoned {
+            self.items.remove(id);
+        }
         taken
     }
 
@@ -317,7 +319,7 @@ impl Both {
                 self.model.renew(id, ttl, grace);
                 assert_eq!(renewed.ok(), self.model.claims.get(&id).map(|claim| claim.ttl));
             }
-            false => assert_eq!(renewed.unwrap_err().kind(), ErrorKind::NoSuchClaim),
+            false => assert_eq!(renewed.expect_err("it is over").kind(), ErrorKind::NoSuchClaim),
         }
     }
 
@@ -378,7 +380,9 @@ impl Both {
         let popped = self.fake.run(|draft| pop(draft, limit)).expect("never refused");
         let expected = self.model.select(limit);
         assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), expected);
-        expected.iter().for_each(|id| drop(self.model.items.remove(id)));
+        for id in &expected {
+            self.model.items.remove(id);
+        }
     }
 
     fn gc(&mut self) {
@@ -396,7 +400,9 @@ impl Both {
         self.fake.run(|draft| bring_back(draft, &entries)).expect("never refused");
         let of_it = |(id, claim): (&ClaimId, &Claim)| (claim.holder == Some(dead)).then_some(*id);
         let claims: Vec<_> = self.model.claims.iter().filter_map(of_it).collect();
-        claims.into_iter().for_each(|id| drop(self.model.release(id)));
+        for id in claims {
+            self.model.release(id);
+        }
     }
 
     fn delete_queue(&mut self) {
@@ -415,7 +421,7 @@ impl Both {
                     found.expect("it is live").items.iter().map(|it| it.id).collect();
                 assert_eq!(found, self.model.members(id));
             }
-            false => assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchClaim),
+            false => assert_eq!(found.expect_err("it is over").kind(), ErrorKind::NoSuchClaim),
         }
     }
 
