@@ -256,7 +256,8 @@ pub(crate) struct Beside {
     pub(crate) name: Arc<str>,
     /// `None` removes it.
     pub(crate) data: Option<Data>,
-    /// Whether there was none before, as of the version that is expected.
+    /// Whether there was none before, as of the version that is expected. ZooKeeper creates and changes by two operations.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "one store asks"))]
     pub(crate) is_new: bool,
 }
 
