@@ -1,7 +1,7 @@
 //! The barrier: one process closes it, many wait at it, and opening it lets all of them go on at once.
 //!
 //! Closed means that the queue has a value. Nobody owns it, so a barrier stays closed when whoever closed
-//! it is gone.
+//! it is gone. Its version is another one each time: by that a waiter sees that the barrier was open in between.
 
 use std::fmt;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl Barrier {
 
     /// Waits until the barrier is open.
     ///
-    /// On success it was open at some moment during the call; it may be closed again on return. If it is open
-    /// only for a moment, a waiter may miss that and go on waiting.
+    /// On success it was open at some moment during the call; it may be closed again on return. A caller that waits when it
+    /// is opened is let go, however soon it is closed again.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.
@@ -124,8 +124,13 @@ impl Barrier {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let is_open = |listing: &Listing| Ok(listing.value.is_none().then_some(()));
-        self.queue.until("wait", timeout, is_open).await
+        let mut first = None;
+        let was_open = |listing: &Listing| {
+            let Some(closed) = &listing.value else { return Ok(Some(())) };
+            // A barrier that is closed is closed by nobody else, so it was opened before this version.
+            Ok((closed.version > *first.get_or_insert(closed.version)).then_some(()))
+        };
+        self.queue.until("wait", timeout, was_open).await
     }
 }
 

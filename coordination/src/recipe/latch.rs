@@ -1,6 +1,7 @@
 //! The latch: counts down to zero, once, and then lets all who wait go on.
 //!
 //! The count is the queue's value. It belongs to no session, so a count stays when the process that counted is gone.
+//! Beside it stands how often zero was reached: by that a waiter sees a zero that was reset before it could look.
 
 use std::fmt;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Coordinator {
 ///
 /// Counts belong to nobody: they stay when the process that counted is gone. If a process is gone before it
 /// has counted, its count is missing for ever; if it counts twice, it is counted twice. The latch stays at
-/// zero until it is [`reset`](Self::reset).
+/// zero until it is [`reset`](Self::reset); it may be reset at once, for the next round.
 ///
 /// A handle with another count gets [`ErrorKind::Mismatch`].
 ///
@@ -62,21 +63,40 @@ pub struct Latch {
 struct Stored {
     count: u32,
     remaining: u32,
+    /// How often it has reached zero, resets notwithstanding.
+    #[serde(default)]
+    zeros: u64,
 }
 
 impl Stored {
     fn of(listing: &Listing, count: u32, operation: &'static str) -> Result<Self> {
-        let Some(value) = &listing.value else { return Ok(Self { count, remaining: count }) };
+        Self::any(listing, count, operation)?.counting_from(count, operation)
+    }
+
+    /// Whatever it counts from; of `count` if nothing is stored.
+    fn any(listing: &Listing, count: u32, operation: &'static str) -> Result<Self> {
+        let fresh = Self { count, remaining: count, zeros: 0 };
+        let Some(value) = &listing.value else { return Ok(fresh) };
         let stored: Self = from_data(operation, &value.data)?;
         if stored.remaining > stored.count {
             let message = "the store has a latch of which more remains than it counts from";
             return Err(Error::new(ErrorKind::Corrupt, operation, message));
         }
-        if stored.count == count {
-            return Ok(stored);
+        Ok(stored)
+    }
+
+    fn counting_from(self, count: u32, operation: &'static str) -> Result<Self> {
+        if self.count == count {
+            return Ok(self);
         }
-        let message = format!("the latch counts from {}, and {count} was asked for", stored.count);
+        let message = format!("the latch counts from {}, and {count} was asked for", self.count);
         Err(Error::new(ErrorKind::Mismatch, operation, message))
+    }
+
+    fn counted_down(self) -> Option<Self> {
+        let remaining = self.remaining.checked_sub(1)?;
+        let zeros = self.zeros.saturating_add(u64::from(remaining == 0));
+        Some(Self { remaining, zeros, ..self })
     }
 
     fn data(self, operation: &'static str) -> Result<Data> {
@@ -105,11 +125,10 @@ impl Latch {
         let count = self.count;
         let step = move |listing: &Listing| {
             let stored = Stored::of(listing, count, "count_down")?;
-            let Some(remaining) = stored.remaining.checked_sub(1) else {
-                return Ok(Change::Keep(0));
-            };
-            let data = Stored { remaining, ..stored }.data("count_down")?;
-            Ok(Change::Write(Some(data), remaining))
+            Ok(match stored.counted_down() {
+                Some(next) => Change::Write(Some(next.data("count_down")?), next.remaining),
+                None => Change::Keep(0),
+            })
         };
         self.queue.modify("count_down", step).await
     }
@@ -129,7 +148,8 @@ impl Latch {
         Ok(stored.remaining)
     }
 
-    /// Waits until it has been counted down to zero.
+    /// Waits until it has been counted down to zero. A caller that waits when that happens is let go, also if the latch
+    /// is [`reset`](Self::reset) at once.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.
@@ -145,16 +165,21 @@ impl Latch {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let is_zero = |listing: &Listing| {
-            let stored = Stored::of(listing, self.count, "wait")?;
+        let mut first = None;
+        let has_been_zero = |listing: &Listing| {
+            let stored = Stored::any(listing, self.count, "wait")?;
+            if stored.zeros > *first.get_or_insert(stored.zeros) {
+                return Ok(Some(()));
+            }
+            let stored = stored.counting_from(self.count, "wait")?;
             Ok((stored.remaining == 0).then_some(()))
         };
-        self.queue.until("wait", timeout, is_zero).await
+        self.queue.until("wait", timeout, has_been_zero).await
     }
 
     /// Sets it back to this handle's count, whatever is stored.
     ///
-    /// Those who wait go on waiting. A waiter that has not seen the zero yet misses it.
+    /// If it was at zero, those who waited by then are let go all the same. If it was not, they go on waiting.
     ///
     /// # Errors
     ///
@@ -164,8 +189,13 @@ impl Latch {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn reset(&self) -> Result<()> {
-        let fresh = Stored { count: self.count, remaining: self.count };
-        let step = move |_: &Listing| Ok(Change::Write(Some(fresh.data("reset")?), ()));
+        let count = self.count;
+        let step = move |listing: &Listing| {
+            // What is damaged is set back as well.
+            let zeros = Stored::any(listing, count, "reset").map_or(0, |stored| stored.zeros);
+            let fresh = Stored { count, remaining: count, zeros };
+            Ok(Change::Write(Some(fresh.data("reset")?), ()))
+        };
         self.queue.modify("reset", step).await
     }
 }
@@ -191,6 +221,7 @@ mod tests {
             latch.map(|latch| latch.remaining).map_err(|error| error.kind())
         };
         assert_eq!(remaining(r#"{"count":2,"remaining":2}"#), Ok(2));
+        assert_eq!(remaining(r#"{"count":2,"remaining":0,"zeros":7}"#), Ok(0));
         assert_eq!(remaining(r#"{"count":3,"remaining":2}"#), Err(ErrorKind::Mismatch));
         for damaged in ["", "2", r#"{"count":2}"#, r#"{"count":2,"remaining":127}"#] {
             assert_eq!(remaining(damaged), Err(ErrorKind::Corrupt), "{damaged}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use coordination::blocking::wait;
 use coordination::{Barrier, Coordinator, DoubleBarrier, Effect, ErrorKind, Inside, Latch, Result};
@@ -106,6 +106,28 @@ pub async fn br1_what_was_just_closed_holds(stage: &Stage) -> Result<()> {
         assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
         let refused = mine.wait(Some(std::time::Duration::ZERO)).await.expect_err("it is closed");
         assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
+    }
+    Ok(())
+}
+
+/// BR1: who waits when it is opened is let go, though it is closed again at once.
+pub async fn br1_opened_for_a_moment(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (mine, theirs) = (barrier(&one), barrier(&other));
+    mine.close().await?;
+    for round in 0..stage.rounds(10, 4) {
+        let waiting: Vec<_> =
+            [&mine, &theirs, &mine, &theirs].into_iter().map(wait_in_background).collect();
+        // Each has found it closed.
+        sleep(2 * ANSWERED).await;
+        theirs.open().await?;
+        theirs.close().await?;
+        for waiting in waiting {
+            let let_go = timeout(PATIENCE / 2, waiting).await;
+            let_go.unwrap_or_else(|_| panic!("round {round}: it was open")).expect("no panic")?;
+        }
+        let refused = mine.wait(Some(ANSWERED)).await.expect_err("who comes now finds it closed");
+        assert_out_of_time(&refused, ANSWERED);
     }
     Ok(())
 }
@@ -386,6 +408,36 @@ pub async fn br3_dropped_waits(stage: &Stage) -> Result<()> {
     assert_eq!(latch.remaining().await?, 1);
     latch.count_down().await?;
     latch.wait(Some(PATIENCE)).await
+}
+
+/// BR3: who waits when zero is reached is let go, though it is reset at once; a reset before that lets nobody go.
+pub async fn br3_reset_at_once(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (mine, theirs) = (latch(&one, 2), latch(&other, 2));
+    let wait = |latch: &Latch| {
+        let latch = latch.clone();
+        tokio::spawn(async move { latch.wait(Some(PATIENCE)).await })
+    };
+    for round in 0..stage.rounds(10, 4) {
+        let waiting: Vec<_> = [&mine, &theirs, &mine, &theirs].into_iter().map(wait).collect();
+        // Each has found it above zero.
+        sleep(2 * ANSWERED).await;
+        theirs.count_down().await?;
+        theirs.reset().await?;
+        sleep(2 * MOMENT).await;
+        assert!(!waiting.iter().any(JoinHandle::is_finished), "it was not at zero");
+        theirs.count_down().await?;
+        theirs.count_down().await?;
+        theirs.reset().await?;
+        for waiting in waiting {
+            let let_go = timeout(PATIENCE / 2, waiting).await;
+            let_go.unwrap_or_else(|_| panic!("round {round}: it was zero")).expect("no panic")?;
+        }
+        let refused = mine.wait(Some(ANSWERED)).await.expect_err("a new round");
+        assert_out_of_time(&refused, ANSWERED);
+        assert_eq!(mine.remaining().await?, 2);
+    }
+    Ok(())
 }
 
 /// BR3: counts stay when the session of who counted is lost.

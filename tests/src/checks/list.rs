@@ -290,6 +290,7 @@ macro_rules! conformance {
             once on2_a_lost_session_leaves_it_to_the_next [everywhere] gate;
             barrier br1_lets_go_all_and_nobody_before [everywhere] gate;
             barrier br1_what_was_just_closed_holds [everywhere] two;
+            barrier br1_opened_for_a_moment [everywhere] two;
             barrier br1_dropped_waits [everywhere] gate;
             barrier br1_belongs_to_nobody [everywhere] gate;
             barrier br1_stays_closed_after_a_kill [processes] gate;
@@ -304,6 +305,7 @@ macro_rules! conformance {
             barrier br2_another_number_is_an_error [everywhere] two;
             barrier br3_each_count_counts_once [everywhere] gate;
             barrier br3_dropped_waits [everywhere] two;
+            barrier br3_reset_at_once [everywhere] two;
             barrier br3_counts_belong_to_nobody [everywhere] gate;
             barrier br3_counts_survive_a_kill [processes] gate;
             barrier br3_cut_off [servers] gate;
