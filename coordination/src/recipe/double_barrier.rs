@@ -233,7 +233,8 @@ guard!(Inside, "the place inside");
 impl Inside {
     /// Leaves, and waits until all other parties of the round have left or died.
     ///
-    /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store.
+    /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store. After an error the wait can
+    /// be asked for again: who has left stays out, and only waits.
     ///
     /// # Errors
     ///
@@ -246,12 +247,15 @@ impl Inside {
     /// # Cancel safety
     ///
     /// If the future is dropped, the party leaves without waiting for the others.
-    pub async fn leave(self, timeout: Option<Duration>) -> Result<()> {
+    pub async fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        match self.grant.release().await {
-            // It goes on in the background, and who waits for ever waits for that as well.
-            Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
-            released => released?,
+        // Who has left before may have lost the session since, which is nothing to him.
+        if !self.grant.own_entry().is_given_up() {
+            match self.grant.release().await {
+                // It goes on in the background, and who waits for ever waits for that as well.
+                Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
+                released => released?,
+            }
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let is_empty = |listing: &Listing| {

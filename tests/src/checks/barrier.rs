@@ -314,6 +314,22 @@ pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// BR2: who left, and did not see the others leave in time, asks again.
+pub async fn br2_leaving_is_asked_again(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (inside, stays) = both_in(&one, &other).await?;
+    let refused = inside.leave(Some(ANSWERED)).await.expect_err("the other is in");
+    assert_out_of_time(&refused, ANSWERED);
+    assert!(!inside.is_held(), "it has left all the same");
+    assert!(inside.leave(Some(Duration::ZERO)).await.is_err(), "the other is in");
+    let leaving = tokio::spawn(async move { inside.leave(None).await.map(|()| inside) });
+    sleep(2 * MOMENT).await;
+    assert!(!leaving.is_finished(), "the other is in");
+    stays.leave(Some(PATIENCE)).await?;
+    let left = timeout(PATIENCE, leaving).await.expect("let out").expect("no panic")?;
+    left.leave(Some(PATIENCE)).await
+}
+
 /// BR2: who was killed inside is out within the bound.
 pub async fn br2_a_killed_process_is_out(stage: &Stage) -> Result<()> {
     let coordinator = stage.connect("survivor").await?;

@@ -300,6 +300,7 @@ macro_rules! conformance {
             barrier br2_the_first_who_come [everywhere] two;
             barrier br2_who_gave_up_has_not_come [everywhere] two;
             barrier br2_a_lost_session_is_out [everywhere] gate;
+            barrier br2_leaving_is_asked_again [everywhere] two;
             barrier br2_a_killed_process_is_out [processes] gate;
             barrier br2_cut_off [servers] gate;
             barrier br2_another_number_is_an_error [everywhere] two;
