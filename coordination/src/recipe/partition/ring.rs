@@ -83,7 +83,7 @@ impl HashRing {
         Ok(())
     }
 
-    /// The node that the key belongs to; `None` on an empty ring.
+    /// The node that the key belongs to; `None` if there is no node of a weight above 0.
     pub fn node(&self, key: impl AsRef<[u8]>) -> Option<&str> {
         self.from(key.as_ref()).next().map(|node| &**node)
     }
@@ -128,14 +128,19 @@ impl HashRing {
         self.weights.iter().map(|(node, weight)| (&**node, *weight))
     }
 
-    /// The number of points on the ring.
-    pub fn len(&self) -> usize {
+    /// The number of points on the ring: `partitions × weight` for each node. It is what Python's `len` says of Tooz's ring.
+    pub fn points(&self) -> usize {
         self.points.len()
     }
 
-    /// Whether the ring has no points.
+    /// The number of nodes on the ring, those of weight 0 included.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there is no node on the ring.
     pub fn is_empty(&self) -> bool {
-        self.points.is_empty()
+        self.weights.is_empty()
     }
 
     /// The nodes of all points, from the key's position on and once around the ring.
@@ -215,10 +220,10 @@ mod tests {
     #[test]
     fn keys_are_placed_as_by_tooz() {
         let mut ring = HashRing::new(["foo", "bar"]);
-        assert_eq!(ring.len(), 2 * 32);
+        assert_eq!(ring.points(), 2 * 32);
         assert_eq!(placed(&ring), ["foo", "bar", "foo", "bar", "bar"]);
         ring.add("baz", 1);
-        assert_eq!(ring.len(), 3 * 32);
+        assert_eq!(ring.points(), 3 * 32);
         assert_eq!(placed(&ring), ["foo", "bar", "baz", "baz", "bar"]);
     }
 
@@ -227,13 +232,14 @@ mod tests {
     fn weights_count_as_with_tooz() {
         let mut ring = HashRing::new(["foo", "bar"]);
         ring.add("baz", 10);
-        assert_eq!(ring.len(), 12 * 32);
+        assert_eq!(ring.points(), 12 * 32);
         assert_eq!(placed(&ring), ["baz"; 5]);
         assert_eq!(ring.weights().collect::<Vec<_>>(), [("bar", 1), ("baz", 10), ("foo", 1)]);
         ring.add("baz", 1);
-        assert_eq!(ring.len(), 3 * 32);
+        assert_eq!(ring.points(), 3 * 32);
         ring.add("baz", 0);
-        assert_eq!((ring.len(), ring.contains("baz")), (2 * 32, true));
+        assert_eq!((ring.points(), ring.contains("baz")), (2 * 32, true));
+        assert_eq!((ring.len(), ring.is_empty()), (3, false), "nodes, not points");
         assert_eq!(ring.nodes("fake", 3, &[]), ["foo", "bar"]);
     }
 
@@ -269,14 +275,15 @@ mod tests {
     #[test]
     fn nodes_come_and_go() {
         let mut ring = HashRing::default();
-        assert_eq!((ring.len(), ring.is_empty(), ring.node("fake")), (0, true, None));
+        assert_eq!((ring.points(), ring.is_empty(), ring.node("fake")), (0, true, None));
+        assert_eq!(ring.len(), 0);
         assert_eq!(ring.remove("foo"), Err(UnknownNode("foo".into())));
         ring.add("\u{0634}\u{0628}\u{06a9}\u{0647}", 1);
         ring.add("foo", 1);
-        assert_eq!(ring.len(), 2 * 32);
+        assert_eq!(ring.points(), 2 * 32);
         ring.remove("foo").expect("it is there");
         assert_eq!(ring.remove("foo"), Err(UnknownNode("foo".into())));
-        assert_eq!((ring.len(), ring.contains("foo")), (32, false));
+        assert_eq!((ring.points(), ring.contains("foo")), (32, false));
         assert_eq!(ring.node("fake"), Some("\u{0634}\u{0628}\u{06a9}\u{0647}"));
     }
 
