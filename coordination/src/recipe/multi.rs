@@ -1,5 +1,6 @@
 //! Several locks at once: all of them, or none.
 
+use std::error::Error as _;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -349,6 +350,8 @@ pub(crate) fn in_order<T: Take>(mut wanted: Vec<T>) -> Vec<T> {
     wanted
 }
 
+const TOO_LATE: &str = "those that come before it took all the time given";
+
 /// Takes one after the other. If one cannot be taken, the others are released.
 pub(crate) async fn take_all<T: Take>(
     wanted: &[T],
@@ -357,13 +360,16 @@ pub(crate) async fn take_all<T: Take>(
     let start = Instant::now();
     let mut guards = Vec::with_capacity(wanted.len());
     for next in wanted {
+        let left = left(timeout, start, next.name())?;
         let guard = tokio::select! {
             biased;
             // Nothing ran under it yet.
             (lost, reason) = first_lost(watches(&guards)) => {
                 return Err(lost.error("acquire", reason, Effect::None));
             }
-            guard = next.take(left(timeout, start, next.name())?) => guard?,
+            guard = next.take(left) => {
+                guard.map_err(|error| if has_judged(&guards, timeout, left) { error } else { unjudged(error) })?
+            }
         };
         guards.push(guard);
     }
@@ -388,11 +394,33 @@ pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
 
 /// The timeout that is left of the time for all.
 fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<Duration>> {
-    let left = Waiting::within(timeout).after(start.elapsed()).ok_or_else(|| {
-        let message = "those that come before it took all the time given";
-        Error::new(ErrorKind::Timeout, "acquire", message).on_key(name)
-    });
+    let left = Waiting::within(timeout).after(start.elapsed());
+    let left = left.ok_or_else(|| Error::new(ErrorKind::Timeout, "acquire", TOO_LATE).on_key(name));
     left.map(Waiting::timeout)
+}
+
+/// Whether silence for so long says that the store does not answer: no, if the others took most of the time, and what was left
+/// is less than a healthy store may need.
+fn has_judged<G: Deref<Target = Grant>>(
+    guards: &[G],
+    timeout: Option<Duration>,
+    left: Option<Duration>,
+) -> bool {
+    let (Some(first), Some(timeout), Some(left)) = (guards.first(), timeout, left) else {
+        return true;
+    };
+    let session = first.own_entry().session();
+    left >= timeout / 2 || left >= session.call_timeout() || !session.is_connected()
+}
+
+/// What a silence becomes that says nothing of the store.
+fn unjudged(error: Error) -> Error {
+    if error.kind() != ErrorKind::Unavailable || error.source().is_some() {
+        return error;
+    }
+    let late = Error::new(ErrorKind::Timeout, "acquire", TOO_LATE).with_effect(error.effect());
+    let late = late.on_key(error.key().unwrap_or_default());
+    error.backend().into_iter().fold(late, Error::on_backend)
 }
 
 fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {

@@ -172,6 +172,7 @@ macro_rules! conformance {
             multi_lock ml1_the_same_locks_in_the_order_of_asking [everywhere] two;
             multi_lock ml1_all_or_nothing [everywhere] gate;
             multi_lock ml1_one_deadline [everywhere] two;
+            multi_lock ml1_late_behind_the_first [everywhere] two;
             multi_lock ml1_dropped_it_leaves_nothing [everywhere] gate;
             multi_lock ml1_a_dropped_release_goes_on [everywhere] gate;
             multi_lock ml1_one_that_is_lost_is_told [everywhere] two;

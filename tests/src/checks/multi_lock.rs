@@ -199,6 +199,31 @@ pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
     all_are_free(&other, &["a", "b"]).await
 }
 
+/// ML1: when the first takes all the time but a moment, too short for an answer about the next, it was not free in time:
+/// nothing is wrong with the store.
+pub async fn ml1_late_behind_the_first(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let second = other.lock("b")?.acquire(Some(PATIENCE)).await?;
+    let mut refusals = 0;
+    for round in 0..stage.rounds(60, 30) {
+        let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
+        let wanted = locks(&one, &["a", "b"]);
+        let waiting = tokio::spawn(async move { wanted.acquire(Some(ANSWERED)).await });
+        // From 14 ms before its time is over, later each time.
+        let before_end =
+            Duration::from_micros(500) * (28 - u32::try_from(round % 28).expect("few"));
+        sleep(ANSWERED - before_end).await;
+        first.release().await?;
+        let refused = waiting.await.expect("no panic").expect_err("the second is taken");
+        assert_out_of_time(&refused, ANSWERED);
+        refusals += u32::from(refused.kind() == ErrorKind::Timeout);
+        until(&other, "a", 0).await;
+    }
+    assert!(refusals > 0, "none was judged");
+    second.release().await?;
+    all_are_free(&other, &["a", "b"]).await
+}
+
 /// ML1, C1: dropped at any point, it leaves nothing at any of the locks.
 pub async fn ml1_dropped_it_leaves_nothing(stage: &Stage) -> Result<()> {
     at_every_poll(stage, "several locks", stage.rounds(1, 2), interrupted_acquire).await?;
