@@ -220,6 +220,16 @@ pub(crate) struct Value {
     /// Larger than that of every value before it in this queue, removed ones included.
     pub(crate) version: u64,
     pub(crate) data: Data,
+    /// The write that made it, where the store keeps that.
+    pub(crate) writer: Option<Writer>,
+}
+
+/// A write that made a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writer {
+    pub(crate) id: u64,
+    /// The version that it replaced.
+    pub(crate) replaced: u64,
 }
 
 /// A store's clock: the same for all its clients, steady, and never set back.

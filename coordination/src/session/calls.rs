@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::failures::Failures;
 use super::lease::Lease;
 use super::{LONGEST_RETRY, LONGEST_STOP, Session};
-use crate::backend::{EntryRef, Mode, Write};
+use crate::backend::{EntryRef, Mode, Value, Write};
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
@@ -201,9 +201,17 @@ impl Session {
         let (version, doubt) = self.retry_briefly(operation, || self.backend.write(write)).await?;
         Ok(match version {
             Some(version) => Written::Yes(version),
-            None if doubt.0 => Written::Unknown,
+            None if doubt.0 => self.settle(operation, write).await,
             None => Written::No,
         })
+    }
+
+    /// What became of a write that is in doubt, as far as the value says which write made it, and what that replaced.
+    async fn settle(&self, operation: &'static str, write: &Write) -> Written {
+        match self.retry_briefly(operation, || self.backend.read(&write.queue)).await {
+            Ok((listing, _)) => judge(write, listing.value.as_ref()),
+            Err(_) => Written::Unknown,
+        }
     }
 
     /// The names of the queues of this kind, in order.
@@ -346,6 +354,16 @@ impl Session {
     }
 }
 
+/// What became of a write, by what was found after it.
+fn judge(write: &Write, found: Option<&Value>) -> Written {
+    match (found.and_then(|value| value.writer), found) {
+        (Some(writer), Some(value)) if writer.id == write.id => Written::Yes(value.version),
+        // Invariant: of the writes that replace one version only one is carried out, and versions do not come again.
+        (Some(writer), _) if Some(writer.replaced) == write.expected => Written::No,
+        _ => Written::Unknown,
+    }
+}
+
 /// What the store says of the session in answer to any call counts as if a heartbeat had brought it.
 fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
     if let Err(error) = outcome
@@ -360,4 +378,30 @@ fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
 pub(crate) fn may_pass(error: &Error) -> bool {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     matches!(error.kind(), Unavailable | Refused | Dns | Tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Writer;
+    use crate::key::QueueKey;
+
+    #[test]
+    fn a_write_in_doubt_is_settled_by_what_came_after() {
+        let queue = QueueKey::new("counter", "hits", 1_024).expect("a name");
+        let write = Write { id: 7, ..Write::new(&queue, Some(40), None) };
+        let judged = |writer: Option<Writer>| {
+            judge(&write, Some(&Value { version: 50, data: "1".into(), writer }))
+        };
+        assert_eq!(judged(Some(Writer { id: 7, replaced: 40 })), Written::Yes(50));
+        assert_eq!(judged(Some(Writer { id: 8, replaced: 40 })), Written::No);
+        // Ours may have come in between.
+        assert_eq!(judged(Some(Writer { id: 8, replaced: 45 })), Written::Unknown);
+        assert_eq!((judged(None), judge(&write, None)), (Written::Unknown, Written::Unknown));
+        // What is to be created may be created again when it was removed.
+        let creates = Write { id: 7, ..Write::new(&queue, None, None) };
+        let other = Some(Writer { id: 8, replaced: 40 });
+        let found = Value { version: 50, data: "1".into(), writer: other };
+        assert_eq!(judge(&creates, Some(&found)), Written::Unknown);
+    }
 }

@@ -236,6 +236,7 @@ macro_rules! conformance {
             value va2_a_dropped_addition_counts_once_or_never [everywhere] gate;
             value va2_a_killed_counter_has_counted [processes] gate;
             value va2_a_lost_answer_counts_once [servers] gate;
+            value va2_a_lost_request_is_settled [servers] two;
             value va2_out_of_reach_is_told [servers] gate;
             value va3_every_change_is_told [everywhere] gate;
             value va3_watchers_reach_the_last_value [everywhere] gate;

@@ -13,8 +13,7 @@ use crate::key::QueueKey;
 
 /// The value that this key has.
 pub(super) fn value_of(pair: &Pair) -> Result<Value> {
-    let stored = StoredValue::read(&pair.value())?;
-    Ok(Value { version: pair.modify_index, data: stored.data.into() })
+    Ok(StoredValue::read(&pair.value())?.into_value(pair.modify_index))
 }
 
 #[async_trait]

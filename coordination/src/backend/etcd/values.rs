@@ -14,8 +14,7 @@ use crate::key::QueueKey;
 
 /// The value that this key has.
 pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
-    let stored = StoredValue::read(kv.value())?;
-    Ok(Value { version: number(kv.mod_revision()), data: stored.data.into() })
+    Ok(StoredValue::read(kv.value())?.into_value(number(kv.mod_revision())))
 }
 
 #[async_trait]

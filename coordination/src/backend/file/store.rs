@@ -188,6 +188,7 @@ impl Store {
                 value: log.value().map(|Written { version, data, .. }| Value {
                     version: *version,
                     data: Data::clone(data),
+                    writer: None,
                 }),
                 clock: self
                     .clock

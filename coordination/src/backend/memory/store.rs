@@ -349,7 +349,7 @@ impl Queue {
             return None;
         }
         let moved = self.moved(last);
-        self.value = write.data.clone().map(|data| Value { version: moved, data });
+        self.value = write.data.clone().map(|data| Value { version: moved, data, writer: None });
         // A removal answers the version that was removed.
         let version = self.value.as_ref().map(|value| value.version).or(current)?;
         for Beside { name, data, .. } in &write.beside {

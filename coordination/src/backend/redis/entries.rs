@@ -45,7 +45,7 @@ use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
     Blocker, Clock, Cursor, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, Page,
-    Position, Value,
+    Position,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -138,7 +138,7 @@ impl Entries for Redis {
         let epoch = answer.natural()?;
         let left = u64::try_from(answer.number()?).ok();
         let value = value_of(queue, &mut answer)?;
-        let value = value.map(|(version, stored)| Value { version, data: stored.data.into() });
+        let value = value.map(|(version, stored)| stored.into_value(version));
         let clock = Some(Clock { epoch, now });
         let mut listing = Listing { value, clock, ..Listing::default() };
         while !answer.is_at_end() {

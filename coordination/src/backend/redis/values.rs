@@ -45,7 +45,7 @@ impl Values for Redis {
         // Under a session, so that a call that was given up is known by its connection when it comes.
         let session = self.sessions.current().ok_or_else(none)?;
         let text = match &write.data {
-            Some(data) => StoredValue::new(queue, write.id, data).to_bytes()?,
+            Some(data) => StoredValue::by(write, data).to_bytes()?,
             None => Vec::new(),
         };
         let call = Call::new("write", Script::Write)

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Data, Entry, EntryId, Mode, NewEntry};
+use crate::backend::{Data, Entry, EntryId, Mode, NewEntry, Value, Write, Writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
@@ -29,6 +29,9 @@ pub(crate) struct StoredValue {
     /// Of the write that made it.
     pub(crate) id: u64,
     pub(crate) data: String,
+    /// The version that it replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaced: Option<u64>,
     /// The name in full, where the key has its hash only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -96,7 +99,18 @@ fn mode_of(named: Mode, stored: Option<&StoredEntry>) -> Mode {
 
 impl StoredValue {
     pub(crate) fn new(queue: &QueueKey, id: u64, data: &str) -> Self {
-        Self { id, data: data.to_owned(), name: stored_name(queue) }
+        Self { id, data: data.to_owned(), replaced: None, name: stored_name(queue) }
+    }
+
+    /// What this write makes of the data.
+    pub(crate) fn by(write: &Write, data: &str) -> Self {
+        Self { replaced: write.expected, ..Self::new(&write.queue, write.id, data) }
+    }
+
+    /// The value that it is, in this version.
+    pub(crate) fn into_value(self, version: u64) -> Value {
+        let writer = self.replaced.map(|replaced| Writer { id: self.id, replaced });
+        Value { version, data: self.data.into(), writer }
     }
 
     pub(crate) fn read(text: &[u8]) -> Result<Self> {

@@ -27,8 +27,7 @@ const LOOKS: usize = 5;
 
 /// The value that a node has.
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
-    let stored = StoredValue::read(data)?;
-    Ok(Value { version: number(stat.mzxid), data: stored.data.into() })
+    Ok(StoredValue::read(data)?.into_value(number(stat.mzxid)))
 }
 
 #[async_trait]
@@ -131,7 +130,7 @@ impl Zookeeper {
         let (path, values) = (self.tree.value(&write.queue), self.tree.values(write.queue.kind()));
         let queue = self.tree.queue(&write.queue);
         let data = write.data.as_ref();
-        let data = data.map(|data| StoredValue::new(&write.queue, write.id, data).to_bytes());
+        let data = data.map(|data| StoredValue::by(write, data).to_bytes());
         let data = data.transpose()?;
         let (acls, before) = (self.tree.acls(), seen.value.map(|(_, changes)| changes));
         connection

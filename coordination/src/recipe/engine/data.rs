@@ -63,7 +63,7 @@ pub(crate) mod stored {
     }
 
     pub(crate) fn listing(entries: Vec<Entry>, value: Option<&str>) -> Listing {
-        let value = value.map(|data| Value { version: 1, data: data.into() });
+        let value = value.map(|data| Value { version: 1, data: data.into(), writer: None });
         Listing { entries, value, ..Listing::default() }
     }
 

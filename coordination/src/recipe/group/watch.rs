@@ -293,7 +293,7 @@ mod tests {
             known = now;
             let mut entries: Vec<_> = known.values().cloned().collect();
             entries.sort_by_key(|entry| entry.seq);
-            let value = Some(Value { version: 1, data: "{}".into() });
+            let value = Some(Value { version: 1, data: "{}".into(), writer: None });
             Arc::new(View { listing: Listing { entries, value, ..Listing::default() }, gaps })
         };
         history.into_iter().map(view).collect()
@@ -396,7 +396,7 @@ mod tests {
             let mut members = changes.members();
             let entries = views.last().expect("at least one").listing.entries.clone();
             // The group is gone, or has been created again, with other members.
-            let value = again.then(|| Value { version: 2, data: "{}".into() });
+            let value = again.then(|| Value { version: 2, data: "{}".into(), writer: None });
             let listing = Listing { entries, value, ..Listing::default() };
             prop_assert_eq!(changes.compare(Arc::new(View { listing, gaps: 9 })), Life::Over);
             let events = told(&mut changes);

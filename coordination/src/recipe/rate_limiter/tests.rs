@@ -159,7 +159,7 @@ fn a_clock_that_starts_anew_starts_cold() {
         let wanted = (5, Some(at.1));
         match look_at(&listing, &rules, &Clock::default(), wanted, true, at, at.0).expect("sound") {
             Change::Write(Some(data), look) => {
-                listing.value = Some(crate::backend::Value { version: 1, data });
+                listing.value = Some(crate::backend::Value { version: 1, data, writer: None });
                 look.slot
             }
             Change::Write(None, look) | Change::Keep(look) => look.slot,

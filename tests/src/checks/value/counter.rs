@@ -9,9 +9,9 @@ use tokio::time::sleep;
 
 use super::super::SLACK;
 use super::super::interruption::at_every_poll;
-use super::super::tools::{Chance, MOMENT, drop_after_polls};
+use super::super::tools::{Chance, MOMENT, PATIENCE, drop_after_polls};
 use super::*;
-use crate::harness::Mode;
+use crate::harness::{Mode, eventually_async};
 
 /// VA2: no addition is lost, none is counted twice, and each has an answer of its own.
 pub async fn va2_counts_every_addition(stage: &Stage) -> Result<()> {
@@ -163,6 +163,35 @@ pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
     eprintln!("VA2: {cuts} cuts, {confirmed} confirmed, {unknown} unknown, and the sum is {sum}");
     assert!((confirmed..=confirmed + unknown).contains(&sum), "{sum}");
     assert!(cuts >= 8, "the cuts are to hit: {cuts}");
+    Ok(())
+}
+
+/// VA2, X1: a call whose connection broke, while somebody else added once, is in doubt only if it was carried out: what was not
+/// is settled by who wrote last, and added again.
+pub async fn va2_a_lost_request_is_settled(stage: &Stage) -> Result<()> {
+    let mine = counter(&stage.connect_by_proxy("one").await?);
+    let theirs = counter(&stage.connect("other").await?);
+    let (mut known, mut in_doubt) = (theirs.add(1).await?, 0);
+    for round in 0..stage.rounds(60, 60) {
+        let adding = tokio::spawn({
+            let mine = mine.clone();
+            async move { mine.add(1).await }
+        });
+        sleep(Duration::from_micros(150 * u64::try_from(round % 20).expect("few"))).await;
+        stage.proxy().set_both(Mode::Blackhole);
+        theirs.add(1).await?;
+        stage.proxy().reset_all();
+        stage.proxy().heal();
+        known += 1;
+        match adding.await.expect("no panic") {
+            Ok(_) => known += 1,
+            Err(error) if error.effect() == Effect::Unknown => in_doubt += 1,
+            Err(error) => assert_eq!(error.effect(), Effect::None, "{error}"),
+        }
+        assert_eq!(theirs.read().await?, known + in_doubt, "round {round}: {in_doubt} in doubt");
+        let come_back = async || mine.read().await.is_ok();
+        eventually_async(PATIENCE, come_back).await;
+    }
     Ok(())
 }
 

@@ -199,7 +199,7 @@ impl Writing<'_> {
         conditions.push(Condition::Version(value.clone(), write.expected.unwrap_or_default()));
         match (&write.data, write.expected) {
             (Some(data), expected) => {
-                let text = StoredValue::new(&write.queue, write.id, data).to_bytes()?;
+                let text = StoredValue::by(write, data).to_bytes()?;
                 changes.push(Change::Put(value, text));
                 if expected.is_none() {
                     conditions.push(Condition::Version(removed, self.mark));
