@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Members(Members),
     Leader(Leader),
     Break(Break),
+    Reset(Reset),
     Prune(Prune),
     /// Show what the store promises, and what it does not
     Info,
@@ -228,6 +229,15 @@ pub(crate) struct Break {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// Forget when a job with --every or --at-least ran last, so that it runs at once; for operators
+///
+/// For instance after a host whose clock was years ahead has claimed it. A run that is under way is not stopped.
+#[derive(Args, Debug)]
+pub(crate) struct Reset {
+    /// What the job runs under: its lock, semaphore or singleton
+    pub(crate) name: String,
 }
 
 /// Remove what unused names have left at the store; safe at any time, for instance once a day

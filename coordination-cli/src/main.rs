@@ -3,7 +3,7 @@
 //! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said.
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
-//!   `breaking`. `prune` tidies up. `secrets` keeps passwords out of what is said.
+//!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job. `secrets` keeps passwords out of what is said.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -13,6 +13,7 @@ mod exit;
 mod follow;
 mod info;
 mod prune;
+mod reset;
 mod run;
 mod secrets;
 mod settings;
@@ -65,6 +66,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Members(members) => block_on(follow::members(members, store)),
         Command::Leader(leader) => block_on(follow::leader(leader, store)),
         Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
+        Command::Reset(asked) => block_on(reset::reset(asked, store)),
         Command::Prune(asked) => block_on(prune::prune(asked, store)),
         Command::Doctor => block_on(doctor::doctor(store)),
         Command::Info => block_on(info::info(store)),

@@ -52,6 +52,12 @@ pub fn between_tries(heartbeat: Duration) -> Duration {
     heartbeat.min(Duration::from_secs(2))
 }
 
+/// ON1: how long a claim is left alone that is dated by a wrong clock, once it is seen: its period, by clocks of which one may
+/// be half a percent slow.
+pub fn disbelieved(period: Duration) -> Duration {
+    period + period / 200
+}
+
 /// X1: how long connecting may take, whatever happens.
 pub const fn connected() -> Duration {
     Duration::from_secs(5)

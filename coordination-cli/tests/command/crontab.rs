@@ -1,41 +1,18 @@
 //! The same job in the crontabs of two hosts whose clocks differ: it runs as often as its options promise.
 //!
-//! The host whose clock is ahead starts first. Both believe that it is the same time: a library that is compiled here and
-//! loaded before the C library's sets their wall clocks.
+//! The host whose clock is ahead starts first. Both believe that it is the same time.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Scratch, wait_until};
+use coordination_tests::harness::WallClock;
 use rustix::process::Signal;
 
-use super::{LONG, Store, Wrapper, written};
+use super::{Store, Wrapper, written};
 
 /// Cases at a time.
 const AT_ONCE: usize = 9;
-const CLOCK: &str = r#"
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <time.h>
-
-int clock_gettime(clockid_t id, struct timespec *now) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int outcome = real(id, now);
-    const char *ahead = getenv("CLOCK_AHEAD");
-    if (outcome == 0 && id == CLOCK_REALTIME && ahead) {
-        long nanos = now->tv_nsec + atol(ahead) % 1000 * 1000000;
-        now->tv_sec += atol(ahead) / 1000 + nanos / 1000000000;
-        now->tv_nsec = nanos % 1000000000;
-    }
-    return outcome;
-}
-"#;
-
 /// What the crontab says. The period does not end while we are at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
@@ -104,7 +81,7 @@ impl Case {
         Ran { started, done }
     }
 
-    fn run(self, clock: &Path) -> Outcome {
+    fn run(self, clock: &WallClock) -> Outcome {
         let store = Store::file();
         let (first, log) = (store.path("first"), store.path("log"));
         let end = match self.first {
@@ -124,7 +101,7 @@ impl Case {
         let host = |ahead: u64| {
             let words = format!("{}{job}", self.words());
             let mut coordination = store.coordination(words.split(' '));
-            coordination.env("LD_PRELOAD", clock).env("CLOCK_AHEAD", ahead.to_string());
+            coordination.envs(clock.ahead(Duration::from_millis(ahead)));
             Wrapper::start(&mut coordination)
         };
         let start = Instant::now();
@@ -180,8 +157,7 @@ impl fmt::Display for Outcome {
 
 /// Runs all of these, and prints them as a table.
 pub(crate) fn as_promised(cases: &[Case]) {
-    let scratch = Scratch::new("clock");
-    let clock = compiled(&scratch);
+    let clock = WallClock::new();
     let mut broken = 0;
     for some in cases.chunks(AT_ONCE) {
         let outcomes: Vec<_> = scope(|scope| {
@@ -194,14 +170,4 @@ pub(crate) fn as_promised(cases: &[Case]) {
         }
     }
     assert_eq!(broken, 0, "of {} cases", cases.len());
-}
-
-fn compiled(scratch: &Scratch) -> PathBuf {
-    let (source, library) = (scratch.join("clock.c"), scratch.join("clock.so"));
-    std::fs::write(&source, CLOCK).expect("the directory is there");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
-    assert!(compiler.status().expect("a C compiler").success());
-    assert!(wait_until(LONG, || library.exists()));
-    library
 }

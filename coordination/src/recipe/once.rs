@@ -4,20 +4,23 @@
 //! a crash of the claimant does not end the period early, unless the claim was made under something that ends with its
 //! holder: a claim that is not done names the entry that it was made under, and who finds that gone takes the claim over.
 
+mod last;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
-
-use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
+use self::last::{Decision, Last, Now, Rule, Under, decide, micros};
+use super::engine::data::{MAX_VALUE_BYTES, to_data};
 use super::engine::grant::Grant;
 use super::engine::queue::{Change, Queue};
-use crate::backend::Listing;
+use crate::backend::{Data, Listing};
 use crate::coordinator::Coordinator;
-use crate::env::unix_micros;
-use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::key::{self, QueueKey};
+use crate::error::{Effect, ErrorKind, Result};
+use crate::key;
 use crate::token::FencingToken;
 
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -37,7 +40,8 @@ impl Coordinator {
             return Err(queue.error(ErrorKind::Input, "once_per", message));
         }
         let period = micros(period);
-        Ok(OncePer { queue, rule: Rule { period, at_least: 0, is_aligned: false } })
+        let rule = Rule { period, at_least: 0, is_aligned: false };
+        Ok(OncePer { queue, rule, warned: Arc::default() })
     }
 }
 
@@ -59,9 +63,14 @@ impl Coordinator {
 /// Periods are counted by the **wall clocks of the clients**, because a period may be longer than the uptime
 /// of a host. The clocks have to be synchronised to within a small part of the period: two claims may be
 /// closer than a period by as much as two clocks differ. A host whose clock is behind claims late; one whose
-/// clock was set back claims nothing until the clock has caught up. A host whose clock is far ahead makes all
-/// others wait, unless it gives its claim back. If you cannot rely on wall clocks, use the
-/// [`RateLimiter`](crate::RateLimiter).
+/// clock was set back a little claims nothing until the clock has caught up.
+///
+/// A clock that is wrong by more than a tenth of the period, or a second if that is more, is not believed. If the store has
+/// a clock that all its clients can read, as within a process, a host or on Redis, that clock decides. On other stores a claim
+/// that seems to be made later than now holds for one more period from the moment when it was first asked for on this
+/// host, and whoever asks there after that gets the next one; but a host whose own clock is far ahead takes each
+/// period for over. Both are told by a warning. [`reset`](Self::reset) ends the wait. If you cannot rely on wall
+/// clocks, use the [`RateLimiter`](crate::RateLimiter).
 ///
 /// # Examples
 ///
@@ -81,35 +90,8 @@ impl Coordinator {
 pub struct OncePer {
     queue: Queue,
     rule: Rule,
-}
-
-/// How far claims are apart, in microseconds.
-#[derive(Clone, Copy, Debug)]
-struct Rule {
-    period: u64,
-    /// Also after a claim that was given back.
-    at_least: u64,
-    is_aligned: bool,
-}
-
-/// The last claim, as stored. Times are microseconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Last {
-    number: FencingToken,
-    at: u64,
-    next: u64,
-    /// The entry that it was made under; there until it is done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    under: Option<Under>,
-}
-
-/// An entry that ends with its holder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Under {
-    kind: String,
-    /// Encoded, so that it is short.
-    name: String,
-    entry: u64,
+    /// The number of the last claim of which a warning told that it is not believed.
+    warned: Arc<AtomicU64>,
 }
 
 impl OncePer {
@@ -214,25 +196,35 @@ impl OncePer {
 
     /// Claims it, also where this is the last claim.
     async fn claim(&self, under: Option<Under>, abandoned: Option<Last>) -> Result<Option<Claim>> {
-        let rule = self.rule;
+        let (rule, warned) = (self.rule, Arc::clone(&self.warned));
         let step = move |listing: &Listing| {
-            let mut last = Last::of(listing, "claim")?;
-            // It may be done by now, by who let go after that.
-            if let Some(last) = last.as_mut().filter(|last| Some(&**last) == abandoned.as_ref()) {
-                last.next = last.at;
-            }
-            let Some(new) = claim(last.as_ref(), unix_micros(), rule) else {
-                return Ok(Change::Keep(None));
-            };
-            let new = Last { under: under.clone(), ..new };
-            Ok(Change::Write(Some(to_data("claim", &new, MAX_VALUE_BYTES)?), Some(new)))
+            let last = Last::of(listing, "claim")?.map(|last| match &abandoned {
+                // It may be done by now, by who let go after that.
+                Some(abandoned) if last.is(abandoned) => last.settled(0),
+                _ => last,
+            });
+            let now = Now::of(listing);
+            Ok(match decide(last.as_ref(), now, rule) {
+                Decision::Claim(new) => {
+                    let new = Last { under: under.clone(), ..new };
+                    Change::Write(Some(data("claim", &new)?), Some(new))
+                }
+                Decision::Wait => Change::Keep(None),
+                Decision::Doubt(doubted) => {
+                    last.iter().for_each(|last| warn(last, now, &warned));
+                    match doubted {
+                        Some(doubted) => Change::Write(Some(data("claim", &doubted)?), None),
+                        None => Change::Keep(None),
+                    }
+                }
+            })
         };
         let claimed = self.queue.modify("claim", step).await?;
         let claim = |stored| Claim { queue: self.queue.clone(), stored, at_least: rule.at_least };
         Ok(claimed.map(claim))
     }
 
-    /// How long it is until the job can be claimed, by this machine's clock; zero: now.
+    /// How long it is until the job can be claimed, as far as is known; zero: now.
     ///
     /// # Errors
     ///
@@ -242,50 +234,50 @@ impl OncePer {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn due(&self) -> Result<Duration> {
-        let last = self.queue.named(Last::of(&self.queue.read("due").await?, "due"))?;
-        let next = last.map_or(0, |last| last.next);
-        Ok(Duration::from_micros(next.saturating_sub(unix_micros())))
+        let listing = self.queue.read("due").await?;
+        let last = self.queue.named(Last::of(&listing, "due"))?;
+        let left = last.map_or(0, |last| last.left(Now::of(&listing)));
+        Ok(Duration::from_micros(left))
+    }
+
+    /// Forgets the last claim, so that the job can be claimed at once: for operators. False: there was none.
+    ///
+    /// Whoever is at it is not stopped, and is told by [`done`](Claim::done) that the claim is not his any more. The
+    /// numbers of claims go on rising.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_claim`](Self::try_claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn reset(&self) -> Result<bool> {
+        let step = |listing: &Listing| {
+            Ok(match Last::of(listing, "reset")? {
+                Some(last) => Change::Write(Some(data("reset", &last.forgotten())?), true),
+                None => Change::Keep(false),
+            })
+        };
+        self.queue.modify("reset", step).await
     }
 }
 
-impl Last {
-    fn of(listing: &Listing, operation: &'static str) -> Result<Option<Self>> {
-        let Some(value) = &listing.value else { return Ok(None) };
-        let last: Self = from_data(operation, &value.data)?;
-        // Nothing is larger than these numbers, so after them every claim would succeed.
-        if last.at.max(last.number.value()) > i64::MAX as u64 {
-            let message = "the store has a claim that no clock of this time can have made";
-            return Err(Error::new(ErrorKind::Corrupt, operation, message));
-        }
-        Ok(Some(last))
-    }
+fn data(operation: &'static str, last: &Last) -> Result<Data> {
+    to_data(operation, last, MAX_VALUE_BYTES)
 }
 
-impl Under {
-    fn is_in(&self, key: &QueueKey) -> bool {
-        self.kind == key.kind() && self.name == key::encode(key.name())
+/// Says once that a clock is wrong.
+fn warn(last: &Last, now: Now, warned: &AtomicU64) {
+    let number = last.number.value();
+    if warned.swap(number, Ordering::Relaxed) != number {
+        let (claimed, left) = (last.at(), Duration::from_micros(last.left(now)));
+        tracing::warn!(
+            ?claimed,
+            ?left,
+            "a clock is wrong: ours, or that of who made the last claim"
+        );
     }
-}
-
-/// The claim that can be made at this time of the wall clock, if one can be made.
-fn claim(last: Option<&Last>, wall: u64, rule: Rule) -> Option<Last> {
-    // If the clock was set back, the last claim's time counts instead, so that claims' times never fall.
-    let at = last.map_or(wall, |last| wall.max(last.at));
-    if last.is_some_and(|last| last.next > at) {
-        return None;
-    }
-    let next = match rule.is_aligned {
-        true => (at / rule.period).saturating_add(1).saturating_mul(rule.period),
-        false => at.saturating_add(rule.period),
-    };
-    let next = next.max(at.saturating_add(rule.at_least));
-    let number = last.map_or(0, |last| last.number.value()).saturating_add(1);
-    Some(Last { number: FencingToken::new(number)?, at, next, under: None })
-}
-
-/// Rounded up, so that a period is never too short.
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for OncePer {
@@ -313,14 +305,14 @@ impl Claim {
         self.stored.number
     }
 
-    /// When it was claimed; never earlier than the claims before it.
+    /// When it was claimed; not earlier than the claims before it, unless a clock was far off.
     pub fn at(&self) -> SystemTime {
-        to_time(self.stored.at)
+        self.stored.at()
     }
 
     /// When the next claim can be made.
     pub fn next(&self) -> SystemTime {
-        to_time(self.stored.next)
+        self.stored.next()
     }
 
     /// Says that the job was done, so that nobody takes over a claim that was made [under](OncePer::try_claim_under)
@@ -336,7 +328,7 @@ impl Claim {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn done(&self) -> Result<bool> {
-        self.settle("done", self.stored.next).await
+        self.settle("done", |last| Last { under: None, ..last }).await
     }
 
     /// Gives the claim back, because the job was not done: it can be claimed again from now on, or from the end of
@@ -352,26 +344,26 @@ impl Claim {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn give_back(self) -> Result<bool> {
-        self.settle("give_back", self.stored.at.saturating_add(self.at_least)).await
+        let at_least = self.at_least;
+        self.settle("give_back", move |last| last.settled(at_least)).await
     }
 
-    /// The claim is open no longer, and there is none until then.
-    async fn settle(&self, operation: &'static str, next: u64) -> Result<bool> {
+    /// The claim is open no longer.
+    async fn settle(
+        &self,
+        operation: &'static str,
+        settled: impl Fn(Last) -> Last + Send + 'static,
+    ) -> Result<bool> {
         let mine = self.stored.clone();
         let step = move |listing: &Listing| {
-            let is_mine = |last: Last| (last.number, last.at) == (mine.number, mine.at);
-            if !Last::of(listing, operation)?.is_some_and(is_mine) {
-                return Ok(Change::Keep(false));
-            }
-            let settled = Last { next, under: None, ..mine.clone() };
-            Ok(Change::Write(Some(to_data(operation, &settled, MAX_VALUE_BYTES)?), true))
+            let is_mine = |last: &Last| (last.number, last.at) == (mine.number, mine.at);
+            Ok(match Last::of(listing, operation)?.filter(is_mine) {
+                Some(last) => Change::Write(Some(data(operation, &settled(last))?), true),
+                None => Change::Keep(false),
+            })
         };
         self.queue.modify(operation, step).await
     }
-}
-
-fn to_time(micros: u64) -> SystemTime {
-    UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(UNIX_EPOCH)
 }
 
 impl fmt::Debug for Claim {
@@ -382,107 +374,5 @@ impl fmt::Debug for Claim {
             .field("at", &self.at())
             .field("next", &self.next())
             .finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::recipe::engine::data::stored;
-
-    fn rule(period: u64, is_aligned: bool) -> Rule {
-        Rule { period, at_least: 0, is_aligned }
-    }
-
-    fn claims(clock: &[u64], period: u64, is_aligned: bool) -> Vec<(u64, u64)> {
-        let mut last = None;
-        let mut claimed = Vec::new();
-        for wall in clock {
-            if let Some(new) = claim(last.as_ref(), *wall, rule(period, is_aligned)) {
-                claimed.push((new.number.value(), new.at));
-                last = Some(new);
-            }
-        }
-        claimed
-    }
-
-    #[test]
-    fn one_in_each_period() {
-        assert_eq!(claims(&[3, 4, 12, 13, 22, 23], 10, false), [(1, 3), (2, 13), (3, 23)]);
-        assert_eq!(
-            claims(&[3, 9, 10, 11, 19, 35, 39, 40], 10, true),
-            [(1, 3), (2, 10), (3, 35), (4, 40)]
-        );
-    }
-
-    #[test]
-    fn a_clock_set_back_claims_nothing() {
-        assert_eq!(claims(&[100, 5, 50, 109, 110], 10, false), [(1, 100), (2, 110)]);
-        assert_eq!(claims(&[105, 5, 55, 109, 110], 10, true), [(1, 105), (2, 110)]);
-    }
-
-    #[test]
-    fn given_back_it_is_free_and_later_claims_are_not_earlier() {
-        let first = claim(None, 100, rule(10, false)).expect("free");
-        let free = Last { next: first.at, ..first };
-        let second = claim(Some(&free), 90, rule(10, false)).expect("given back");
-        assert_eq!((second.number.value(), second.at, second.next), (2, 100, 110));
-    }
-
-    #[test]
-    fn claims_are_no_closer_than_is_asked_for() {
-        let rule = Rule { at_least: 25, ..rule(10, true) };
-        let first = claim(None, 19, rule).expect("free");
-        assert_eq!(first.next, 44, "not 20");
-        assert_eq!(claim(Some(&first), 43, rule), None);
-        assert_eq!(claim(Some(&first), 44, rule).map(|second| second.next), Some(69));
-    }
-
-    #[test]
-    fn a_claim_that_nobody_can_have_made_is_damage() {
-        let kind = |data: &str| {
-            let last = Last::of(&stored::value(data), "claim");
-            last.err().map(|error| error.kind())
-        };
-        assert_eq!(kind(r#"{"number":3,"at":5,"next":18446744073709551615}"#), None);
-        for damaged in [
-            "",
-            r#"{"number":0,"at":5,"next":7}"#,
-            r#"{"number":18446744073709551615,"at":5,"next":7}"#,
-            r#"{"number":3,"at":18446744073709551615,"next":7}"#,
-        ] {
-            assert_eq!(kind(damaged), Some(ErrorKind::Corrupt), "{damaged}");
-        }
-    }
-
-    #[test]
-    fn extremes_do_no_harm() {
-        let number = FencingToken::new(u64::MAX).expect("not zero");
-        let last = Last { number, at: u64::MAX, next: 0, under: None };
-        for is_aligned in [false, true] {
-            let new = claim(Some(&last), 0, rule(u64::MAX, is_aligned)).expect("it is over");
-            assert_eq!(new.next, u64::MAX);
-        }
-        let _ = (to_time(u64::MAX), to_time(0));
-    }
-
-    proptest! {
-        #[test]
-        fn claims_are_a_period_apart(
-            clock in prop::collection::vec(0_u64..1_000, 1..100),
-            period in 1_u64..100,
-            is_aligned: bool,
-        ) {
-            let claimed = claims(&clock, period, is_aligned);
-            for pair in claimed.windows(2) {
-                prop_assert_eq!(pair[0].0 + 1, pair[1].0);
-                match is_aligned {
-                    true => prop_assert!(pair[0].1 / period < pair[1].1 / period),
-                    false => prop_assert!(pair[0].1 + period <= pair[1].1),
-                }
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coordination::{Claim, Coordinator, Effect, ErrorKind, OncePer, Result};
 use serde_json::{Value, json};
@@ -12,15 +12,22 @@ use tokio::time::sleep;
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
 use super::tools::PATIENCE;
-use crate::harness::{Mode, eventually_async};
+use crate::bounds;
+use crate::harness::{Mode, WallClock, eventually_async};
 use crate::must_hold;
 
 const NAME: &str = "backup";
 const LONG: Duration = Duration::from_secs(3_600);
+/// Long enough for two stages of a second.
+const PERIOD: Duration = Duration::from_secs(4);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn job(coordinator: &Coordinator, period: Duration) -> OncePer {
     coordinator.once_per(NAME, period).expect("allowed")
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).expect("a short time")
 }
 
 async fn claim(job: &OncePer) -> Result<Claim> {
@@ -116,6 +123,21 @@ pub async fn on1_no_closer_than_asked_for(stage: &Stage) -> Result<()> {
     assert_eq!(first.next().duration_since(first.at()).expect("later"), LONG);
     assert!(first.give_back().await?);
     assert!(job.try_claim().await?.is_none() && job.due().await? > LONG / 2);
+    Ok(())
+}
+
+/// ON1: an operator forgets the last claim; its owner is told, and numbers go on.
+pub async fn on1_reset(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (mine, theirs) = (job(&one, LONG).aligned(), job(&other, LONG));
+    assert!(!theirs.reset().await?, "there is none");
+    let first = claim(&mine).await?;
+    assert!(theirs.reset().await?);
+    assert_eq!(mine.due().await?, Duration::ZERO);
+    let second = claim(&mine).await?;
+    must_hold!(second.token() > first.token());
+    assert!(!first.done().await? && !first.give_back().await?, "it is somebody else's by now");
+    assert!(theirs.try_claim().await?.is_none());
     Ok(())
 }
 
@@ -232,6 +254,45 @@ pub async fn on1_a_killed_process_spends_the_period(stage: &Stage) -> Result<()>
     assert_eq!(stage.worker("next").call(command), Value::Null);
     let coordinator = stage.connect("one").await?;
     assert!(job(&coordinator, LONG).try_claim().await?.is_none());
+    Ok(())
+}
+
+/// ON1, F-74: a host whose clock is years ahead keeps the others from the job for one of its periods, by their clocks, also if
+/// each that asks is a new one.
+pub async fn on1_a_clock_that_is_years_ahead(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let clock = WallClock::new();
+    let ahead = clock.ahead(10 * 366 * 24 * LONG);
+    let wrong =
+        stage.worker_with("wrong", &ahead.each_ref().map(|(name, value)| (*name, &**value)));
+    let claim = json!({ "command": "claim", "job": NAME, "period_ms": millis(PERIOD) });
+    assert_eq!(wrong.call(claim.clone())["token"], 1);
+    let asked = Instant::now();
+    let claimed = loop {
+        let job = job(&coordinator, PERIOD);
+        match job.try_claim().await? {
+            Some(claimed) => break claimed,
+            None => {
+                let due = job.due().await?;
+                assert!(due <= bounds::disbelieved(PERIOD), "due in {due:?}");
+                assert!(
+                    asked.elapsed() < 3 * PERIOD,
+                    "due in {due:?}, after {:?}",
+                    asked.elapsed()
+                );
+                sleep(due.min(PERIOD / 4)).await;
+            }
+        }
+    };
+    let waited = asked.elapsed();
+    assert!(waited <= bounds::disbelieved(PERIOD) + PERIOD / 4 + stage.scheduling(), "{waited:?}");
+    assert!(waited >= PERIOD / 2, "a period from the claim on: {waited:?}");
+    assert_eq!(claimed.token().value(), 2);
+    let next = claimed.next().duration_since(SystemTime::now()).unwrap_or_default();
+    assert!(next <= PERIOD, "it is dated by a right clock: {next:?}");
+    if stage.has_clock() {
+        assert_eq!(wrong.call(claim), Value::Null, "the store's clock counts");
+    }
     Ok(())
 }
 

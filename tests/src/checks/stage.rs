@@ -246,6 +246,11 @@ impl Stage {
         if self.has_server() { slow } else { fast }
     }
 
+    /// Whether it has a clock that its clients read with each queue.
+    pub fn has_clock(&self) -> bool {
+        matches!(self.backend(), Backend::Memory | Backend::File | Backend::Redis)
+    }
+
     /// The settings of the stage's clients.
     pub fn settings(&self) -> Builder {
         Coordinator::builder().ttl(self.ttl_asked_for()).heartbeat(self.heartbeat())
@@ -263,7 +268,12 @@ impl Stage {
 
     /// A client in a process of its own.
     pub fn worker(&self, member: &str) -> Worker {
-        let worker = Worker::start(self.programs.worker, &self.url, &[]);
+        self.worker_with(member, &[])
+    }
+
+    /// [`worker`](Self::worker), with `environment` added to ours.
+    pub fn worker_with(&self, member: &str, environment: &[(&str, &str)]) -> Worker {
+        let worker = Worker::start(self.programs.worker, &self.url, environment);
         worker.call(json!({
             "command": "connect",
             "member": member,

@@ -4,6 +4,7 @@
 //! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `faults_<store>` in the folders `gate`
 //! and `soak` of `tests/tests/suite` invoke it. What a row needs of one store only is there.
 
+pub mod clock;
 pub mod connecting;
 pub mod crash;
 pub mod cuts;

@@ -67,6 +67,7 @@ macro_rules! fault_rows {
             site named f69_one_address_silent [servers] soak;
             site named f69_two_addresses_silent [servers] soak;
             site named f69_one_name_unknown [servers] soak;
+            stage clock f74_a_clock_years_ahead [processes] soak;
         }
     };
     (@each table $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {

@@ -31,6 +31,7 @@ mod server;
 mod verdict;
 mod violation;
 pub mod wait;
+mod wall_clock;
 pub mod worker;
 pub mod zookeeper;
 
@@ -51,5 +52,6 @@ pub(crate) use verdict::note;
 pub use verdict::{Outcome, judged, judged_alone, judged_on_threads, on_threads};
 pub use violation::violated;
 pub use wait::{eventually, eventually_async, wait_until};
+pub use wall_clock::WallClock;
 pub use worker::Worker;
 pub use zookeeper::{Zookeeper, ZookeeperOptions};

@@ -44,6 +44,25 @@ fn a_run_that_ended_badly_leaves_the_period_to_the_next() {
 }
 
 #[test]
+fn a_run_that_is_forgotten_is_made_again() {
+    judged(|| {
+        let store = Store::file();
+        let job = || store.run("--lock a --every 8784h -- false").status.code();
+        let reset = || {
+            let mut command = store.coordination(["reset", "a"]);
+            let said = command.output().expect("it starts");
+            assert!(said.status.success());
+            String::from_utf8_lossy(&said.stderr).into_owned()
+        };
+        assert!(reset().contains("no run"));
+        assert_eq!(store.run("--lock a --every 8784h -- true").status.code(), Some(0));
+        assert_eq!(job(), Some(0), "it is done");
+        assert!(reset().contains("forgotten"));
+        assert_eq!(job(), Some(1));
+    });
+}
+
+#[test]
 fn a_short_job_holds_for_the_time_that_is_asked_for() {
     judged(|| {
         let store = Store::file();

@@ -1,0 +1,64 @@
+//! Client processes whose wall clock is ahead: a library that is compiled here and loaded before the C library's sets it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::Scratch;
+
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int outcome = real(id, now);
+    const char *ahead = getenv("CLOCK_AHEAD");
+    if (outcome == 0 && id == CLOCK_REALTIME && ahead) {
+        long nanos = now->tv_nsec + atol(ahead) % 1000 * 1000000;
+        now->tv_sec += atol(ahead) / 1000 + nanos / 1000000000;
+        now->tv_nsec = nanos % 1000000000;
+    }
+    return outcome;
+}
+"#;
+
+/// A library that sets the wall clock of the processes that are started with it.
+#[derive(Debug)]
+pub struct WallClock {
+    library: PathBuf,
+    _scratch: Scratch,
+}
+
+impl WallClock {
+    /// Compiles it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no C compiler.
+    pub fn new() -> Self {
+        let scratch = Scratch::new("clock");
+        let (source, library) = (scratch.join("clock.c"), scratch.join("clock.so"));
+        fs::write(&source, CLOCK).expect("the directory is there");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
+        assert!(compiler.status().expect("a C compiler").success());
+        Self { library, _scratch: scratch }
+    }
+
+    /// The environment of a process whose clock is so far ahead.
+    pub fn ahead(&self, ahead: Duration) -> [(&'static str, String); 2] {
+        let library = Path::display(&self.library).to_string();
+        [("LD_PRELOAD", library), ("CLOCK_AHEAD", ahead.as_millis().to_string())]
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
