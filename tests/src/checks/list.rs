@@ -287,6 +287,7 @@ macro_rules! conformance {
             once on1_a_killed_process_spends_the_period [processes] gate;
             once on1_cut_off [servers] gate;
             once on1_a_clock_that_is_years_ahead [processes] gate;
+            once on1_at_a_fixed_rate [everywhere] two;
             once on1_reset [everywhere] two;
             once on1_no_closer_than_asked_for [everywhere] two;
             once on2_spent_by_success_only [everywhere] gate;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use coordination::{Claim, Coordinator, Effect, ErrorKind, OncePer, Result};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
 use super::Stage;
 use super::interruption::{Scene, at_every_poll};
@@ -293,6 +293,37 @@ pub async fn on1_a_clock_that_is_years_ahead(stage: &Stage) -> Result<()> {
     if stage.has_clock() {
         assert_eq!(wrong.call(claim), Value::Null, "the store's clock counts");
     }
+    Ok(())
+}
+
+/// ON1: on a page for crontabs: of two hosts that fire at a fixed rate, not quite at the same time, one gets each period.
+pub async fn on1_at_a_fixed_rate(stage: &Stage) -> Result<()> {
+    const RATE: Duration = Duration::from_millis(500);
+    const PERIODS: u32 = 8;
+    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let first = now.as_micros().div_ceil(RATE.as_micros()) * RATE.as_micros();
+    let until_first = Duration::from_micros(u64::try_from(first).expect("a time")) - now;
+    let start = tokio::time::Instant::now() + until_first;
+    let mut firing = JoinSet::new();
+    for (host, client) in (0..).zip(&clients) {
+        let job = job(client, RATE).aligned();
+        firing.spawn(async move {
+            let mut claims = 0;
+            for period in 0..PERIODS {
+                // A crontab's start is a little late, now more and now less.
+                let late = Duration::from_millis(u64::from((7 * period + 13 * host) % 20));
+                sleep_until(start + RATE * period + late).await;
+                claims += u32::from(job.try_claim().await?.is_some());
+            }
+            Ok::<_, coordination::Error>(claims)
+        });
+    }
+    let mut claims = 0;
+    while let Some(outcome) = firing.join_next().await {
+        claims += outcome.expect("no panic")?;
+    }
+    assert_eq!(claims, PERIODS, "one in each");
     Ok(())
 }
 
