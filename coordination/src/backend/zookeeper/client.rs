@@ -10,7 +10,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use zookeeper_client::{
 };
 
 use super::config::Config;
+use super::ending::Ending;
 use super::error::from_zookeeper;
 use super::identity::Identity;
 use super::write_fence::WriteFence;
@@ -56,9 +57,9 @@ pub(super) struct Connection {
     /// Gone once the session is being closed: the crate closes it when the last one is.
     client: Mutex<Option<Arc<Client>>>,
     closing: watch::Sender<bool>,
-    /// When closing began, if there was a connection then.
-    parted: OnceLock<Option<BootInstant>>,
     states: StateWatcher,
+    /// Told by a task of its own.
+    pub(super) ending: Arc<Ending>,
     identity: Arc<Identity>,
     /// The password that the server was told last.
     presented: Mutex<Option<Secret>>,
@@ -105,18 +106,19 @@ impl Connector {
             None => connector.connect(&servers).await?,
         };
         self.identity.connected();
+        let ttl = client.session_timeout();
         Ok(Connection {
+            ending: Arc::new(Ending::new(ttl, asked)),
             identity: Arc::clone(&self.identity),
             presented: Mutex::new(password),
             states: client.state_watcher(),
             owner: client.session_id().0,
             member,
             write_fence,
-            ttl: client.session_timeout(),
+            ttl,
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),
             room: Arc::new(Semaphore::new(UNDER_WAY)),
-            parted: OnceLock::new(),
             asked,
         })
     }
@@ -158,6 +160,12 @@ impl Connection {
     /// What was left of the lease at this moment if nothing but the opening counts.
     pub(super) fn lease_at(&self, moment: BootInstant) -> Duration {
         self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
+    }
+
+    /// Follows the session to its end, in a task.
+    pub(super) fn follow(&self) {
+        let following = Arc::clone(&self.ending).follow(self.states.clone());
+        spawn(&Handle::current(), following);
     }
 
     /// Makes a call as soon as there is a connection, and room for it.
@@ -202,7 +210,11 @@ impl Connection {
     {
         let calling = async {
             let client = self.connected(operation).await?;
+            let sent = BootInstant::now();
             let outcome = call(Arc::clone(&client)).await;
+            if outcome.is_ok() {
+                self.ending.answered(sent);
+            }
             self.admitted(operation, &client, outcome).await
         };
         self.unless_closing(operation, calling).await
@@ -398,21 +410,11 @@ impl Connection {
     /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
     pub(super) async fn close(&self) -> bool {
         self.begin_close();
-        let (mut states, parted) = (self.states.clone(), self.parted.get().copied().flatten());
-        while !states.state().is_terminated() {
-            states.changed().await;
-        }
-        // When the answer is lost, the next server says that the session has expired. So does a client that has heard
-        // nothing for longer than the lease; but not before that.
-        let is_word =
-            |parted: &BootInstant| BootInstant::now().saturating_duration_since(*parted) < self.ttl;
-        states.state() != SessionState::Expired || parted.as_ref().is_some_and(is_word)
+        self.ending.ended().await.is_word()
     }
 
     /// Ends the session without waiting for its end, and gives up calls that go on.
     pub(super) fn begin_close(&self) {
-        let is_connected = self.states.peek_state() == SessionState::SyncConnected;
-        self.parted.get_or_init(|| is_connected.then(BootInstant::now));
         self.closing.send_replace(true);
         drop(self.client().take());
     }

@@ -52,6 +52,7 @@
 mod active_watches;
 mod client;
 mod config;
+mod ending;
 mod entries;
 mod entry;
 mod error;

@@ -54,6 +54,7 @@ impl OpenSessions {
             Some(connection) => connection,
             None => {
                 let connection = Arc::new(self.connection(session, tree).await?);
+                connection.follow();
                 self.state().by_id.insert(session.id, Arc::clone(&connection));
                 connection
             }

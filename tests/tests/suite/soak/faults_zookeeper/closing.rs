@@ -2,9 +2,45 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::Coordinator;
-use coordination_tests::harness::{Direction, Server, Unit, Zookeeper};
+use coordination::{Coordinator, Result};
+use coordination_tests::harness::{Direction, Server, Unit, Zookeeper, judged_on_threads};
 use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// Longer than any word of the server takes, so that heartbeats bring none.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+async fn client_of(zookeeper: &Zookeeper) -> Result<Coordinator> {
+    let builder = Coordinator::builder().member_id("it").heartbeat(HEARTBEAT).ttl(LEASE);
+    builder.connect(&format!("zookeeper://{}", zookeeper.authority())).await
+}
+
+/// An operator ends the session of a client.
+fn end_session(zookeeper: &Zookeeper) {
+    let session = zookeeper.session_of_member("coordination", "it").expect("it is connected");
+    assert!(zookeeper.end_session(&session));
+}
+
+/// The server has ended the session: who stops is told that it is over, whether the client knew before or hears it then.
+#[test]
+fn a_stop_of_a_session_that_is_over_is_confirmed() -> Result<()> {
+    judged_on_threads(stop_what_is_over)
+}
+
+async fn stop_what_is_over() -> Result<()> {
+    let zookeeper = block_in_place(Zookeeper::one);
+    for known in [0, 0, 100, 300, 1_000].map(Duration::from_millis) {
+        let client = client_of(&zookeeper).await?;
+        block_in_place(|| end_session(&zookeeper));
+        sleep(known).await;
+        let begun = Instant::now();
+        client.stop().await?;
+        println!("stopped after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    Ok(())
+}
 
 /// The server ends the session, and its answer is lost: the next connection says so.
 #[tokio::test(flavor = "multi_thread")]
