@@ -78,7 +78,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::characteristics::Characteristics;
-use crate::error::Result;
+use crate::error::{LossReason, Result};
 use crate::key::QueueKey;
 
 pub(crate) mod descriptor;
@@ -117,6 +117,12 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// Extends the lease. Tells which of the `held` entries are gone, where
     /// [`loss_detection`](Characteristics::loss_detection) says that it is this call's to find out.
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()>;
+
+    /// Resolves with the reason when the store says by itself that the session is over, where one does (T3). Never on other
+    /// stores, where the next [`renew`](Self::renew) tells.
+    async fn ended(&self, _session: SessionId) -> LossReason {
+        std::future::pending().await
+    }
 
     /// Ends the session and removes all that it owns. Idempotent.
     async fn close(&self, session: SessionId) -> Result<()>;

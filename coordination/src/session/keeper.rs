@@ -223,11 +223,13 @@ impl Keeper {
         lease: &Lease,
         work: impl Future<Output = T>,
     ) -> Result<T, End> {
+        let backend = &self.session.backend;
         tokio::select! {
             biased;
             stop = self.stops.recv() => Err(End::Stopped(stop)),
             reason = lease.ended() => Err(End::Lost(reason)),
             () = deadline_passed(lease) => Err(End::Lost(LossReason::DeadlinePassed)),
+            reason = backend.ended(lease.id) => Err(End::Lost(reason)),
             done = work => Ok(done),
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zookeeper_client::{SessionState, StateWatcher};
 
+use crate::error::LossReason;
 use crate::time::BootInstant;
 
 /// What has ended a session.
@@ -28,6 +29,15 @@ impl End {
     /// Whether a server has said so.
     pub(super) fn is_word(self) -> bool {
         self != Self::GivenUp
+    }
+
+    /// What it means to who holds something in the session; `None`: that the deadline counts.
+    pub(super) fn loss(self) -> Option<LossReason> {
+        match self {
+            Self::Closed => Some(LossReason::ConnectionLost),
+            Self::Expired => Some(LossReason::ExpiredByServer),
+            Self::GivenUp => None,
+        }
     }
 }
 

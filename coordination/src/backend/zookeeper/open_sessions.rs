@@ -1,6 +1,7 @@
 //! The sessions that are open: one at ZooKeeper each, with a node for the member id that heartbeats write to.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -113,6 +114,19 @@ impl OpenSessions {
             // Somebody removed it, and another session may have the member id by now.
             Ok(_) | Err(ZooKeeperError::NoNode) => Err(revoked("renew")),
             Err(error) => Err(from_zookeeper("renew", &error)),
+        }
+    }
+
+    /// Resolves when a server has said that the session is over; never, if the client has given up without such a word.
+    pub(super) async fn ended(&self, session: SessionId) -> LossReason {
+        let connection = self.state().by_id.get(&session).cloned();
+        let loss = match connection {
+            Some(connection) => connection.ending.ended().await.loss(),
+            None => None,
+        };
+        match loss {
+            Some(reason) => reason,
+            None => pending().await,
         }
     }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Zookeeper;
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
-use crate::error::Result;
+use crate::error::{LossReason, Result};
 
 #[async_trait]
 impl Sessions for Zookeeper {
@@ -16,6 +16,10 @@ impl Sessions for Zookeeper {
 
     async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
         self.sessions.renew(session).await
+    }
+
+    async fn ended(&self, session: SessionId) -> LossReason {
+        self.sessions.ended(session).await
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, Result};
+use coordination::{Coordinator, LossReason, Result, State};
+use coordination_tests::faults::SCHEDULING;
 use coordination_tests::harness::{Direction, Server, Unit, Zookeeper, judged_on_threads};
 use tokio::task::block_in_place;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// Longer than any word of the server takes, so that heartbeats bring none.
@@ -38,6 +39,31 @@ async fn stop_what_is_over() -> Result<()> {
         client.stop().await?;
         println!("stopped after {:?}", begun.elapsed());
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    Ok(())
+}
+
+/// T3: a session that the server has ended is lost when the client hears of it, and not with its next heartbeat.
+#[test]
+fn t3_the_end_of_a_session_is_told_at_once() -> Result<()> {
+    judged_on_threads(tell_the_end)
+}
+
+async fn tell_the_end() -> Result<()> {
+    let zookeeper = block_in_place(Zookeeper::one);
+    for _ in 0..3 {
+        let client = client_of(&zookeeper).await?;
+        let mut state = client.state();
+        // Without a guard, which would watch its own node.
+        block_in_place(|| end_session(&zookeeper));
+        let begun = Instant::now();
+        let bound = zookeeper.notice_of_end(HEARTBEAT) + SCHEDULING;
+        let told =
+            timeout(bound, async { while state.changed().await == Some(State::Connected) {} });
+        told.await.unwrap_or_else(|_| panic!("the state is {:?}", state.current()));
+        println!("told after {:?}", begun.elapsed());
+        assert_eq!(state.current(), State::Lost(LossReason::ExpiredByServer));
+        client.stop().await?;
     }
     Ok(())
 }
