@@ -45,6 +45,7 @@ use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::open_sessions::no_loss;
 use super::reads::{Age, Seen, Written};
+use super::rights::lacking;
 use super::values::value_of;
 use crate::backend::server::names::{self, Extent};
 use crate::backend::server::own_entries::Own;
@@ -412,6 +413,10 @@ async fn delete(connection: &Connection, path: &str) -> Result<()> {
         .raw_call("leave", |client: Arc<Client>| async move { client.delete(path, None).await });
     match deleting.await? {
         Ok(()) | Err(ZooKeeperError::NoNode) => Ok(()),
+        Err(ZooKeeperError::NoAuth) => {
+            let queue = path.rsplit_once('/').map_or(path, |(queue, _)| queue);
+            Err(lacking("leave", "delete", queue))
+        }
         Err(error) => Err(from_zookeeper("leave", &error)),
     }
 }

@@ -33,8 +33,8 @@
 //!
 //! # Requirements
 //!
-//! ZooKeeper 3.6 or newer. Permission to create, read, write and delete below `<chroot>/<namespace>`. A member id is the
-//! name of a node: one with a name of ours must not be made by others. `minSessionTimeout` as it is by itself, two ticks.
+//! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below, which whoever
+//! connects tries on the node of that path. A member id is the name of a node: one with a name of ours must not be made by others. `minSessionTimeout` as it is by itself, two ticks.
 //!
 //! # URL options
 //!
@@ -64,6 +64,7 @@ mod nodes;
 mod open_sessions;
 mod probe;
 mod reads;
+mod rights;
 mod sessions;
 mod siblings;
 mod thread;

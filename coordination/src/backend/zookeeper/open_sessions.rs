@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
+use super::rights;
 use super::thread::ClientThread;
 use super::tree::Tree;
 use super::write_fence::{WriteFence, revoked};
@@ -27,6 +29,8 @@ pub(super) struct OpenSessions {
     state: Mutex<State>,
     /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
+    /// Whether the first one was opened with all rights.
+    is_permitted: AtomicBool,
 }
 
 type Opening = JoinHandle<Result<Connection, ZooKeeperError>>;
@@ -44,6 +48,7 @@ impl OpenSessions {
             thread,
             state: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            is_permitted: AtomicBool::new(false),
         }
     }
 
@@ -60,7 +65,7 @@ impl OpenSessions {
                 connection
             }
         };
-        if let Err(error) = make_member(&connection, session, tree).await {
+        if let Err(error) = self.begin(&connection, session, tree).await {
             if !error.is_transient() {
                 // Refused for good: the session would be of no use.
                 let _ = self.close(session.id).await;
@@ -81,6 +86,25 @@ impl OpenSessions {
             return Err(Error::new(ErrorKind::Unavailable, "open", message));
         }
         Ok(left)
+    }
+
+    /// Makes the member's node, and looks at the first time whether the user has all rights: both are asked for at once.
+    async fn begin(
+        &self,
+        connection: &Connection,
+        session: &NewSession,
+        tree: &Tree,
+    ) -> Result<()> {
+        let making = make_member(connection, session, tree);
+        if self.is_permitted.load(Ordering::Relaxed) {
+            return making.await;
+        }
+        let (made, permitted) = tokio::join!(making, rights::check(connection, tree));
+        // Says more, where both are refused.
+        permitted?;
+        made?;
+        self.is_permitted.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A session at ZooKeeper.

@@ -31,6 +31,11 @@ impl Tree {
         Self { root: format!("{chroot}/{namespace}"), is_private, parents, known }
     }
 
+    /// The namespace's node.
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
     pub(super) fn member(&self, member: &str) -> String {
         format!("{}/member/{}", self.root, key::encode(member))
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::room::{Places, Room};
 use super::{Identity, Mode, Node, Proxy, Scratch, ports::free_address, wait_until};
 use node::{Addresses, Link};
-use wire::{Wire, code};
+use wire::{Wire, code, right};
 
 /// How long servers may take to be ready: each is a Java machine of its own.
 const READY: Duration = Duration::from_secs(60);
@@ -187,6 +187,19 @@ impl Zookeeper {
                 "{path}"
             );
         }
+    }
+
+    /// Allows everything on a node to anyone but the right of this name: `read`, `write`, `create` or `delete`; without a
+    /// name, everything.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses, or there is no such right.
+    pub fn permit_all_but(&self, path: &str, missing: Option<&str>) {
+        let of = |name: &str| right::BY_NAME.iter().find(|(known, _)| *known == name);
+        let missing = missing.map_or(0, |name| of(name).expect("there is such a right").1);
+        let rights = right::ALL & !missing | right::ADMIN;
+        assert_eq!(self.wire().permit(path, rights), code::OK, "{path}");
     }
 
     /// Removes a node; false when there was none.

@@ -17,6 +17,15 @@ pub(super) mod code {
     pub(super) const NO_NODE: i32 = -101;
 }
 
+/// What a rule allows.
+pub(super) mod right {
+    pub(in super::super) const ADMIN: i32 = 16;
+    pub(in super::super) const ALL: i32 = 31;
+    /// By their names in `zkCli.sh`.
+    pub(in super::super) const BY_NAME: [(&str, i32); 4] =
+        [("read", 1), ("write", 2), ("create", 4), ("delete", 8)];
+}
+
 mod operation {
     pub(super) const CREATE: i32 = 1;
     pub(super) const DELETE: i32 = 2;
@@ -112,11 +121,19 @@ impl Wire {
 
     /// Allows everything on a node to anyone, or to just those whom this session is.
     pub(super) fn allow(&mut self, path: &str, to_anyone: bool) -> i32 {
-        let acl = match to_anyone {
-            true => everything_to(b"world", b"anyone"),
-            false => everything_to(b"auth", b""),
-        };
-        let parts = [&text(path.as_bytes())[..], &acl, &(-1_i32).to_be_bytes()];
+        match to_anyone {
+            true => self.set_acl(path, &everything_to(b"world", b"anyone")),
+            false => self.set_acl(path, &everything_to(b"auth", b"")),
+        }
+    }
+
+    /// Allows just this on a node to anyone.
+    pub(super) fn permit(&mut self, path: &str, rights: i32) -> i32 {
+        self.set_acl(path, &acl(rights, b"world", b"anyone"))
+    }
+
+    fn set_acl(&mut self, path: &str, acl: &[u8]) -> i32 {
+        let parts = [&text(path.as_bytes())[..], acl, &(-1_i32).to_be_bytes()];
         self.call(operation::SET_ACL, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
@@ -159,9 +176,13 @@ impl Drop for Wire {
     }
 }
 
-/// An access control list of one rule.
 fn everything_to(scheme: &[u8], id: &[u8]) -> Vec<u8> {
-    [&1_i32.to_be_bytes()[..], &31_i32.to_be_bytes(), &text(scheme), &text(id)].concat()
+    acl(right::ALL, scheme, id)
+}
+
+/// An access control list of one rule.
+fn acl(rights: i32, scheme: &[u8], id: &[u8]) -> Vec<u8> {
+    [&1_i32.to_be_bytes()[..], &rights.to_be_bytes(), &text(scheme), &text(id)].concat()
 }
 
 /// The answer to one of the words that servers understand without a session.

@@ -6,6 +6,7 @@ mod closing;
 mod connecting;
 mod crowded;
 mod ensemble;
+mod rights;
 
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
@@ -27,6 +28,7 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources = [include_str!("connecting.rs"), include_str!("ensemble.rs")];
+    let sources =
+        [include_str!("connecting.rs"), include_str!("ensemble.rs"), include_str!("rights.rs")];
     matrix::assert_complete(Backend::Zookeeper, &sources, NOT_APPLICABLE);
 }

@@ -1,0 +1,71 @@
+//! Whether the nodes let the user do all that is done later: what is missing is told by who connects, and not by the first
+//! release.
+
+use std::sync::Arc;
+
+use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError, MultiWriteError};
+
+use super::client::Connection;
+use super::tree::Tree;
+use crate::error::{Effect, Error, ErrorKind, Result};
+
+/// The right that each operation of the request needs of the node, in their order.
+const RIGHTS: [&str; 4] = ["read", "create", "delete", "write"];
+/// No node ever has this version, and it does not stand for any.
+const NO_VERSION: i32 = -2;
+
+/// Fails if the namespace's node does not give a right, and names it. One that is not there gives all, as we make it.
+///
+/// ZooKeeper carries out all of such a request or nothing. The last operation always fails, so that none has an effect;
+/// if another one fails before, the right is missing that it needs.
+pub(super) async fn check(connection: &Connection, tree: &Tree) -> Result<()> {
+    let (root, nowhere) = (tree.root(), format!("{}/rights", tree.root()));
+    let options = CreateMode::Persistent.with_acls(tree.acls());
+    let trying = connection.raw_call("connect", |client: Arc<Client>| async move {
+        let mut writer = client.new_multi_writer();
+        writer.add_check_version(root, -1)?;
+        writer.add_create(&nowhere, b"", &options)?;
+        writer.add_delete(&nowhere, None)?;
+        writer.add_set_data(root, b"", None)?;
+        writer.add_check_version(root, NO_VERSION)?;
+        Ok(refused(writer.commit().await))
+    });
+    match trying.await? {
+        Ok(Some(right)) => Err(lacking("connect", right, root)),
+        // Whatever else is wrong is told to whoever makes the call that counts.
+        _ => Ok(()),
+    }
+}
+
+fn refused<T>(tried: Result<T, MultiWriteError>) -> Option<&'static str> {
+    match tried {
+        Err(MultiWriteError::OperationFailed { index, source: ZooKeeperError::NoAuth }) => {
+            RIGHTS.get(index).copied()
+        }
+        _ => None,
+    }
+}
+
+/// The error of a call that needs this right of this node.
+pub(super) fn lacking(operation: &'static str, right: &str, node: &str) -> Error {
+    let message = format!(
+        "the access control list of {node} does not give this user, or this password, the right `{right}`"
+    );
+    Error::new(ErrorKind::Permission, operation, message).with_effect(Effect::None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operation_that_is_refused_tells_the_right() {
+        let failed = |index, source| -> Result<(), _> {
+            Err(MultiWriteError::OperationFailed { index, source })
+        };
+        assert_eq!(refused(failed(0, ZooKeeperError::NoAuth)), Some("read"));
+        assert_eq!(refused(failed(3, ZooKeeperError::NoAuth)), Some("write"));
+        assert_eq!(refused(failed(4, ZooKeeperError::BadVersion)), None);
+        assert_eq!(refused(failed(0, ZooKeeperError::NoNode)), None);
+    }
+}
