@@ -226,7 +226,7 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// What this store, as found at connect, can promise.
     fn characteristics(&self) -> Characteristics;
 
-    /// A renewal that was confirmed proves those that were sent at least this long before it; zero: itself
+    /// A renewal that was confirmed proves those that were answered at least this long before it was sent; zero: itself
     /// too. For stores where a server answers before the one that ends sessions has heard of it.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO

@@ -195,9 +195,11 @@ impl Keeper {
             match self.unless_over(lease, heartbeat(&session, lease)).await {
                 Err(end) => return end,
                 Ok(Ok(())) => {
+                    let answered = BootInstant::now();
+                    next = next.max(Instant::now() + confirmed.pause(interval));
                     let is_late = sings(Canary::ReceiveTimeDeadline);
-                    let sent = if is_late { BootInstant::now() } else { sent };
-                    if !lease.extend(confirmed.confirm(sent)) {
+                    let sent = if is_late { answered } else { sent };
+                    if !lease.extend(confirmed.confirm(sent, answered)) {
                         return End::Lost(LossReason::DeadlinePassed);
                     }
                     session.failures.clear();

@@ -16,28 +16,45 @@ use crate::time::BootInstant;
 /// Which of a session's confirmed heartbeats count.
 ///
 /// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, it counts once another
-/// heartbeat was confirmed that was sent at least that delay later. Until then the newest earlier one counts, and at
-/// first the opening of the session.
+/// heartbeat was confirmed that was sent at least that delay after the answer. Until then the newest earlier one counts,
+/// and at first the opening of the session.
 pub(crate) struct ConfirmedHeartbeats {
     delay: Duration,
-    /// When they were sent, in that order; the first one counts.
-    confirmed: VecDeque<BootInstant>,
+    /// In the order of their sending; the first one counts.
+    confirmed: VecDeque<Confirmed>,
+}
+
+struct Confirmed {
+    sent: BootInstant,
+    answered: BootInstant,
 }
 
 impl ConfirmedHeartbeats {
     /// For a session whose opening was sent at `opened` and counts at once.
     pub(crate) fn new(delay: Duration, opened: BootInstant) -> Self {
-        Self { delay, confirmed: VecDeque::from([opened]) }
+        let opening = Confirmed { sent: opened, answered: opened };
+        Self { delay, confirmed: VecDeque::from([opening]) }
     }
 
-    /// The heartbeat sent at `sent` was confirmed. Answers when the newest heartbeat that counts was sent.
-    pub(crate) fn confirm(&mut self, sent: BootInstant) -> BootInstant {
-        self.confirmed.push_back(sent);
-        let is_proved = |earlier: &BootInstant| earlier.saturating_add(self.delay) <= sent;
+    /// The heartbeat sent at `sent` was answered. Answers when the newest heartbeat that counts was sent.
+    pub(crate) fn confirm(&mut self, sent: BootInstant, answered: BootInstant) -> BootInstant {
+        if self.delay.is_zero() {
+            return sent;
+        }
+        self.confirmed.push_back(Confirmed { sent, answered });
+        // Invariant: counted from the answer. The earlier one may have waited for a connection, or been on its way, until
+        // just before that, and the server has to have had it for the whole delay when the proof is sent.
+        let is_proved = |earlier: &Confirmed| earlier.answered.saturating_add(self.delay) <= sent;
         while self.confirmed.get(1).is_some_and(is_proved) {
             self.confirmed.pop_front();
         }
-        self.confirmed.front().copied().unwrap_or(sent)
+        self.confirmed.front().map_or(sent, |newest| newest.sent)
+    }
+
+    /// How long the next heartbeat has to wait after an answer, to prove the one that was answered; nothing where it
+    /// comes sooner anyway.
+    pub(crate) fn pause(&self, interval: Duration) -> Duration {
+        if self.delay <= interval { self.delay } else { Duration::ZERO }
     }
 }
 
@@ -331,6 +348,8 @@ impl Signal {
 mod tests {
     use super::*;
 
+    const ONE_MS: Duration = Duration::from_millis(1);
+
     fn lease(ttl: Duration, sent: BootInstant) -> Lease {
         Lease::new(SessionId::random(), Some(ttl), sent)
     }
@@ -339,13 +358,26 @@ mod tests {
     fn a_heartbeat_counts_when_it_is_proved() {
         let at = |ms: u64| BootInstant::from_nanos(ms * 1_000_000);
         let mut confirmed = ConfirmedHeartbeats::new(Duration::ZERO, at(0));
-        assert_eq!([confirmed.confirm(at(10)), confirmed.confirm(at(11))], [at(10), at(11)]);
+        assert_eq!(confirmed.confirm(at(10), at(12)), at(10));
+        assert_eq!(confirmed.confirm(at(11), at(13)), at(11));
 
         let mut confirmed = ConfirmedHeartbeats::new(Duration::from_millis(100), at(0));
-        let sent = [100, 200, 250, 299, 300, 1000, 1000].map(at);
-        let proved = [0, 100, 100, 100, 200, 300, 300].map(at);
-        assert_eq!(sent.map(|sent| confirmed.confirm(sent)), proved);
-        assert!(confirmed.confirmed.len() <= 3, "{:?}", confirmed.confirmed);
+        let sent = [100, 201, 250, 302, 303, 1000, 1000].map(at);
+        let proved = [0, 100, 100, 201, 201, 303, 303].map(at);
+        assert_eq!(sent.map(|sent| confirmed.confirm(sent, sent.saturating_add(ONE_MS))), proved);
+        assert!(confirmed.confirmed.len() <= 3, "{:?}", confirmed.confirmed.len());
+    }
+
+    /// A server may have had it only just before it answered.
+    #[test]
+    fn a_heartbeat_that_took_long_is_proved_later() {
+        let at = |ms: u64| BootInstant::from_nanos(ms * 1_000_000);
+        let mut confirmed = ConfirmedHeartbeats::new(Duration::from_millis(100), at(0));
+        assert_eq!(confirmed.confirm(at(200), at(290)), at(0));
+        assert_eq!(confirmed.confirm(at(300), at(301)), at(0), "ten milliseconds prove nothing");
+        assert_eq!(confirmed.confirm(at(390), at(391)), at(200));
+        assert_eq!(confirmed.pause(Duration::from_millis(100)), Duration::from_millis(100));
+        assert_eq!(confirmed.pause(Duration::from_millis(99)), Duration::ZERO);
     }
 
     fn ago(duration: Duration) -> BootInstant {
