@@ -78,6 +78,7 @@ macro_rules! conformance {
             liveness l2_no_wake_up_is_lost [everywhere] gate;
             liveness l2_every_waiter_is_served [everywhere] gate;
             liveness l2_loops_share_alike [everywhere] gate;
+            liveness l2_turns_are_not_delayed_by_other_writes [everywhere] gate;
             liveness l3_cancelled_waiters_do_not_block [everywhere] gate;
             liveness l3_killed_waiters_delay_once [processes] gate;
             liveness l4_timeouts_are_kept [everywhere] gate;

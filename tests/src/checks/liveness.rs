@@ -91,6 +91,37 @@ pub async fn l2_loops_share_alike(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// L2: two who take turns are told of each other's end at once, whatever else is written meanwhile.
+pub async fn l2_turns_are_not_delayed_by_other_writes(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let writer = stage.connect("writer").await?;
+    let writing = tokio::spawn(async move {
+        loop {
+            // What fails is found elsewhere.
+            let _ = writer.lock("another")?.try_acquire().await.map(drop);
+        }
+        #[expect(unreachable_code, reason = "says what it returns")]
+        Ok::<(), coordination::Error>(())
+    });
+    for turn in 0..stage.rounds(200, 30) {
+        let held = acquire(&one).await?;
+        let waiting = acquire_in_background(&other);
+        until_contenders(stage, &lock(&one), 2).await;
+        let released = Instant::now();
+        held.release().await?;
+        waiting.await.expect("no panic")?.release().await?;
+        let took = released.elapsed();
+        let bound = bounds::cleared() + super::SLACK + stage.scheduling();
+        assert!(took <= bound, "turn {turn}: taken after {took:?}");
+        // Stores that use the same few keys again and again come back to that of this turn soon.
+        for _ in 0..3 {
+            take_turn(&one).await?;
+        }
+    }
+    writing.abort();
+    Ok(())
+}
+
 /// L2: many waiters of many clients, who leave in any order.
 pub async fn l2_every_waiter_is_served(stage: &Stage) -> Result<()> {
     let mut waiters = JoinSet::new();

@@ -53,13 +53,6 @@ pub(super) struct Seen {
     pub(super) names: HashSet<String>,
 }
 
-impl Seen {
-    /// Whether there is no key.
-    fn is_nothing(&self) -> bool {
-        self.pair.is_none() && self.names.is_empty()
-    }
-}
-
 /// All queries of this backend. Each is answered in time, or ends with an error: then those who wait look for themselves.
 pub(super) struct Watches(Arc<Queries>);
 
@@ -144,7 +137,7 @@ impl Queries {
             match answer.and_then(|answer| subject.seen(answer)) {
                 Ok(seen) if seen.index >= index => {
                     index = seen.index;
-                    let is_nothing = seen.is_nothing();
+                    let is_nothing = subject.is_of_names() && seen.names.is_empty();
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
                     // The same index: nothing has changed in all that time.
                     self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
@@ -152,7 +145,9 @@ impl Queries {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
-                    // Of no keys the index is that of everything else: the answer comes with each write of somebody's.
+                    // Of no names the index is that of everything else: the answer comes with each write of somebody's. That holds
+                    // for a key that is gone too. But of that all are told who wait for it, and whoever waits for the next entry
+                    // with the same key must not be kept waiting.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }
@@ -198,6 +193,10 @@ impl Subject {
     fn name(&self) -> &str {
         let (Self::Key(name) | Self::Shared(name) | Self::Names(name)) = self;
         name
+    }
+
+    fn is_of_names(&self) -> bool {
+        matches!(self, Self::Names(_))
     }
 
     fn request(&self, index: u64) -> Request {
