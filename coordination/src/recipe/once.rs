@@ -21,6 +21,7 @@ use crate::backend::{Data, Listing};
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::key;
+use crate::time::BootInstant;
 use crate::token::FencingToken;
 
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -197,13 +198,16 @@ impl OncePer {
     /// Claims it, also where this is the last claim.
     async fn claim(&self, under: Option<Under>, abandoned: Option<Last>) -> Result<Option<Claim>> {
         let (rule, warned) = (self.rule, Arc::clone(&self.warned));
+        let mut asked = BootInstant::now();
         let step = move |listing: &Listing| {
             let last = Last::of(listing, "claim")?.map(|last| match &abandoned {
                 // It may be done by now, by who let go after that.
                 Some(abandoned) if last.is(abandoned) => last.settled(0),
                 _ => last,
             });
-            let now = Now::of(listing);
+            let now = Now::of(listing, asked);
+            // The next listing is asked for after this.
+            asked = BootInstant::now();
             Ok(match decide(last.as_ref(), now, rule) {
                 Decision::Claim(new) => {
                     let new = Last { under: under.clone(), ..new };
@@ -234,9 +238,10 @@ impl OncePer {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn due(&self) -> Result<Duration> {
+        let asked = BootInstant::now();
         let listing = self.queue.read("due").await?;
         let last = self.queue.named(Last::of(&listing, "due"))?;
-        let left = last.map_or(0, |last| last.left(Now::of(&listing)));
+        let left = last.map_or(0, |last| last.left(Now::of(&listing, asked)));
         Ok(Duration::from_micros(left))
     }
 

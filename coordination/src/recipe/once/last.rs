@@ -2,7 +2,8 @@
 //!
 //! Claims are dated by wall clocks, and one of them may be years off. So a claim is believed as far as the clocks can be
 //! compared. Where the store has a clock, that says how long ago the claim was made: if the wall clocks of who made it and
-//! of who asks do not fit to that, the store's clock decides. Elsewhere a claim that seems to be made later than now is not
+//! of who asks do not fit to that, the store's clock decides. What it showed is some time ago when its word arrives, how long
+//! at most is known: a process may be stopped just then. Elsewhere a claim that seems to be made later than now is not
 //! believed: who asks leaves its host's word that it was there at this moment of the host's clock since boot, which nobody
 //! sets. Once the whole period has passed by that clock, whoever asks on that host gets the next claim.
 
@@ -45,9 +46,12 @@ pub(super) struct Last {
     /// How long it keeps others from the next claim where the clocks do not say; none stored: from `at` to `next`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lasts: Option<u64>,
-    /// What the store's clock showed then, if it has one.
+    /// What the store's clock showed then, if it has one: no more than this,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) stored: Option<Shown>,
+    /// and less by no more than that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) unsure: u64,
     /// The hosts that do not believe it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) doubted: Vec<Shown>,
@@ -77,7 +81,10 @@ pub(super) struct Under {
 #[derive(Clone, Copy)]
 pub(super) struct Now {
     pub(super) wall: u64,
+    /// No less than this,
     pub(super) store: Option<Shown>,
+    /// and more by no more than that.
+    pub(super) unsure: u64,
     /// Looked up only where it is needed.
     pub(super) host: Option<Shown>,
 }
@@ -93,9 +100,19 @@ pub(super) enum Decision {
 }
 
 impl Now {
-    pub(super) fn of(listing: &Listing) -> Self {
+    /// With a listing that was asked for at that moment or later.
+    pub(super) fn of(listing: &Listing, asked: BootInstant) -> Self {
         let shown = |clock: Clock| Shown { epoch: clock.epoch, micros: micros_floor(clock.now) };
-        Self { wall: unix_micros(), store: listing.clock.map(shown), host: None }
+        // In this order: what passes in between makes it less sure.
+        let wall = unix_micros();
+        let unsure = micros(BootInstant::now().saturating_duration_since(asked));
+        Self { wall, store: listing.clock.map(shown), unsure, host: None }
+    }
+
+    /// What the store's clock shows at most.
+    fn latest(self) -> Option<Shown> {
+        let latest = |shown: Shown| shown.micros.saturating_add(longer(self.unsure));
+        self.store.map(|shown| Shown { micros: latest(shown), ..shown })
     }
 
     /// With what this host's clock since boot shows.
@@ -139,6 +156,7 @@ impl Last {
             next: 0,
             lasts: None,
             stored: None,
+            unsure: 0,
             doubted: Vec::new(),
             under: None,
         }
@@ -171,12 +189,16 @@ impl Last {
     /// Whether the clock by which it was made and ours fit together, as far as that can be known.
     fn is_believed(&self, now: Now) -> bool {
         match self.age(now) {
-            Some(age) => self.at.saturating_add(age).abs_diff(now.wall) <= slack(self.lasts()),
+            Some(age) => {
+                let unsure = longer(self.unsure).saturating_add(longer(now.unsure));
+                let slack = slack(self.lasts()).saturating_add(unsure);
+                self.at.saturating_add(age).abs_diff(now.wall) <= slack
+            }
             None => self.at <= now.wall.saturating_add(slack(self.lasts())),
         }
     }
 
-    /// How old it is by the store's clock.
+    /// How old it is by the store's clock, at least.
     fn age(&self, now: Now) -> Option<u64> {
         passed(self.stored?, now.store?)
     }
@@ -240,7 +262,8 @@ pub(super) fn decide(last: Option<&Last>, now: Now, rule: Rule) -> Decision {
             at,
             next,
             lasts: Some(lasts),
-            stored: now.store,
+            stored: now.latest(),
+            unsure: now.unsure,
             doubted: Vec::new(),
             under: None,
         }),
@@ -261,6 +284,11 @@ fn passed(since: Shown, now: Shown) -> Option<u64> {
 /// How long to wait by one clock until this much has passed by every other.
 fn longer(wait: u64) -> u64 {
     wait.saturating_add(wait / DRIFT)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Rounded up, so that a period is never too short.

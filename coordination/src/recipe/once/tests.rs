@@ -12,7 +12,7 @@ fn rule(period: u64, is_aligned: bool) -> Rule {
 }
 
 fn claim(last: Option<&Last>, wall: u64, rule: Rule) -> Option<Last> {
-    at(last, Now { wall, store: None, host: None }, rule)
+    at(last, Now { wall, store: None, unsure: 0, host: None }, rule)
 }
 
 fn at(last: Option<&Last>, now: Now, rule: Rule) -> Option<Last> {
@@ -72,6 +72,7 @@ fn a_clock_that_is_years_ahead_is_believed_for_one_period() {
         let on = |epoch, passed: u64| Now {
             wall: HOUR + passed,
             store: None,
+            unsure: 0,
             host: shown(epoch, 7 + passed),
         };
         let Decision::Doubt(Some(seen)) = decide(Some(&wrong), on(1, 0), rule) else {
@@ -102,7 +103,12 @@ fn a_clock_that_is_years_ahead_is_believed_for_one_period() {
 fn where_the_store_has_a_clock_it_counts() {
     for is_aligned in [false, true] {
         let rule = rule(HOUR, is_aligned);
-        let on = |wall: u64, passed: u64| Now { wall, store: shown(5, 9 + passed), host: None };
+        let on = |wall: u64, passed: u64| Now {
+            wall,
+            store: shown(5, 9 + passed),
+            unsure: 0,
+            host: None,
+        };
         let wrong = at(None, on(YEARS + HOUR / 2, 0), rule).expect("free");
         assert_eq!(decide(Some(&wrong), on(2 * HOUR, HOUR - 1), rule), Decision::Doubt(None));
         assert_eq!(wrong.left(on(2 * HOUR, HOUR / 3)), HOUR - HOUR / 3);
@@ -115,9 +121,24 @@ fn where_the_store_has_a_clock_it_counts() {
         assert!(at(Some(&right), on(3 * HOUR - 1, 2 * HOUR), rule).is_none());
         assert!(at(Some(&right), on(3 * HOUR, 2 * HOUR - 1), rule).is_some());
         // A clock that was started anew knows nothing.
-        let anew = Now { wall: 3 * HOUR, store: shown(6, 1), host: None };
+        let anew = Now { wall: 3 * HOUR, store: shown(6, 1), unsure: 0, host: None };
         assert!(at(Some(&right), anew, rule).is_some());
     }
+}
+
+#[test]
+fn who_is_stopped_when_the_store_tells_its_time_claims_a_whole_period() {
+    let rule = rule(HOUR, false);
+    let stopped = 2 * HOUR / 3;
+    let now =
+        |passed: u64| Now { wall: YEARS + passed, store: shown(5, passed), unsure: 0, host: None };
+    let claimed = at(None, Now { wall: YEARS + stopped, unsure: stopped, ..now(0) }, rule);
+    let claimed = claimed.expect("free");
+    assert_eq!(decide(Some(&claimed), now(stopped + HOUR - 1), rule), Decision::Wait);
+    assert!(at(Some(&claimed), now(stopped + HOUR), rule).is_some());
+    // Nor does anybody else doubt it who is stopped then.
+    let asks = Now { wall: YEARS + stopped + HOUR - 1, unsure: stopped, ..now(HOUR - 1) };
+    assert_eq!(decide(Some(&claimed), asks, rule), Decision::Wait);
 }
 
 #[test]
