@@ -53,6 +53,8 @@ use crate::time::BootInstant;
 
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
+/// How long one who waits relies on being told of changes, where it has reason to ask itself.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How many dead items and claims that are over one call of `gc` removes unless it is said.
 const BUDGET: usize = 100;
 
@@ -115,10 +117,11 @@ impl WorkQueue {
         self.engine.queue.name()
     }
 
-    /// The same queue with other limits for the calls of this handle.
+    /// The same queue with other limits for the calls of this handle. They can be narrower than the [default](WorkLimits::default)
+    /// ones, not wider.
     #[must_use]
     pub fn with_limits(&self, limits: WorkLimits) -> Self {
-        Self { limits: Arc::new(limits), ..self.clone() }
+        Self { limits: Arc::new(limits.within_default()), ..self.clone() }
     }
 
     /// Says for all processes what becomes of items that were claimed `max_claims` times without being acknowledged: who
@@ -209,10 +212,12 @@ impl WorkQueue {
         let holder = self.holder().await?;
         let queue = self.clone();
         let claim = async move { queue.claim_here(&options, holder).await };
-        self.engine.queue.run("claim", claim).await
+        let claimed = self.engine.queue.run("claim", claim).await?;
+        Ok(claimed.map(WorkClaim::had))
     }
 
-    /// [`claim`](Self::claim) that waits until an item is ready, for at most `timeout`; `None` waits for ever.
+    /// [`claim`](Self::claim) that waits until an item is ready, for at most `timeout`; `None` waits for ever, zero tries
+    /// once.
     ///
     /// Answers `None` when the time is over. Of those who wait, any may be first.
     ///
@@ -230,15 +235,22 @@ impl WorkQueue {
         timeout: Option<Duration>,
     ) -> Result<Option<WorkClaim>> {
         self.check_claim(&options)?;
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return self.claim(options).await;
+        }
         let mut failed = None;
         let claiming = async {
-            let mut views = None;
+            let (mut views, delays) = (None, || self.session().retry_delays(None));
+            let mut pauses = delays();
             loop {
                 match self.claim(options.clone()).await {
                     Ok(Some(claim)) => return Ok(claim),
-                    Ok(None) => failed = None,
+                    Ok(None) => (failed, pauses) = (None, delays()),
                     Err(error) if may_pass(&error) || error.kind() == ErrorKind::Lost => {
                         failed = Some(error);
+                        // The queue may be as it was, with items that are ready.
+                        self.engine.queue.out_of_time(Some(pauses.next_delay())).await;
+                        continue;
                     }
                     Err(error) => return Err(error),
                 }
@@ -264,13 +276,17 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`claim`](Self::claim), and [`ErrorKind::ClaimIdReused`]: a claim of this id is over.
+    /// Those of [`claim`](Self::claim), and [`ErrorKind::ClaimIdReused`]: a claim of this id is over. [`ErrorKind::Input`] also
+    /// where the id was read from text that is no name of a claim.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn claim_as(&self, id: ClaimId, options: ClaimOptions) -> Result<Option<ClaimView>> {
         self.check_claim(&options)?;
+        if id.is_nothing() {
+            return Err(self.refused("claim", "this is no name of a claim".to_owned()));
+        }
         let queue = self.clone();
         let claim = async move { queue.take(&ask(id, &options, None), None).await };
         let taken = self.engine.queue.run("claim", claim).await?;
@@ -307,18 +323,31 @@ impl WorkQueue {
         ttl: Option<Duration>,
         grace: Option<Duration>,
     ) -> Result<Duration> {
+        let terms = self.check_renewal(ttl, grace)?;
+        let queue = self.clone();
+        let renewing = async move { queue.renew_here(id, terms).await };
+        self.engine.queue.run("renew", renewing).await
+    }
+
+    fn check_renewal(
+        &self,
+        ttl: Option<Duration>,
+        grace: Option<Duration>,
+    ) -> Result<(Option<Micros>, Option<Micros>)> {
         let of_ttl = ttl.map_or(Ok(()), |ttl| in_range("ttl", &ttl, &self.limits.claim_ttl));
         let of_grace = grace.map_or(Ok(()), |grace| in_range("grace", &grace, &self.limits.grace));
         self.input("renew", of_ttl.and(of_grace))?;
-        let (ttl, grace) = (ttl.map(micros), grace.map(micros));
-        let lasts = self.run("renew", move |draft| claim::renew(draft, id, ttl, grace)).await?;
-        Ok(types::duration(lasts))
+        Ok((ttl.map(micros), grace.map(micros)))
     }
 
-    /// [`renew`](Self::renew) in a task of the session.
-    async fn renew_here(&self, id: ClaimId) -> Result<Duration> {
-        let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, None, None);
-        Ok(types::duration(self.engine.run_here("renew", step).await?))
+    /// [`renew`](Self::renew) in a task of the session, which goes before other calls of this process.
+    async fn renew_here(
+        &self,
+        id: ClaimId,
+        (ttl, grace): (Option<Micros>, Option<Micros>),
+    ) -> Result<Duration> {
+        let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, ttl, grace);
+        Ok(types::duration(self.engine.run_first("renew", step).await?))
     }
 
     /// Ends a claim and answers how many items are free by that: none, if there is no such claim.
@@ -364,6 +393,11 @@ impl WorkQueue {
         self.input("ack", in_range("the number of items", &items.len(), &(0..=MOST)))?;
         let items = items.to_vec();
         self.run("ack", move |draft| items::ack(draft, &items, claim)).await
+    }
+
+    /// Removes those of these items that the claim still has.
+    async fn ack_left(&self, items: Vec<ItemId>, claim: ClaimId) -> Result<usize> {
+        self.run("ack", move |draft| items::ack_left(draft, &items, claim)).await
     }
 
     /// Gives an item back that this claim has, as [`WorkClaim::nack`].
@@ -484,7 +518,7 @@ impl WorkQueue {
         Ok(Collected { items: removed.items, claims: removed.claims })
     }
 
-    /// Removes the queue, with its items, its claims and its settings.
+    /// Removes the queue, with its items, its claims and its settings, all at once, and then what is left of it at the store.
     ///
     /// # Errors
     ///
@@ -494,7 +528,17 @@ impl WorkQueue {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn delete_queue(&self) -> Result<()> {
-        self.run("delete", clear::delete_queue).await
+        let queue = self.clone();
+        let deleting = async move {
+            queue.engine.run_here("delete", |draft, _| clear::delete_queue(draft)).await?;
+            if let Err(error) =
+                queue.engine.run_here("delete", |draft, _| clear::clean(draft)).await
+            {
+                tracing::debug!(%error, "what a deleted queue has left is removed later");
+            }
+            Ok(())
+        };
+        self.engine.queue.run("delete", deleting).await
     }
 
     async fn run<T: Send + 'static>(
@@ -535,7 +579,7 @@ impl WorkQueue {
         let ask = ask(id, options, holder.own_entry().seq());
         let taken = match self.take(&ask, Some(&holder)).await {
             Err(error) if error.effect() == Effect::Unknown => {
-                self.release_later(id, options.ttl, Some(holder));
+                self.release_later(id, options.ttl, holder, false);
                 return Err(error);
             }
             taken => taken?,
@@ -600,8 +644,8 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Ends a claim in the background. It may be called in `Drop`.
-    fn release_later(&self, id: ClaimId, ttl: Duration, holder: Option<Arc<Grant>>) {
+    /// Ends a claim in the background; one that nobody `was_given` was never made. It may be called in `Drop`.
+    fn release_later(&self, id: ClaimId, ttl: Duration, holder: Arc<Grant>, was_given: bool) {
         let queue = self.clone();
         self.session().spawn(async move {
             // Its entry stays until then, so that nobody else has to bring the items back.
@@ -609,7 +653,10 @@ impl WorkQueue {
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
             let end = Instant::now().checked_add(ttl);
             while end.is_none_or(|end| Instant::now() < end) {
-                let step = |draft: &mut Draft<'_>, _: &[u64]| claim::release(draft, id);
+                let step = |draft: &mut Draft<'_>, _: &[u64]| match was_given {
+                    true => claim::release(draft, id),
+                    false => claim::undo(draft, id),
+                };
                 match queue.engine.run_here("release", step).await {
                     Err(error) if may_pass(&error) => tokio::time::sleep(delays.next_delay()).await,
                     Err(error) => return tracing::debug!(%error, "a claim ends by itself"),
@@ -621,7 +668,11 @@ impl WorkQueue {
 
     /// Waits until an item may be ready, or what was known is old.
     async fn until_ready(&self, views: &mut Views) -> Result<()> {
-        let mut view = self.engine.queue.named(views.next().await)?;
+        let mut view = tokio::select! {
+            next = views.next() => self.engine.queue.named(next)?,
+            // The queue is as it was: perhaps it was looked at too soon, by another clock.
+            () = self.engine.queue.out_of_time(Some(LOOK_AGAIN)) => return Ok(()),
+        };
         loop {
             let look = self.engine.queue.named(self.engine.read("claim", &view.listing))?;
             let wake = match is_ready(&look) {

@@ -279,6 +279,16 @@ macro_rules! conformance {
             work_life wk5_a_lost_answer_leaves_one_claim [servers] two;
             work_life wk6_waiting [everywhere] gate;
             work_life wk6_cut_off [servers] gate;
+            work_odd wk2_large_dead_letters [everywhere] gate;
+            work_odd wk2_claims_of_a_thousand [everywhere] gate;
+            work_odd wk2_a_dropped_claim_does_not_count [everywhere] two;
+            work_odd wk2_wider_limits [everywhere] two;
+            work_odd wk3_a_shorter_claim_is_kept_alive [everywhere] two;
+            work_odd wk3_a_shorter_claim_is_not_relied_on [everywhere] two;
+            work_odd wk3_what_was_given_back_is_not_left [everywhere] two;
+            work_odd wk3_nobody_claims_under_no_name [everywhere] two;
+            work_odd wk6_a_wait_of_no_time [everywhere] two;
+            work_odd wk6_time_goes_on_after_a_restart [own_server] gate;
             once on1_one_of_many [everywhere] gate;
             once on1_once_in_each_period [everywhere] gate;
             once on1_aligned [everywhere] two;

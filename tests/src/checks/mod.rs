@@ -38,6 +38,7 @@ pub mod tools;
 pub mod value;
 pub mod work;
 pub mod work_life;
+pub mod work_odd;
 
 use std::time::Duration;
 

@@ -185,6 +185,24 @@ pub(super) fn renew(
 
 /// Ends a claim, live or not, and answers how many items are free by that.
 pub(super) fn release(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>> {
+    give_back(draft, id, 0)
+}
+
+/// Ends a claim of which nobody has heard, as if it had not been made. If there is none, a call that makes one and comes late
+/// comes too late from now on.
+pub(super) fn undo(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>> {
+    let now = draft.now;
+    if !draft.claims(id)?.contains_key(&id) {
+        let (ranks, holder) = (Vec::new(), None);
+        let over = Claim { ttl: 0, grace: 0, touched: now, expires: now, fence: 0, holder, ranks };
+        end(draft, id, over)?;
+        return Ok(Outcome::Done(0));
+    }
+    give_back(draft, id, 1)
+}
+
+/// Ends a claim; its items were claimed less often by so much.
+fn give_back(draft: &mut Draft<'_>, id: ClaimId, less: u32) -> Step<Outcome<usize>> {
     let now = draft.now;
     let Some(claim) = draft.claims(id)?.get(&id).cloned() else { return Ok(Outcome::Done(0)) };
     if !claim.is_live(now) {
@@ -201,6 +219,7 @@ pub(super) fn release(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>
             && let Some(item) = draft.page_mut(page)?.get_mut(rank)
         {
             item.claim = None;
+            item.claims = item.claims.saturating_sub(less);
             freed += 1;
         }
     }
@@ -241,10 +260,15 @@ pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome
     for holder in dead {
         let claims: Vec<_> = draft.held(holder)?.iter().copied().collect();
         for id in claims {
-            if draft.is_full() {
+            let ranks = draft.claims(id)?.get(&id).map(|claim| claim.ranks.clone());
+            let ranks = ranks.unwrap_or_default();
+            want_pages(draft, &ranks)?;
+            let pages = ranks.into_iter().map(page_of).collect();
+            if !draft.has_room_for(&pages)? {
                 return Ok(Outcome::Again);
             }
             release(draft, id)?;
+            draft.held(holder)?.remove(&id);
         }
     }
     Ok(Outcome::Done(()))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::{Draft, Outcome, Step, name};
-use super::layout::{Body, Contents, Index, Page, State};
+use super::layout::{Body, Contents, Index, MOST_LITTER, Page, State};
 
 /// What was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,9 @@ fn forget_claims(
     let over =
         claims.filter(|(_, claim)| claim.is_forgotten(now)).map(|(id, claim)| (*id, claim.holder));
     for (id, holder) in over.take(left).collect::<Vec<_>>() {
+        if draft.is_full() {
+            break;
+        }
         draft.claims_mut(bucket)?.remove(&id);
         if let Some(holder) = holder {
             draft.held(holder)?.remove(&id);
@@ -84,9 +87,27 @@ pub(super) fn delete_queue(draft: &mut Draft<'_>) -> Step<Outcome<()>> {
     Ok(Outcome::Done(()))
 }
 
-/// Makes litter of a part of what a deleted queue has left.
+/// A step in place of another one that would write while too much is left of what was removed before.
+pub(super) fn sweep<T>(draft: &mut Draft<'_>) -> Step<Outcome<T>> {
+    sweep_trash(draft)?;
+    draft.change();
+    Ok(Outcome::Again)
+}
+
+/// Removes a part of what deleted queues have left, until there is nothing.
+pub(super) fn clean(draft: &mut Draft<'_>) -> Step<Outcome<()>> {
+    match draft.head.trash.is_empty() && draft.head.litter.is_empty() {
+        true => Ok(Outcome::Done(())),
+        false => sweep(draft),
+    }
+}
+
+/// Makes litter of a part of what a deleted queue has left, unless there is enough of it.
 fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
     let Some(old) = draft.head.trash.last().cloned() else { return Ok(()) };
+    if draft.head.litter.len() > MOST_LITTER {
+        return Ok(());
+    }
     let generation = old.generation;
     let mut litter: Vec<Arc<str>> = Vec::new();
     if let Some(group) = old.groups.keys().next() {

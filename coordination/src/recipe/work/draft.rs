@@ -3,7 +3,7 @@
 //! A step is a function of a [`Draft`], without I/O. Where it asks for a record that was not read yet it ends with
 //! [`Stop::Fetch`], and is run anew when that was read. So all that it does is one compare-and-set of the head.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::ids::ClaimId;
@@ -21,6 +21,11 @@ pub(super) type Known = HashMap<Arc<str>, Option<Data>>;
 /// How many records a step changes before it leaves the rest to the next one. A page and what goes with it are less than
 /// what is left then of what a write may have beside it.
 const FULL: usize = 40;
+/// How many bytes of pages and letters a step writes, about, before it leaves the rest to the next one. Another page, the
+/// head, a bucket and a holder are less than what is left then of what every store takes at once: Consul 384 KiB.
+const HEAVY: usize = 192 * 1024;
+/// What an item takes in its page at the most, beside its body, also when a claim has it.
+const BESIDE_BODY: usize = 200;
 
 /// Why a step has not come to its end.
 #[derive(Debug)]
@@ -256,13 +261,42 @@ impl<'a> Draft<'a> {
 
     /// Whether what is left is for another step.
     pub(super) fn is_full(&self) -> bool {
-        self.changed() >= FULL
+        self.changed() >= FULL || self.weight() >= HEAVY
+    }
+
+    /// Whether these pages can be changed in this step too, with a claim that has items on them; always if there are none yet.
+    pub(super) fn has_room_for(&mut self, pages: &BTreeSet<u64>) -> Step<bool> {
+        let (mut records, mut weight) = (self.changed(), self.weight());
+        if self.pages.changed().is_empty() && self.buckets.changed().is_empty() {
+            return Ok(true);
+        }
+        for page in pages {
+            if !self.pages.get(page).is_some_and(|slot| slot.has_changed) {
+                (records, weight) = (records + 2, weight + weight_of(self.page(*page)?));
+            }
+        }
+        Ok(records + 2 <= FULL && weight <= HEAVY)
+    }
+
+    /// Whether a letter of this length can be written in this step too: always if it is the first, and only its own page has
+    /// changed.
+    pub(super) fn has_room_for_letter(&self, length: usize) -> bool {
+        let is_first = self.pages.changed().len() <= 1 && self.letters.is_empty();
+        let others = self.buckets.changed().len() + self.holders.changed().len();
+        (is_first && others == 0) || (!self.is_full() && self.weight() + length <= HEAVY)
+    }
+
+    /// About how many bytes the pages and letters take that are to be written.
+    fn weight(&self) -> usize {
+        let pages = self.pages.values().filter(|slot| slot.has_changed);
+        let letters = self.letters.values().filter_map(|slot| slot.value.as_ref());
+        let pages: usize = pages.map(|slot| weight_of(&slot.value)).sum();
+        pages + letters.map(|letter| letter.body.len() + BESIDE_BODY).sum::<usize>()
     }
 
     fn changed(&self) -> usize {
         let pages = self.pages.changed();
-        let groups =
-            pages.iter().map(|page| **page / GROUP).collect::<std::collections::BTreeSet<_>>();
+        let groups = pages.iter().map(|page| **page / GROUP).collect::<BTreeSet<_>>();
         let others = self.buckets.changed().len() + self.holders.changed().len();
         let bodies = self.bodies.changed().len() + self.letters.changed().len();
         pages.len() + groups.len() + others + bodies + self.received.changed().len()
@@ -397,6 +431,15 @@ fn written(value: &impl serde::Serialize) -> Step<Data> {
     let text = serde_json::to_string(value);
     let text = text.map_err(|error| corrupt().with_source(error))?;
     Ok(text.into())
+}
+
+/// About how many bytes a page takes.
+fn weight_of(page: &Page) -> usize {
+    let weight = |item: &Item| match &item.body {
+        Body::Here(text) => text.len() + BESIDE_BODY,
+        Body::There(..) => BESIDE_BODY,
+    };
+    page.values().map(weight).sum()
 }
 
 /// No name begins with another one.

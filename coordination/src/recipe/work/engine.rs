@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
+use super::clear::sweep;
 use super::clock::{Clock, Moment};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
@@ -23,8 +24,9 @@ use crate::time::BootInstant;
 const REMEMBERED: usize = 16;
 /// How many clocks are remembered by which the last write is known.
 const WITNESSES: usize = 8;
-/// How many records are kept from one step to the next.
+/// How many records are kept from one step to the next, and how many bytes.
 const KEPT: usize = 512;
+const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// What all handles of a queue in this process share.
 pub(super) struct Engine {
@@ -33,10 +35,12 @@ pub(super) struct Engine {
     cache: Mutex<Cache>,
     /// Held by the step that is at the store, so that steps of one process do not make each other start again.
     turn: tokio::sync::Mutex<()>,
+    /// Held by the one that waits for its turn, so that a renewal has one of those before it at the most.
+    next: tokio::sync::Mutex<()>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
-    /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether none that
-    /// this process can read says when the last write was.
+    /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether no clock that
+    /// this process can read says when the last write was: that of a server that was started since does not.
     has_letters: AtomicBool,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
@@ -75,6 +79,7 @@ impl Engine {
             clock: Clock::default(),
             cache: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            next: tokio::sync::Mutex::default(),
             newest: AtomicU64::new(0),
             has_letters: AtomicBool::new(false),
             lacks_clock: AtomicBool::new(false),
@@ -101,14 +106,39 @@ impl Engine {
     pub(super) async fn run_here<T>(
         &self,
         operation: &'static str,
-        mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<T> {
+        let next = self.next.lock().await;
+        let turn = self.turn.lock().await;
+        drop(next);
+        let done = self.run_until_done(operation, step).await;
+        drop(turn);
+        done
+    }
+
+    /// [`run_here`](Self::run_here) before all that wait, for what has to be in time.
+    pub(super) async fn run_first<T>(
+        &self,
+        operation: &'static str,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
         let _turn = self.turn.lock().await;
+        self.run_until_done(operation, step).await
+    }
+
+    async fn run_until_done<T>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<T> {
         let mut delays =
             DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
         loop {
             let look = self.look(operation).await?;
-            let made = self.make(operation, &look, &mut step).await?;
+            let mut made = self.make(operation, &look, &mut step).await?;
+            if made.writes.is_some() && look.head.is_cluttered() {
+                made = self.make(operation, &look, &mut |draft, _| sweep(draft)).await?;
+            }
             let is_done = match made.writes {
                 Some((head, beside)) => self.write(operation, &look, head, beside).await?,
                 None => !made.has_read || self.is_still(operation, &look).await?,
@@ -132,7 +162,7 @@ impl Engine {
         self.newest.fetch_max(look.version.unwrap_or_default(), Ordering::AcqRel);
         self.note_letters(&look.head);
         self.lacks_clock.store(!look.has_clock, Ordering::Release);
-        let is_witnessed = look.has_clock || look.moment.is_witnessed || look.version.is_none();
+        let is_witnessed = look.moment.is_witnessed || look.version.is_none();
         self.lacks_witness.store(!is_witnessed, Ordering::Release);
         Ok(look)
     }
@@ -151,7 +181,7 @@ impl Engine {
         let value = listing.value.as_ref();
         let head: Option<Head> =
             value.map(|value| from_data(operation, &value.data)).transpose()?;
-        let head = head.unwrap_or_default();
+        let head = head.unwrap_or_else(Head::of_new_queue);
         let moment = self.clock.read(&head.clock, listing.clock, at);
         Ok(Look {
             head,
@@ -248,7 +278,7 @@ impl Engine {
         Ok(self.look(operation).await?.version == look.version)
     }
 
-    /// Makes this host a witness of the last write, for processes of it that come later.
+    /// Makes this host, or the store's new clock, a witness of the last write, for those that come later.
     pub(super) async fn attest(&self, operation: &'static str) -> Result<()> {
         if !self.lacks_witness.load(Ordering::Acquire) {
             return Ok(());
@@ -285,14 +315,14 @@ impl Engine {
 
     fn cached(&self, version: u64) -> Known {
         let mut cache = self.cache();
-        if cache.version != version || cache.known.len() > KEPT {
+        if cache.version != version {
             *cache = Cache { version, known: Known::new() };
         }
         std::mem::take(&mut cache.known)
     }
 
     fn keep(&self, version: u64, known: Known) {
-        *self.cache() = Cache { version, known };
+        *self.cache() = Cache { version, known: worth_keeping(known) };
     }
 
     fn wrote(&self, before: u64, version: u64, beside: Vec<Beside>) {
@@ -301,6 +331,7 @@ impl Engine {
         if cache.version == before {
             cache.version = version;
             cache.known.extend(beside.into_iter().map(|record| (record.name, record.data)));
+            cache.known = worth_keeping(std::mem::take(&mut cache.known));
         }
     }
 
@@ -318,6 +349,12 @@ impl Drop for Engine {
             task.abort();
         }
     }
+}
+
+/// These, unless they take too much room.
+fn worth_keeping(known: Known) -> Known {
+    let bytes = known.values().flatten().map(|data| data.len()).sum::<usize>();
+    if known.len() > KEPT || bytes > KEPT_BYTES { Known::new() } else { known }
 }
 
 fn remember(done: &mut VecDeque<u64>, id: u64) {

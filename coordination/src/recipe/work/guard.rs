@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -10,8 +9,9 @@ use tokio::task::AbortHandle;
 
 use super::WorkQueue;
 use super::ids::{ClaimId, ItemId};
-use super::types::{Ack, ClaimView, WorkItem};
-use crate::error::{ErrorKind, LossReason, Result};
+use super::layout::Micros;
+use super::types::{Ack, ClaimView, WorkItem, duration};
+use crate::error::{Effect, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
 use crate::session::may_pass;
 use crate::time::{BootInstant, sleep_until};
@@ -31,29 +31,100 @@ pub struct WorkClaim {
     keeper: Option<AbortHandle>,
     /// Nothing is to be given back.
     is_settled: bool,
+    /// Whoever asked for it has got it.
+    was_given: bool,
 }
 
 /// Until when a claim can be relied on.
 struct Life {
-    deadline: AtomicU64,
-    ttl: AtomicU64,
+    terms: watch::Sender<Terms>,
+    /// Held by a renewal, so that what the last one said is what counts.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Copy)]
+struct Terms {
+    deadline: BootInstant,
+    ttl: Duration,
     /// The store has said that there is no such claim.
-    over: watch::Sender<bool>,
+    is_over: bool,
+}
+
+impl Terms {
+    /// The claim lasts for so long from a moment on that was before the store heard of it.
+    fn of(sent: BootInstant, lasts: Duration) -> Self {
+        let deadline = sent.saturating_add(relied_on(lasts));
+        Self { deadline, ttl: lasts, is_over: false }
+    }
+
+    fn is_past(&self) -> bool {
+        self.is_over || BootInstant::now() >= self.deadline
+    }
 }
 
 impl Life {
-    fn deadline(&self) -> BootInstant {
-        BootInstant::from_nanos(self.deadline.load(Ordering::Acquire))
+    fn terms(&self) -> Terms {
+        *self.terms.borrow()
     }
 
-    /// The claim lasts for so long from a moment on that was before the store heard of it.
-    fn extend(&self, sent: BootInstant, lasts: Duration) {
-        let deadline = sent.saturating_add(relied_on(lasts));
-        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+    fn set(&self, terms: Terms) {
+        self.terms.send_modify(|current| {
+            let is_over = current.is_over || terms.is_over;
+            *current = Terms { is_over, ..terms };
+        });
     }
 
-    fn ttl(&self) -> Duration {
-        Duration::from_nanos(self.ttl.load(Ordering::Acquire))
+    /// Renews the claim, in a task of the session.
+    async fn renew(
+        &self,
+        queue: &WorkQueue,
+        id: ClaimId,
+        asked: (Option<Micros>, Option<Micros>),
+    ) -> Result<Duration> {
+        let _renewing = self.renewing.lock().await;
+        let (sent, before) = (BootInstant::now(), self.terms());
+        if let Some(ttl) = asked.0 {
+            // It may be shorter by that from now on, whether we hear of it or not.
+            let asked = Terms::of(sent, duration(ttl));
+            self.set(Terms { deadline: asked.deadline.min(before.deadline), ..asked });
+        }
+        let renewed = queue.renew_here(id, asked).await;
+        match &renewed {
+            Ok(lasts) => self.set(Terms::of(sent, *lasts)),
+            Err(error) if error.kind() == ErrorKind::NoSuchClaim => {
+                self.set(Terms { is_over: true, ..before });
+            }
+            Err(error) if error.effect() == Effect::None => self.set(before),
+            Err(_) => {}
+        }
+        renewed
+    }
+
+    /// Waits until its time is over.
+    async fn past(&self) {
+        let mut terms = self.terms.subscribe();
+        loop {
+            let deadline = terms.borrow_and_update().deadline;
+            if BootInstant::now() >= deadline {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(deadline) => {}
+                _ = terms.changed() => {}
+            }
+        }
+    }
+
+    /// Waits for a third of its ttl, which may change meanwhile.
+    async fn until_renewal(&self) {
+        let mut terms = self.terms.subscribe();
+        loop {
+            let ttl = terms.borrow_and_update().ttl;
+            tokio::select! {
+                () = tokio::time::sleep(ttl / 3) => return,
+                _ = terms.wait_for(|terms| terms.ttl != ttl) => {}
+            }
+        }
     }
 }
 
@@ -71,14 +142,18 @@ impl WorkClaim {
         holder: Arc<Grant>,
         sent: BootInstant,
     ) -> Self {
-        let life = Life {
-            deadline: AtomicU64::default(),
-            ttl: AtomicU64::new(u64::try_from(view.ttl.as_nanos()).unwrap_or(u64::MAX)),
-            over: watch::Sender::new(false),
-        };
-        life.extend(sent, view.expires_in);
+        let terms = Terms { ttl: view.ttl, ..Terms::of(sent, view.expires_in) };
+        let life = Life { terms: watch::Sender::new(terms), renewing: Default::default() };
         let (token, items, life) = (view.token, view.items, Arc::new(life));
-        Self { queue, id, token, items, life, holder, keeper: None, is_settled: false }
+        let (keeper, is_settled, was_given) = (None, false, false);
+        Self { queue, id, token, items, life, holder, keeper, is_settled, was_given }
+    }
+
+    /// Whoever asked for it has it from now on.
+    pub(super) fn had(self) -> Self {
+        let mut claim = self;
+        claim.was_given = true;
+        claim
     }
 
     /// The claim's name, by which any process can renew, release and acknowledge.
@@ -103,9 +178,7 @@ impl WorkClaim {
     }
 
     fn is_over(&self) -> bool {
-        *self.life.over.borrow()
-            || !self.holder.is_held()
-            || BootInstant::now() >= self.life.deadline()
+        self.life.terms().is_past() || !self.holder.is_held()
     }
 
     /// Waits until it cannot be relied on any more, and returns the reason.
@@ -117,18 +190,14 @@ impl WorkClaim {
     ///
     /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
-        let mut over = self.life.over.subscribe();
+        let mut terms = self.life.terms.subscribe();
         let life = Arc::clone(&self.life);
-        let deadline = self.queue.session().spawn(async move {
-            while BootInstant::now() < life.deadline() {
-                sleep_until(life.deadline()).await;
-            }
-        });
+        let deadline = self.queue.session().spawn(async move { life.past().await });
         let deadline = AbortOnDrop(deadline);
         tokio::select! {
             biased;
             reason = self.holder.lost() => reason,
-            _ = over.wait_for(|over| *over) => LossReason::EntryDeleted,
+            _ = terms.wait_for(|terms| terms.is_over) => LossReason::EntryDeleted,
             _ = deadline => LossReason::DeadlinePassed,
         }
     }
@@ -144,15 +213,10 @@ impl WorkClaim {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn renew(&self, ttl: Option<Duration>, grace: Option<Duration>) -> Result<Duration> {
-        let sent = BootInstant::now();
-        let lasts = self.queue.renew(self.id, ttl, grace).await.inspect_err(|error| {
-            if error.kind() == ErrorKind::NoSuchClaim {
-                self.life.over.send_replace(true);
-            }
-        })?;
-        self.life.extend(sent, lasts);
-        self.life.ttl.store(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
-        Ok(lasts)
+        let asked = self.queue.check_renewal(ttl, grace)?;
+        let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
+        let renewing = async move { life.renew(&queue, id, asked).await };
+        self.queue.engine.queue.run("renew", renewing).await
     }
 
     /// Renews it in the background, after each third of its ttl, until it is given up or lost.
@@ -162,19 +226,13 @@ impl WorkClaim {
         }
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
         let task = self.queue.session().spawn(async move {
-            while BootInstant::now() < life.deadline() {
-                tokio::time::sleep(life.ttl() / 3).await;
-                let sent = BootInstant::now();
-                match queue.renew_here(id).await {
-                    Ok(lasts) => life.extend(sent, lasts),
-                    Err(error) if may_pass(&error) => {}
-                    Err(error) => {
-                        tracing::debug!(%error, "a claim is not renewed any more");
-                        if error.kind() == ErrorKind::NoSuchClaim {
-                            life.over.send_replace(true);
-                        }
-                        return;
+            while !life.terms().is_past() {
+                life.until_renewal().await;
+                match life.renew(&queue, id, (None, None)).await {
+                    Err(error) if !may_pass(&error) => {
+                        return tracing::debug!(%error, "a claim is not renewed any more");
                     }
+                    _ => {}
                 }
             }
         });
@@ -200,18 +258,19 @@ impl WorkClaim {
         self.queue.ack(item, self.id).await
     }
 
-    /// Removes all items that are left, or none, and ends the claim. Answers how many were removed.
+    /// Removes all items that are left, or none, and ends the claim. Answers how many were removed. Those that were given back
+    /// before are not among them.
     ///
     /// # Errors
     ///
-    /// Those of [`ack`](Self::ack).
+    /// [`ErrorKind::NoSuchClaim`]: the claim is over. Or those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
     /// As for [`ack`](Self::ack).
     pub async fn ack_all(self) -> Result<usize> {
-        let items: Vec<_> = self.items.iter().map(WorkItem::id).collect();
-        self.queue.ack_many(&items, self.id).await
+        let items = self.items.iter().map(WorkItem::id).collect();
+        self.queue.ack_left(items, self.id).await
     }
 
     /// Gives an item back, to be claimed again after `delay`.
@@ -268,7 +327,8 @@ impl Drop for WorkClaim {
             keeper.abort();
         }
         if !self.is_settled {
-            self.queue.release_later(self.id, self.life.ttl(), Some(Arc::clone(&self.holder)));
+            let holder = Arc::clone(&self.holder);
+            self.queue.release_later(self.id, self.life.terms().ttl, holder, self.was_given);
         }
     }
 }

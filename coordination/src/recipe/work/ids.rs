@@ -84,6 +84,11 @@ impl ClaimId {
         Self(env::rng().random_range(1..=u128::MAX))
     }
 
+    /// Whether it was read from text that is no name: nobody can have a claim of it.
+    pub(super) fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
     /// Claims are spread over so many records.
     pub(super) fn bucket(self) -> u8 {
         self.0 as u8

@@ -54,6 +54,25 @@ pub(super) fn ack(draft: &mut Draft<'_>, items: &[ItemId], claim: ClaimId) -> St
     Ok(Outcome::Done(done))
 }
 
+/// Removes those of these items that this claim still has. Answers how many it removed.
+pub(super) fn ack_left(
+    draft: &mut Draft<'_>,
+    items: &[ItemId],
+    claim: ClaimId,
+) -> Step<Outcome<usize>> {
+    want(draft, items, claim)?;
+    let (now, mut done) = (draft.now, 0);
+    for id in items {
+        let Some(item) = alive(draft, *id)? else { continue };
+        live(draft, claim)?;
+        if item.is_of(claim, now) {
+            draft.remove(id.rank())?;
+            done += 1;
+        }
+    }
+    Ok(Outcome::Done(done))
+}
+
 /// Gives an item back, to be ready after a while; false: it is gone.
 pub(super) fn nack(
     draft: &mut Draft<'_>,

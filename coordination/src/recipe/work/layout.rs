@@ -9,10 +9,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use rand::RngExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{ClaimId, ItemId};
+use crate::env;
 
 /// Of the queue's clock, in microseconds.
 pub(super) type Micros = u64;
@@ -23,6 +25,11 @@ pub(super) const GROUP: u64 = 64;
 
 /// How long a claim that is over is remembered, so that its name is not used twice.
 pub(super) const REMEMBERED: Micros = 60_000_000;
+
+/// The most that a write finds in the head of what is to be removed, in records and deleted queues: where there is more, that is
+/// removed first.
+pub(super) const MOST_LITTER: usize = 256;
+const MOST_TRASH: usize = 4;
 
 /// The queue's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +55,20 @@ pub(super) struct Head {
     pub(super) letters: (u64, u64),
     /// The last writes, so that one whose answer was lost is found again.
     pub(super) done: VecDeque<u64>,
+}
+
+impl Head {
+    /// Of a queue that is not there. Its records have names of their own, as an operator may have removed the head of another one
+    /// and left the rest.
+    pub(super) fn of_new_queue() -> Self {
+        let generation = env::rng().random::<u32>().into();
+        Self { live: Contents { generation, ..Contents::default() }, ..Self::default() }
+    }
+
+    /// Whether too much is to be removed for the head to grow by more.
+    pub(super) fn is_cluttered(&self) -> bool {
+        self.litter.len() > MOST_LITTER || self.trash.len() > MOST_TRASH
+    }
 }
 
 /// What goes when the queue is deleted.

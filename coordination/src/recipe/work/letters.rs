@@ -4,13 +4,16 @@
 //! the other queue, which remembers the number of the next letter that it expects from this one; and then the letter is
 //! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice.
 
-use super::draft::{Draft, Outcome, Step};
+use super::draft::{Draft, Outcome, Step, letter_name};
 use super::layout::{Item, Letter};
 use super::post::{New, post};
 use super::select::letter_of;
 
-/// How many letters are delivered at once.
-pub(super) const BATCH: u64 = 16;
+/// How many letters are delivered at once, and how many of them are read at once, which may be long.
+const BATCH: u64 = 16;
+const AT_ONCE: u64 = 4;
+/// How long they are together; one is always delivered.
+const LENGTH: usize = 192 * 1024;
 
 /// Makes a letter of an item.
 pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) -> Step<()> {
@@ -25,12 +28,16 @@ pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) 
 /// The next letters, which all go to one queue.
 pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Vec<(u64, Letter)>>> {
     let (first, end) = draft.head.letters;
-    let numbers = first..end.min(first.saturating_add(BATCH));
-    draft.want(numbers.clone().map(super::draft::letter_name))?;
-    let mut letters: Vec<(u64, Letter)> = Vec::new();
-    for number in numbers {
+    let end = end.min(first.saturating_add(BATCH));
+    let (mut letters, mut length): (Vec<(u64, Letter)>, _) = (Vec::new(), 0);
+    for number in first..end {
+        if (number - first) % AT_ONCE == 0 {
+            draft.want((number..end.min(number + AT_ONCE)).map(letter_name))?;
+        }
         let Some(letter) = draft.peek_letter(number)? else { continue };
-        if letters.first().is_some_and(|(_, other)| other.queue != letter.queue) {
+        length += letter.body.len();
+        let goes_elsewhere = |(_, other): &(u64, Letter)| other.queue != letter.queue;
+        if letters.first().is_some_and(|first| goes_elsewhere(first) || length > LENGTH) {
             break;
         }
         letters.push((number, letter));

@@ -66,7 +66,7 @@ impl Selected {
         let Some(item) = draft.page(page)?.get(&rank).cloned() else { return Ok(true) };
         match item.state(now) {
             State::Ready if is_poisoned(draft, &item) => {
-                if draft.is_full() {
+                if !draft.has_room_for_letter(length_of(&item) as usize) {
                     self.is_cut_short = true;
                     return Ok(false);
                 }

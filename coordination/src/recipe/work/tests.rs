@@ -1,5 +1,7 @@
 //! The steps against a small model, and what each of them costs.
 
+mod size;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -7,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::claim::{Ask, bring_back, claim, detach, release, renew, seen};
-use super::clear::{delete_queue, gc};
+use super::clear::{clean, delete_queue, gc, sweep};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::ids::{ClaimId, ItemId};
 use super::items::{ack, delete, nack, pop};
@@ -15,7 +17,7 @@ use super::layout::{Head, Micros, Poison, REMEMBERED};
 use super::letters;
 use super::look::{Counts, Which, list, stats};
 use super::post::{New, post};
-use crate::backend::{Data, MOST_BESIDE};
+use crate::backend::{Beside, Data, MOST_BESIDE};
 use crate::error::{ErrorKind, Result};
 
 /// A queue, and what each step costs it.
@@ -27,6 +29,19 @@ struct Fake {
     records: HashMap<Arc<str>, Data>,
     /// Of the last step: records read and written, and rounds of reading.
     cost: (usize, usize, usize),
+    /// How many bytes the last step has written.
+    length: usize,
+}
+
+/// What every store takes in one step: a transaction of Consul has 512 KiB at the most, in base64.
+const MOST_WRITTEN: usize = 376 * 1024;
+
+fn length_of(head: &Head, beside: &[Beside]) -> usize {
+    let data = beside.iter().filter_map(|record| record.data.as_ref());
+    let head = serde_json::to_string(head).expect("it can be written");
+    // It is stored as a string in JSON.
+    let head = serde_json::to_string(&head).expect("it can be written");
+    head.len() + data.map(|data| data.len()).sum::<usize>()
 }
 
 impl Fake {
@@ -43,11 +58,16 @@ impl Fake {
         &mut self,
         step: &mut impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>>,
     ) -> Result<Outcome<T>> {
-        let mut known = Known::new();
+        let (mut known, mut is_sweeping) = (Known::new(), false);
         loop {
             let mut draft = Draft::new(self.head.clone(), self.version, self.now, &known);
-            let done = step(&mut draft).and_then(|outcome| Ok((outcome, draft.finish()?)));
+            let done = if is_sweeping { sweep(&mut draft) } else { step(&mut draft) };
+            let done = done.and_then(|outcome| Ok((outcome, draft.finish()?)));
             let (outcome, writes) = match done {
+                Ok((_, Some(_))) if self.head.is_cluttered() && !is_sweeping => {
+                    is_sweeping = true;
+                    continue;
+                }
                 Ok(done) => done,
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Fetch(names)) => {
@@ -62,6 +82,8 @@ impl Fake {
             if let Some((head, beside)) = writes {
                 assert!(beside.len() <= MOST_BESIDE, "{} records", beside.len());
                 self.cost.1 += beside.len();
+                self.length = length_of(&head, &beside);
+                assert!(self.length <= MOST_WRITTEN, "{} bytes", self.length);
                 for record in beside {
                     let is_there = self.records.contains_key(&record.name);
                     assert_eq!(record.is_new, !is_there, "{}", record.name);
@@ -285,8 +307,10 @@ impl Both {
             _ => self.rng.random_range(1..5),
         };
         let rng = &mut self.rng;
+        // No more than may be posted at once.
+        let longest = 352 * 1024 / count - 160;
         let some = |_| {
-            let length = [3, 300, 20_000][rng.random_range(0..3)];
+            let length = longest.min([3, 300, 20_000][rng.random_range(0..3)]);
             let ttl = rng.random_range(1..400);
             new(rng.random(), ttl, rng.random_range(0..3) * rng.random_range(0..ttl), length)
         };

@@ -57,6 +57,18 @@ impl Default for WorkLimits {
 }
 
 impl WorkLimits {
+    /// These, as far as they are not wider than what a queue can do.
+    pub(super) fn within_default(self) -> Self {
+        let widest = Self::default();
+        Self {
+            claim_ttl: common(self.claim_ttl, widest.claim_ttl),
+            grace: common(self.grace, widest.grace),
+            limit: common(self.limit, widest.limit),
+            item_ttl: common(self.item_ttl, widest.item_ttl),
+            delay: common(self.delay, widest.delay),
+        }
+    }
+
     /// Those of OpenStack's Zaqar.
     pub fn zaqar() -> Self {
         Self {
@@ -317,6 +329,12 @@ pub(super) fn encoded(items: &[NewItem]) -> Result<Vec<String>, String> {
         true => Ok(bodies),
         false => Err(format!("the items take {together} bytes together, and may take {MAX_POST}")),
     }
+}
+
+/// What is in both ranges.
+fn common<T: Ord>(one: RangeInclusive<T>, other: RangeInclusive<T>) -> RangeInclusive<T> {
+    let ((from, to), (least, most)) = (one.into_inner(), other.into_inner());
+    from.max(least)..=to.min(most)
 }
 
 /// Whether a setting is in its range.

@@ -1,0 +1,125 @@
+//! What a step writes is never more than every store takes.
+
+use super::*;
+
+/// One item of each page is alive, and the others are dead.
+fn sparse(pages: u64) -> Fake {
+    let mut fake = Fake::default();
+    for _ in 0..pages {
+        let items: Vec<_> =
+            (0..64).map(|nth| new(nth, if nth == 0 { 1_000_000 } else { 10 }, 0, 8)).collect();
+        fake.post(&items);
+    }
+    fake.now += 20;
+    fake
+}
+
+#[test]
+fn what_a_dead_process_had_comes_back_in_several_steps() {
+    let mut fake = sparse(160);
+    while !fake.claim(&ask(30, 500_000, 0, Some(9))).is_empty() {}
+    assert_eq!(fake.run(stats).expect("it is there").claimed, 160);
+    fake.run(|draft| bring_back(draft, &[])).expect("never refused");
+    assert_eq!(fake.run(stats).expect("it is there").ready, 160);
+    assert_eq!(fake.head.live.holders.len(), 0);
+}
+
+#[test]
+fn a_claim_of_many_items_is_written_in_one_step() {
+    for length in [8, 256] {
+        let mut fake = Fake::default();
+        for _ in 0..8 {
+            let items: Vec<_> = (0..800).map(|mark| new(mark, 1_000_000, 0, length)).collect();
+            fake.post(&items);
+        }
+        let mut claimed = 0;
+        loop {
+            let ask = ask(1_000, 500_000, 0, Some(9));
+            let items = fake.claim(&ask);
+            if items.is_empty() {
+                break;
+            }
+            claimed += items.len();
+            fake.run(|draft| renew(draft, ask.id, None, None)).expect("it is live");
+            if claimed % 2 == 0 {
+                assert_eq!(fake.run(|draft| ack(draft, &items, ask.id)).ok(), Some(items.len()));
+            }
+        }
+        assert_eq!(claimed, 6_400);
+        fake.run(|draft| bring_back(draft, &[])).expect("never refused");
+    }
+}
+
+#[test]
+fn letters_with_large_bodies_go_one_by_one() {
+    let (mut from, mut to) = (Fake::default(), Fake::default());
+    from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: None });
+    for mark in 0..5 {
+        from.post(&[new(mark, 1_000_000, 0, 349_526)]);
+        // A page of these is as long as one can be.
+        from.post(&(0..12).map(|mark| new(mark, 1_000_000, 0, 256)).collect::<Vec<_>>());
+    }
+    let mut claimed = 0;
+    while claimed < 65 {
+        let ask = ask(100, 1, 0, None);
+        claimed += from.claim(&ask).len();
+    }
+    from.now += 1;
+    assert!(from.claim(&ask(3, 1, 0, None)).is_empty());
+    let mut came = 0;
+    loop {
+        let letters = from.run(letters::pending).expect("never refused");
+        let Some((last, _)) = letters.last() else { break };
+        let marks = vec![0; letters.len()];
+        to.run(|draft| letters::receive(draft, "q", &letters, &marks)).expect("it has room");
+        from.run(|draft| letters::delivered(draft, *last)).expect("never refused");
+        came += letters.len();
+    }
+    assert_eq!(came, 65);
+    assert_eq!(to.run(stats).expect("it is there").ready, 65);
+}
+
+#[test]
+fn what_was_acknowledged_does_not_pile_up_in_the_head() {
+    let mut fake = Fake::default();
+    for mark in 0..4_000 {
+        fake.post(&[new(mark, 1_000_000, 0, 300)]);
+    }
+    for _ in 0..20 {
+        let ask = ask(1_000, 500_000, 0, None);
+        let items = fake.claim(&ask);
+        fake.run(|draft| ack(draft, &items, ask.id)).expect("it has them");
+    }
+    assert!(fake.head.litter.len() < 1_300, "{}", fake.head.litter.len());
+}
+
+#[test]
+fn queues_that_were_deleted_do_not_pile_up_in_the_head() {
+    let mut fake = Fake::default();
+    for _ in 0..200 {
+        fake.post(&(0..9).map(|mark| new(mark, 1_000_000, 0, 300)).collect::<Vec<_>>());
+        fake.claim(&ask(1, 500_000, 0, Some(9)));
+        fake.run(delete_queue).expect("never refused");
+    }
+    assert!(fake.head.trash.len() < 10, "{}", fake.head.trash.len());
+    fake.run(clean).expect("never refused");
+    assert_eq!(fake.records.len(), 0);
+}
+
+#[test]
+fn claims_of_many_dead_processes_are_forgotten_in_several_steps() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 100, 1_000_000_000, 0);
+    for holder in 0..100 {
+        // All in one bucket.
+        let id: ClaimId =
+            format!("{:032x}", (holder + 1) << 8).parse().unwrap_or_else(|no| match no {});
+        let ask = Ask { id, ..ask(1, 10, 0, Some(holder as u64)) };
+        assert_eq!(fake.claim(&ask).len(), 1);
+    }
+    fake.now += 20 + REMEMBERED;
+    for _ in 0..10 {
+        fake.run(|draft| gc(draft, 100)).expect("never refused");
+    }
+    assert_eq!(fake.head.live.holders.len(), 0);
+}

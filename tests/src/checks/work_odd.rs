@@ -1,0 +1,194 @@
+//! WK2, WK3, WK6: what an attack on queues of work has found.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Ack, ClaimId, ErrorKind, ListOptions, NewItem, Result, WorkLimits};
+use tokio::time::{sleep, timeout};
+
+use super::Stage;
+use super::tools::{MOMENT, PATIENCE};
+use super::work::{claimed, ids, jobs, kind, limit, posted};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// WK2: what leaves for the dead letter queue may be as large as anything, and keeps nobody from the rest.
+pub async fn wk2_large_dead_letters(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
+    jobs.set_dead_letters(1, &dead, None).await?;
+    for _ in 0..4 {
+        jobs.post(&[NewItem::new(vec![7; 262_144])]).await?;
+    }
+    while let Some(claim) = jobs.claim(limit(4)).await? {
+        claim.release().await?;
+    }
+    assert_eq!(jobs.stats().await?.total(), 0);
+    assert_eq!(dead.stats().await?.ready, 4);
+    let letters = dead.list(ListOptions { limit: 1, ..ListOptions::default() }).await?;
+    assert_eq!((letters[0].body().len(), letters[0].claims()), (262_144, 1));
+    Ok(())
+}
+
+/// WK2: many items with bodies that stand beside them are claimed, renewed, given back and done, on every store.
+pub async fn wk2_claims_of_a_thousand(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    for _ in 0..2 {
+        let items: Vec<_> = (0..800).map(|_| NewItem::new([3; 190])).collect();
+        jobs.post(&items).await?;
+    }
+    let claim = jobs.claim(limit(1_000)).await?.expect("all are ready");
+    assert!(claim.items().len() >= 300, "{}", claim.items().len());
+    claim.renew(None, None).await?;
+    claim.release().await?;
+    let mut done = 0;
+    while let Some(claim) = jobs.claim(limit(1_000)).await? {
+        done += claim.ack_all().await?;
+    }
+    assert_eq!(done, 1_600);
+    Ok(())
+}
+
+/// WK2: a claim that was dropped before anybody had it is none of those after which an item is put aside.
+pub async fn wk2_a_dropped_claim_does_not_count(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let dead = one.queue("dead")?;
+    jobs.set_dead_letters(6, &dead, None).await?;
+    posted(&jobs, 1).await?;
+    // So that this process has its entry, and the claim begins with the first poll.
+    assert_eq!(claimed(&jobs, 1).await?.ack_all().await?, 1);
+    posted(&theirs, 1).await?;
+    let mut given = 0;
+    for _ in 0..6 {
+        // A store within the process may be quicker than the timeout.
+        let claimed = timeout(Duration::ZERO, jobs.claim(limit(1))).await;
+        given += u32::from(matches!(claimed, Ok(Ok(Some(_)))));
+        drop(claimed);
+        sleep(2 * MOMENT).await;
+    }
+    if given == 6 {
+        return Ok(());
+    }
+    let claim = theirs.claim_wait(limit(1), Some(PATIENCE)).await?.expect("it comes back");
+    assert_eq!(claim.items()[0].claims(), given + 1);
+    assert_eq!(dead.stats().await?.total(), 0);
+    Ok(())
+}
+
+/// WK2: limits of a handle can be narrower than those of all, not wider.
+pub async fn wk2_wider_limits(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let all = jobs(&coordinator);
+    posted(&all, 1).await?;
+    let day = 24 * 60 * MINUTE;
+    let wide = WorkLimits {
+        claim_ttl: Duration::ZERO..=Duration::MAX,
+        grace: Duration::ZERO..=Duration::MAX,
+        limit: 0..=usize::MAX,
+        item_ttl: Duration::ZERO..=Duration::MAX,
+        delay: Duration::ZERO..=Duration::MAX,
+    };
+    let jobs = all.with_limits(wide);
+    for count in [0, 1_001] {
+        assert_eq!(kind(jobs.claim(limit(count)).await), Some(ErrorKind::Input), "{count}");
+        assert_eq!(kind(jobs.pop(count).await), Some(ErrorKind::Input), "{count}");
+    }
+    for ttl in [Duration::ZERO, day] {
+        assert_eq!(kind(jobs.claim(limit(1).ttl(ttl)).await), Some(ErrorKind::Input), "{ttl:?}");
+    }
+    let long = NewItem::new("").ttl(15 * day);
+    assert_eq!(kind(jobs.post(&[long]).await), Some(ErrorKind::Input));
+    assert_eq!(jobs.pop(1_000).await?.len(), 1);
+    Ok(())
+}
+
+/// WK3: a claim that is kept alive is so too after it was made shorter.
+pub async fn wk3_a_shorter_claim_is_kept_alive(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    posted(&jobs, 1).await?;
+    let mut claim = jobs.claim(limit(1).ttl(10 * MINUTE)).await?.expect("one is ready");
+    claim.keep_alive();
+    let ttl = Duration::from_secs(2);
+    claim.renew(Some(ttl), None).await?;
+    assert!(theirs.claim_wait(limit(1), Some(2 * ttl)).await?.is_none());
+    assert!(claim.is_held());
+    assert_eq!(claim.ack_all().await?, 1);
+    Ok(())
+}
+
+/// WK1, WK3: whoever makes a claim shorter and does not wait for the answer does not rely on it for longer.
+pub async fn wk3_a_shorter_claim_is_not_relied_on(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    posted(&jobs, 1).await?;
+    let claim = claimed(&jobs, 1).await?;
+    let (begun, ttl) = (Instant::now(), Duration::from_millis(700));
+    drop(timeout(Duration::ZERO, claim.renew(Some(ttl), None)).await);
+    let next = theirs.claim_wait(limit(1), Some(PATIENCE)).await?.expect("it comes back");
+    assert!(begun.elapsed() >= ttl);
+    assert!(!claim.is_held(), "two have it");
+    timeout(MOMENT, claim.lost()).await.expect("it is told");
+    assert_eq!(next.ack_all().await?, 1);
+    Ok(())
+}
+
+/// WK3: all that is left is done, without what was given back.
+pub async fn wk3_what_was_given_back_is_not_left(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    let posted = posted(&jobs, 3).await?;
+    let claim = claimed(&jobs, 3).await?;
+    assert_eq!(claim.nack(posted[1], Duration::ZERO).await?, Ack::Done);
+    let next = claimed(&jobs, 1).await?;
+    assert_eq!(claim.ack_all().await?, 2);
+    assert_eq!(ids(&next), posted[1..2]);
+    assert_eq!(next.ack_all().await?, 1);
+    assert_eq!(jobs.stats().await?.total(), 0);
+    Ok(())
+}
+
+/// WK3: text that is no name of a claim is none for whoever claims either, so two with such text have nothing in common.
+pub async fn wk3_nobody_claims_under_no_name(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    posted(&jobs, 1).await?;
+    let id = |text: &str| text.parse::<ClaimId>().unwrap_or_else(|never| match never {});
+    assert_eq!(kind(jobs.claim_as(id("fail"), limit(1)).await), Some(ErrorKind::Input));
+    assert_eq!(kind(jobs.get(id("'; DROP TABLE claims; --")).await), Some(ErrorKind::NoSuchClaim));
+    assert_eq!(jobs.stats().await?.ready, 1);
+    Ok(())
+}
+
+/// WK6: a wait of no time takes what is ready.
+pub async fn wk6_a_wait_of_no_time(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    let wait = Some(Duration::ZERO);
+    assert!(jobs.claim_wait(limit(1), wait).await?.is_none());
+    posted(&jobs, 1).await?;
+    let claim = jobs.claim_wait(limit(1), wait).await?.expect("it is ready");
+    assert_eq!(claim.items()[0].claims(), 1);
+    Ok(())
+}
+
+/// WK6: ttls and delays end, though the server was started again and nobody has written since.
+pub async fn wk6_time_goes_on_after_a_restart(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    let later = Duration::from_secs(3);
+    let posted = jobs.post(&[NewItem::new("one"), NewItem::new("other").delay(later)]).await?;
+    jobs.claim_as(ClaimId::random(), limit(1).ttl(later)).await?.expect("one is ready");
+    stage.restart();
+    let mut came = Vec::new();
+    let begun = Instant::now();
+    while came.len() < 2 && begun.elapsed() < PATIENCE {
+        let claim = jobs.claim_wait(limit(2), Some(PATIENCE)).await?.expect("they come back");
+        came.extend(ids(&claim));
+        claim.ack_all().await?;
+    }
+    came.sort_unstable();
+    assert_eq!(came, posted);
+    Ok(())
+}
