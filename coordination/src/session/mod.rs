@@ -14,6 +14,7 @@ mod runtime;
 mod state;
 
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
-use crate::backend::Store;
+use crate::backend::{EntryId, Store};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
@@ -238,12 +239,15 @@ impl Session {
         self.settings.call_timeout(self.ttl())
     }
 
-    /// How long a waiter relies on notifications before it asks the store itself.
-    pub(crate) fn recheck_interval(&self, lease: &Lease) -> Duration {
+    /// How long whoever waits for an entry, or holds it, relies on notifications before it asks the store itself.
+    pub(crate) fn recheck_interval(&self, lease: &Lease, entry: &EntryId) -> Duration {
         if sings(Canary::NoRecheck) {
             return Duration::from_secs(365 * 24 * 60 * 60);
         }
-        lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK)
+        let interval = lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK);
+        let mut hasher = DefaultHasher::new();
+        entry.hash(&mut hasher);
+        own_interval(interval, hasher.finish())
     }
 
     fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
@@ -274,5 +278,34 @@ impl Session {
         let longest =
             self.settings.max_backoff.min(self.heartbeat_interval(ttl)).min(LONGEST_RETRY);
         DecorrelatedJitter::new(self.settings.initial_backoff, longest)
+    }
+}
+
+/// Thousands of entries that were entered together would be looked at together, for ever. So each has an interval of
+/// its own, from 70 to 100 percent of the longest, by its number.
+fn own_interval(longest: Duration, number: u64) -> Duration {
+    longest - longest.mul_f64(0.3 * (number as f64 / u64::MAX as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_at_what_was_entered_together_are_spread() {
+        const COUNT: u64 = 10_000;
+        let longest = Duration::from_secs(5);
+        let mut looks = [0; 120];
+        for number in (0..COUNT).map(|nth| nth * (u64::MAX / COUNT)) {
+            let interval = own_interval(longest, number);
+            assert!(interval >= longest * 7 / 10 && interval <= longest, "{interval:?}");
+            for nth in 1..60_000 / interval.as_millis() {
+                looks[(interval.as_millis() * nth) as usize / 500] += 1;
+            }
+        }
+        // The first look at each comes within 1.5 s, and later ones are near to even.
+        assert!(looks.iter().max() <= Some(&(COUNT / 3 * 11 / 10)), "{looks:?}");
+        let even = COUNT / 10 * 118 / 100;
+        assert!(looks[60..108].iter().all(|count| count.abs_diff(even) < even / 3), "{looks:?}");
     }
 }

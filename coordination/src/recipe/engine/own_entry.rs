@@ -213,7 +213,7 @@ impl OwnEntry {
             tokio::time::sleep(UNWATCHED).await;
             let mut delays = session.retry_delays(lease.ttl);
             loop {
-                let recheck = session.recheck_interval(&lease);
+                let recheck = session.recheck_interval(&lease, &entry.entry_ref.id);
                 let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
                 if let Err(error) = gone {
                     // Where notifications fail, the entry may be there to be looked at all the same.

@@ -232,7 +232,7 @@ impl Acquire {
     ) -> bool {
         let (session, lease) = (&self.session, own.lease());
         let before = EntryRef { queue: self.queue.clone(), id: blocker.id.clone() };
-        let recheck = session.recheck_interval(lease);
+        let recheck = session.recheck_interval(lease, &own.entry().entry_ref.id);
         let gone = session.gone(&before, blocker.seq, mode, recheck);
         tokio::select! {
             biased;
