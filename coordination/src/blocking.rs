@@ -186,6 +186,15 @@ impl Lock {
     pub fn break_lock(&self) -> Result<Option<Contender>> {
         wait(self.0.break_lock())
     }
+
+    /// [`crate::Lock::break_grant`], blocking.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Lock::break_grant`].
+    pub fn break_grant(&self, token: crate::FencingToken) -> Result<Option<Contender>> {
+        wait(self.0.break_grant(token))
+    }
 }
 
 /// [`crate::Semaphore`] with blocking calls.

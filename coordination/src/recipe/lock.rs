@@ -232,14 +232,55 @@ impl Lock {
     ///
     /// A dropped call may or may not break the lock. It never breaks a later grant.
     pub async fn break_lock(&self) -> Result<Option<Contender>> {
-        let Some((entry, contender)) = self.contenders().await?.into_iter().next() else {
-            return Ok(None);
-        };
+        match self.contenders().await?.into_iter().next() {
+            Some(first) => self.take_away(first).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes exactly this grant away, or the place of a contender that still waits, and returns whose it was; `None` if
+    /// nobody has this token any more.
+    ///
+    /// For operators who have seen in [`holders`](Self::holders) who is meant: whoever holds the lock by now is left alone.
+    /// The former holder learns of it as by [`break_lock`](Self::break_lock). A contender of this library that still waits
+    /// queues again, at the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`break_lock`](Self::break_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`break_lock`](Self::break_lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let (one, other) = (lock.acquire_shared(None).await?, lock.acquire_shared(None).await?);
+    ///
+    /// let broken = lock.break_grant(other.token()).await?.expect("it is held");
+    /// assert_eq!(broken.token, other.token());
+    /// assert!(lock.break_grant(other.token()).await?.is_none());
+    /// assert!(one.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub async fn break_grant(&self, token: FencingToken) -> Result<Option<Contender>> {
+        let mut contenders = self.contenders().await?.into_iter();
+        match contenders.find(|(_, contender)| contender.token == token) {
+            Some(meant) => self.take_away(meant).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn take_away(&self, (entry, contender): (EntryRef, Contender)) -> Result<Contender> {
         tracing::warn!(lock = ?self.name(), member = ?contender.member, token = %contender.token, "breaking a lock");
         let session = Arc::clone(&self.queue.session);
         let seq = Some(contender.token.value());
         self.queue.call("break", async move { session.backend.leave(&entry, seq).await }).await?;
-        Ok(Some(contender))
+        Ok(contender)
     }
 
     async fn contenders(&self) -> Result<Vec<(EntryRef, Contender)>> {
