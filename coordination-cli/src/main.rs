@@ -3,7 +3,8 @@
 //! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said.
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
-//!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job. `secrets` keeps passwords out of what is said.
+//!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job. `serve` offers it all over HTTP. `secrets` keeps
+//!   passwords out of what is said.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -16,6 +17,8 @@ mod prune;
 mod reset;
 mod run;
 mod secrets;
+#[cfg(feature = "serve")]
+mod serve;
 mod settings;
 mod status;
 mod stderr;
@@ -68,6 +71,8 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
         Command::Reset(asked) => block_on(reset::reset(asked, store)),
         Command::Prune(asked) => block_on(prune::prune(asked, store)),
+        #[cfg(feature = "serve")]
+        Command::Serve(asked) => block_on(serve::serve(asked, store)),
         Command::Doctor => block_on(doctor::doctor(store)),
         Command::Info => block_on(info::info(store)),
         Command::Completions { shell } => {

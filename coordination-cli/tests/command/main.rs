@@ -4,6 +4,7 @@
 
 mod crontab;
 mod gate;
+mod http;
 mod kept_apart;
 mod killed;
 mod soak;

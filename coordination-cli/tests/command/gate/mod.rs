@@ -7,4 +7,5 @@ mod inherited;
 mod kept_apart;
 mod looks;
 mod offices;
+mod serve;
 mod terminal;

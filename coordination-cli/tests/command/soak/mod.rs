@@ -1,5 +1,6 @@
 //! What `tests/soak` runs: the same for longer, and on every store.
 
+mod clients;
 mod cron;
 mod kept_apart;
 mod killed;

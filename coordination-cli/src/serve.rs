@@ -1,0 +1,67 @@
+//! `coordination serve`: the service over HTTP, of which this is the command line, the signals and the log.
+
+use coordination_service::{Failure as Ended, Settings, make_token};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::args::{Serve, Store};
+use crate::exit::{self, Failure, Outcome, print, say};
+use crate::settings;
+
+pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
+    if let Some(name) = &asked.make_token {
+        let (token, lines) = make_token(name, &asked.uses);
+        print(&format!("# The token, which is shown only now: {token}\n{lines}"))?;
+        return Ok(0);
+    }
+    let mut config = settings::read(store)?;
+    // Its handlers share our thread with clients: a session's heartbeats are to depend on none of them.
+    config.heartbeat_on_current_runtime = false;
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let mut settings = Settings {
+        listen: asked.listen,
+        rdlm: asked.rdlm,
+        lockable: asked.lockable,
+        hosts: asked.host.clone(),
+        tokens: asked.tokens.clone(),
+        allow_anonymous: asked.allow_anonymous,
+        allow_plaintext: asked.allow_plaintext,
+        drain: asked.drain,
+        access_log: !asked.no_access_log,
+        fresh: asked.fresh,
+        ..Settings::default()
+    };
+    settings.long.extend(asked.long.iter().cloned());
+    let stops = stops()?;
+    let quiet = store.quiet;
+    let serving = coordination_service::serve(settings, config, stops, |started| {
+        if !quiet {
+            let others = [("rdlm", started.rdlm), ("lockable", started.lockable)];
+            let others = others.into_iter().filter_map(|(api, at)| Some((api, at?)));
+            let others: String = others.map(|(api, at)| format!(", {api} on {at}")).collect();
+            say(format_args!(
+                "serving {} as {} on http://{}{others}",
+                started.scheme, started.instance, started.native
+            ));
+        }
+    });
+    serving.await.map(|()| 0).map_err(|ended| match ended {
+        Ended::Settings(why) => Failure::usage(why),
+        Ended::Listen(at, error) => {
+            Failure::new(exit::SYSTEM, format!("cannot listen on {at}: {error}"))
+        }
+    })
+}
+
+/// A word for each signal to end.
+fn stops() -> Outcome<mpsc::Receiver<()>> {
+    let (told, stops) = mpsc::channel(2);
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let failed = |error| Failure::system("cannot receive signals", &error);
+        let (mut signals, told) = (signal(kind).map_err(failed)?, told.clone());
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() && told.send(()).await.is_ok() {}
+        });
+    }
+    Ok(stops)
+}

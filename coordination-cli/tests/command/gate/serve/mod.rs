@@ -1,0 +1,7 @@
+//! `coordination serve`: real processes, real HTTP, on a directory and on a server.
+
+mod locks;
+mod others;
+mod page;
+mod safety;
+mod stopping;

@@ -1,0 +1,175 @@
+//! The APIs of others: rdlm and lockable.dev, by the requests that their clients send.
+
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{judged, wait_until};
+use serde_json::json;
+
+use crate::http::{Answer, Service, answer, ask, send};
+use crate::{LONG, Store};
+
+fn rdlm(service: &Service, method: &str, path: &str, body: &str) -> Answer {
+    ask(&service.rdlm, method, path, &[("Accept", "*/*")], body)
+}
+
+/// The path of a lock's URL.
+fn location(service: &Service, answer: &Answer) -> String {
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let url = answer.header("location").expect("it has one");
+    url.strip_prefix(&format!("http://{}", service.rdlm))
+        .expect("as its clients want it")
+        .to_owned()
+}
+
+#[test]
+fn rdlms_requests_are_answered_as_its_clients_need() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let wanted = r#"{"lifetime": 60, "wait": 0, "title": "me with RDLMClient(0.2.0) @host"}"#;
+        let first = rdlm(&service, "POST", "/locks/a%20b/%C3%BC", wanted);
+        let path = location(&service, &first);
+        assert_eq!(first.header("fencing-token"), Some(&*first.json()["fence"].to_string()));
+        let lock = rdlm(&service, "GET", &path, "").json();
+        assert_eq!(
+            [&lock["active"], &lock["lifetime"], &lock["wait"]],
+            [&json!(true), &json!(60), &json!(0)]
+        );
+        for time in ["active_since", "active_expires"] {
+            assert_eq!(
+                lock[time].as_str().map(|time| (time.len(), &time[10..11])),
+                Some((26, "T")),
+                "{lock}"
+            );
+        }
+        let begun = Instant::now();
+        let late = rdlm(
+            &service,
+            "POST",
+            "/locks/a%20b/%C3%BC",
+            r#"{"lifetime":1,"wait":0.3,"title":""}"#,
+        );
+        assert_eq!(late.status, 408, "{late:?}");
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert_eq!(rdlm(&service, "PUT", &path, r#"{"lifetime":90}"#).json()["lifetime"], 90);
+        assert_eq!(
+            rdlm(&service, "GET", "/resources", "").status,
+            403,
+            "that is for administrators"
+        );
+        assert_eq!(rdlm(&service, "DELETE", &path, "").status, 204);
+        assert_eq!(rdlm(&service, "DELETE", &path, "").status, 404);
+        assert_eq!(rdlm(&service, "GET", &path, "").status, 404);
+    });
+}
+
+/// H2: RD1 (ticks of a second, leases cut to seconds, a try that waits) and RD7 (500 for what is no request).
+#[test]
+fn h2_rdlms_defects_are_not_copied() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        for _ in 0..5 {
+            let begun = Instant::now();
+            location(
+                &service,
+                &rdlm(&service, "POST", "/locks/x", r#"{"lifetime":0.3,"wait":0,"title":""}"#),
+            );
+            let answered = Instant::now();
+            let next = rdlm(&service, "POST", "/locks/x", r#"{"lifetime":9,"wait":5,"title":""}"#);
+            let path = location(&service, &next);
+            assert!(begun.elapsed() >= Duration::from_millis(300));
+            assert!(answered.elapsed() < Duration::from_millis(420), "{:?}", answered.elapsed());
+            assert_eq!(rdlm(&service, "DELETE", &path, "").status, 204);
+        }
+        for wrong in [
+            "[]",
+            "null",
+            "{}",
+            r#"{"lifetime":1e20,"wait":0,"title":""}"#,
+            r#"{"lifetime":0,"wait":0,"title":""}"#,
+            r#"{"lifetime":1,"wait":-1,"title":""}"#,
+            r#"{"lifetime":1,"wait":0}"#,
+        ] {
+            assert_eq!(rdlm(&service, "POST", "/locks/x", wrong).status, 400, "{wrong}");
+        }
+        // RD8: nothing is made by looking.
+        assert_eq!(rdlm(&service, "GET", "/locks/never/x", "").status, 404);
+        assert_eq!(service.get("/v1/locks").json()["names"], json!([]));
+    });
+}
+
+/// H5, on a directory: rdlm's users never renew, and a killed instance would free what they hold at once. A promise keeps
+/// it.
+#[test]
+fn h5_a_promise_outlives_its_instance() {
+    judged(|| {
+        let store = Store::file();
+        let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let wanted = r#"{"lifetime":3,"wait":0,"title":""}"#;
+        let begun = Instant::now();
+        location(&one, &rdlm(&one, "POST", "/locks/x", wanted));
+        let held = Instant::now();
+        let waiter =
+            send(&other.rdlm, "POST", "/locks/x", &[], r#"{"lifetime":9,"wait":30,"title":""}"#);
+        std::thread::sleep(Duration::from_millis(200));
+        drop(one);
+        let tried = rdlm(&other, "POST", "/locks/x", wanted);
+        assert_eq!(tried.status, 408, "nobody else: {tried:?}");
+        let next = answer(waiter);
+        assert_eq!(next.status, 201, "{next:?}");
+        assert!(
+            begun.elapsed() >= Duration::from_secs(3),
+            "the promise was broken after {:?}",
+            begun.elapsed()
+        );
+        // It is counted from the first sight, after the kill.
+        assert!(held.elapsed() < Duration::from_secs(6), "{:?}", held.elapsed());
+    });
+}
+
+#[test]
+fn a_release_leaves_no_promise_and_a_clean_stop_keeps_it() {
+    judged(|| {
+        let store = Store::file();
+        let mut one = Service::start(&store, "--drain 0s");
+        let other = Service::start(&store, "");
+        let wanted = r#"{"lifetime":2,"wait":0,"title":""}"#;
+        let path = location(&one, &rdlm(&one, "POST", "/locks/x", wanted));
+        assert_eq!(rdlm(&one, "DELETE", &path, "").status, 204);
+        let next = rdlm(&other, "POST", "/locks/x", wanted);
+        let path = location(&other, &next);
+        assert_eq!(rdlm(&other, "DELETE", &path, "").status, 204);
+
+        let begun = Instant::now();
+        location(&one, &rdlm(&one, "POST", "/locks/x", wanted));
+        one.terminate();
+        assert_eq!(one.process.code(), Some(0));
+        let next = rdlm(&other, "POST", "/locks/x", r#"{"lifetime":2,"wait":20,"title":""}"#);
+        assert_eq!(next.status, 201, "{next:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn lockables_requests_are_answered_as_its_client_needs() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let ask = |path: &str| {
+            let answer = ask(&service.lockable, "GET", path, &[], "");
+            assert_eq!(answer.status, 200, "{answer:?}");
+            answer.json()["response"].as_bool().expect("true or false")
+        };
+        assert!(ask("/v1/acquire/job") && !ask("/v1/acquire/job"));
+        assert!(ask("/v1/heartbeat/job"));
+        assert!(ask("/v1/release/job") && !ask("/v1/release/job") && !ask("/v1/heartbeat/job"));
+        assert!(ask("/v1/acquire/job"));
+        let head = crate::http::ask(&service.lockable, "HEAD", "/v1/release/job", &[], "");
+        assert_eq!(head.status, 405);
+        // From another address nothing changes.
+        let names = service.get("/v1/locks").json();
+        assert_eq!(names["names"], json!(["lockable/anonymous/job"]));
+        assert!(wait_until(LONG, || ask("/v1/release/job")));
+    });
+}

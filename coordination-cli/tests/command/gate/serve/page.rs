@@ -1,0 +1,91 @@
+//! The page, as far as it can be tested without a browser: what it is sent with, and the events that it follows.
+
+use std::io::Read;
+use std::process::Command;
+use std::time::Duration;
+
+use coordination_tests::harness::judged;
+
+use crate::http::{Service, hold, send};
+use crate::{Store, output, stderr, stdout};
+
+#[test]
+fn the_page_may_load_nothing_else() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let page = service.get("/");
+        assert_eq!(page.status, 200);
+        let policy = page.header("content-security-policy").expect("it has one");
+        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+        assert_eq!(page.header("x-frame-options"), Some("DENY"));
+        assert!(page.body.contains("<title>") && page.body.ends_with("</html>\n"));
+    });
+}
+
+#[test]
+fn the_page_is_told_of_each_change() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let before = service.acquire("before", r#"{"title":"one"}"#);
+        let mut events = send(&service.native, "GET", "/v1/events", &[], "");
+        let mut text = String::new();
+        let mut until = |wanted: &str| {
+            let mut bytes = [0; 4096];
+            while !text.contains(wanted) {
+                let count = events.read(&mut bytes).expect("it goes on");
+                assert!(count > 0, "it ended without {wanted}: {text}");
+                text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+            std::mem::take(&mut text)
+        };
+        let snapshot = until("event: live");
+        assert!(
+            snapshot.contains("\"state\":\"connected\"") && snapshot.contains("\"title\":\"one\""),
+            "{snapshot}"
+        );
+        assert!(!snapshot.contains(before["id"].as_str().expect("an id")), "ids are secret");
+        let after = service.acquire("after", "");
+        until("\"name\":\"after\"");
+        // Somebody who does not go through the service.
+        let _held = store.runs("--member-id cron --lock by-command");
+        until("\"who\":\"cron\"");
+        assert_eq!(service.delete(&hold(&after)).status, 204);
+        let gone = until("event: gone");
+        assert!(gone.contains("after"), "{gone}");
+    });
+}
+
+/// The examples of the page of docs, as they stand there, at this instance.
+#[test]
+fn the_examples_of_the_page_run() {
+    judged(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let page = include_str!("../../../../../docs/service.md");
+        let mut count = 0;
+        for (language, program) in [("sh", "sh"), ("python", "python3")] {
+            for block in page.split(&format!("```{language} run\n")).skip(1) {
+                let example = block.split("```").next().unwrap_or_default();
+                let example = example.replace("localhost:8420", &service.native);
+                let mut command = Command::new("timeout");
+                let ran = output(command.args([
+                    "60",
+                    program,
+                    if program == "sh" { "-euc" } else { "-c" },
+                    &example,
+                ]));
+                assert!(ran.status.success(), "{example}\n{}{}", stdout(&ran), stderr(&ran));
+                count += 1;
+            }
+        }
+        assert!(count >= 3, "only {count} examples");
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(
+            service.get("/v1/locks").json()["names"],
+            serde_json::json!([]),
+            "they leave nothing"
+        );
+    });
+}

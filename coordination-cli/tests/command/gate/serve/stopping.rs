@@ -1,0 +1,154 @@
+//! How an instance ends, and what it says of its store meanwhile.
+
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{Etcd, judged, wait_until};
+use rustix::process::Signal;
+
+use crate::http::{Service, answer, hold, send};
+use crate::{LONG, Store, output, stderr};
+
+/// H10, of one instance: waits are told, holds can be renewed and released, and then it ends.
+#[test]
+fn h10_a_stop_frees_nothing_under_who_holds_it() {
+    judged(|| {
+        let store = Store::file();
+        let mut service = Service::start(&store, "");
+        let held = service.acquire("x", r#"{"lease_ms":60000}"#);
+        let waiter = send(&service.native, "POST", "/v1/locks/x", &[], r#"{"wait_ms":30000}"#);
+        let waits = || service.get("/v1/locks/x").json()["entries"][1]["state"] == "waiting";
+        assert!(wait_until(LONG, waits));
+        service.terminate();
+        let told = answer(waiter);
+        assert_eq!((told.status, told.code()), (503, "draining".to_owned()), "{told:?}");
+        assert!(told.header("retry-after").is_some() && told.header("connection") == Some("close"));
+        assert_eq!(service.post("/v1/locks/y", "").code(), "draining");
+        let ready = service.get("/readyz");
+        assert_eq!((ready.status, &ready.json()["why"]), (503, &"draining".into()));
+        assert_eq!(service.put(&hold(&held), "").status, 200);
+        assert!(service.process.is_running());
+        assert_eq!(service.delete(&hold(&held)).status, 204);
+        assert_eq!(service.process.code(), Some(0));
+    });
+}
+
+#[test]
+fn a_stop_waits_for_leases_that_nobody_releases() {
+    judged(|| {
+        let store = Store::at("memory://".to_owned());
+        let mut service = Service::start(&store, "--fresh --drain 0s");
+        let begun = Instant::now();
+        let held = service.acquire("x", r#"{"lease_ms":1500}"#);
+        service.terminate();
+        assert!(wait_until(LONG, || service.get("/readyz").status == 503));
+        std::thread::sleep(Duration::from_millis(300));
+        let renewed = service.put(&hold(&held), "");
+        assert_eq!(renewed.status, 200, "{renewed:?}");
+        assert!(
+            renewed.json()["expires_in_ms"].as_u64() < Some(1_300),
+            "nothing is renewed: {renewed:?}"
+        );
+        assert_eq!(service.process.code(), Some(0));
+        assert!(begun.elapsed() >= Duration::from_millis(1_500));
+    });
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    judged(|| {
+        let store = Store::file();
+        let mut service = Service::start(&store, "");
+        let _held = service.acquire("x", r#"{"lease_ms":60000}"#);
+        service.terminate();
+        assert!(wait_until(LONG, || service.get("/readyz").status == 503));
+        service.process.signal(Signal::INT);
+        let begun = Instant::now();
+        assert_eq!(service.process.code(), Some(0));
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    });
+}
+
+/// H10: the store is away and comes back.
+#[test]
+fn h10_a_store_that_is_away_is_told() {
+    judged(|| {
+        let etcd = Etcd::one();
+        let store =
+            Store::at(format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address()));
+        let service = Service::start(&store, "");
+        let held = service.acquire("x", r#"{"lease_ms":2000}"#);
+        assert_eq!(held["covered"], "all");
+        let too_long = service.post("/v1/locks/y", r#"{"lease_ms":20000}"#);
+        assert_eq!(too_long.status, 400, "more than the store's own lease: {too_long:?}");
+        etcd.node(0).pause();
+        assert!(wait_until(LONG, || service.get("/readyz").json()["why"] == "store-away"));
+        let away = service.post("/v1/locks/y", r#"{"wait_ms":100}"#);
+        assert_eq!(away.status, 503, "{away:?}");
+        assert!(away.header("retry-after").is_some());
+        let lost = || {
+            let renewed = service.put(&hold(&held), "");
+            renewed.status == 410 && renewed.json()["reason"] == "lost"
+        };
+        assert!(wait_until(LONG, lost), "{:?}", service.put(&hold(&held), ""));
+        etcd.node(0).resume();
+        assert!(wait_until(LONG, || service.get("/readyz").status == 200));
+        assert!(wait_until(LONG, || service.post("/v1/locks/y", "").status == 201));
+    });
+}
+
+/// H5, on a server: what a killed instance held is free when the store's own lease is over, and not before its client's.
+#[test]
+fn h5_a_killed_instance_keeps_nobody_out_for_ever() {
+    judged(|| {
+        let etcd = Etcd::one();
+        let store =
+            Store::at(format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address()));
+        let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let begun = Instant::now();
+        let held = one.acquire("x", r#"{"lease_ms":2000}"#);
+        drop(one);
+        let next = other.acquire("x", r#"{"wait_ms":30000}"#);
+        assert!(begun.elapsed() >= Duration::from_millis(2_000), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        assert!(next["fence"].as_u64() > held["fence"].as_u64());
+        let elsewhere = other.put(&hold(&held), "");
+        assert_eq!((elsewhere.status, elsewhere.code()), (421, "wrong-instance".to_owned()));
+    });
+}
+
+#[test]
+fn a_store_that_is_away_at_the_start_is_waited_for() {
+    judged(|| {
+        let etcd = Etcd::one();
+        let url = format!("etcd://{}/service", etcd.node(0).address());
+        etcd.node(0).pause();
+        let store = Store::at(url);
+        let mut service = Service::begin(&store, "");
+        let ready = service.get("/readyz");
+        assert_eq!((ready.status, &ready.json()["why"]), (503, &"starting".into()));
+        assert_eq!(service.get("/livez").status, 200);
+        assert_eq!(service.post("/v1/locks/x", "").code(), "store-away");
+        etcd.node(0).resume();
+        assert!(wait_until(LONG, || service.get("/readyz").status == 200));
+        let held = service.acquire("x", "");
+        assert_eq!(service.delete(&hold(&held)).status, 204);
+        service.terminate();
+        assert_eq!(service.process.code(), Some(0));
+    });
+}
+
+#[test]
+fn what_no_waiting_mends_ends_it() {
+    judged(|| {
+        for url in ["etcd://h:1/x?nonsense=1", "nonsense://h", "file:///proc/locks"] {
+            let store = Store::at(url.to_owned());
+            let ended = output(&mut store.coordination(["serve", "--listen", "127.0.0.1:0"]));
+            assert_eq!(ended.status.code(), Some(64), "{url}: {}", stderr(&ended));
+        }
+        let service = Service::start(&Store::at("memory://".to_owned()), "--fresh");
+        let taken = Store::at("memory://".to_owned());
+        let words = ["serve", "--fresh", "--listen", &service.native];
+        let ended = output(&mut taken.coordination(words));
+        assert_eq!(ended.status.code(), Some(71), "{}", stderr(&ended));
+    });
+}

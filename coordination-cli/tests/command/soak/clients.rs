@@ -1,0 +1,176 @@
+//! The clients of others, as they come from PyPI, at `coordination serve`.
+//!
+//! They are installed into a virtual environment under `target`, once.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use coordination_tests::harness::{Certificates, judged};
+
+use crate::http::Service;
+use crate::{Store, output, stderr, stdout};
+
+/// Installs both. `rdlm-py` cannot be built from its archive as it is: that lacks a file which its `setup.py` reads.
+const INSTALL: &str = r#"
+set -eu
+python3 -m venv "$1"
+. "$1/bin/activate"
+mkdir "$1/sources"
+pip install -q requests==2.34.2 setuptools wheel lockable-dev==0.1.2
+TMPDIR="$1/sources" pip download -q --no-clean --no-deps --no-build-isolation -d "$1/sources" rdlm-py==0.2.0 >/dev/null 2>&1 || true
+source=$(echo "$1"/sources/pip-download-*/rdlm-py_*)
+touch "$source/pip-requirements.txt"
+pip install -q --no-deps --no-build-isolation "$source"
+"#;
+
+const RDLM: &str = r#"
+import os, time; from rdlmpy import *
+c = RDLMClient(server="x:%s@127.0.0.1" % os.environ["USE"], port=int(os.environ["PORT"])); A = ("x", os.environ["ADMIN"])
+u = c.lock_acquire("a b/ü", lifetime=60, wait=0); l = c.lock_get(u)
+assert u.startswith("http://") and l.active and (l.lifetime, l.wait) == (60, 0) and "RDLMClient(0.2.0)" in l.title
+try: t = time.time(); c.lock_acquire("a b/ü", wait=0.3); assert False
+except RDLMLockWaitExceededException: assert 0.3 <= time.time() - t < 0.6
+assert c.resource_get_all(*A) == ["a b/ü"] and [x.active for x in c.resource_get_all_locks("a b/ü", *A)] == [True]
+assert c.lock_release(u) and not c.lock_release(u) and c.lock_get(u) is None
+t = time.time(); c.lock_acquire("b", lifetime=0.3); v = c.lock_acquire("b", wait=2); assert 0.3 <= time.time() - t < 0.5
+assert c.resource_delete("b", *A) and not c.resource_delete("b", *A) and not c.lock_release(v)
+"#;
+
+/// One of ten that take turns: each is alone while it has the file.
+const TURNS: &str = r#"
+import os, sys; from rdlmpy import *
+c = RDLMClient(server="x:%s@127.0.0.1" % os.environ["USE"], port=int(os.environ["PORT"]))
+for _ in range(int(sys.argv[1])):
+    u = c.lock_acquire("turns", lifetime=60, wait=60)
+    os.close(os.open(os.environ["INSIDE"], os.O_CREAT | os.O_EXCL))
+    os.remove(os.environ["INSIDE"])
+    assert c.lock_release(u)
+"#;
+
+/// Its client speaks HTTPS only: a proxy with TLS stands before the service.
+const LOCKABLE: &str = r#"
+import os, socket, ssl, threading, time
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(os.environ["CERT"], os.environ["KEY"])
+listener = socket.create_server(("127.0.0.1", 0))
+def pump(a, b):
+    try:
+        while data := a.recv(65536): b.sendall(data)
+    except OSError: pass
+    finally:
+        try: b.shutdown(socket.SHUT_WR)
+        except OSError: pass
+def serve():
+    while True:
+        try:
+            near = context.wrap_socket(listener.accept()[0], server_side=True)
+            far = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
+        except OSError: continue
+        for pair in (near, far), (far, near): threading.Thread(target=pump, args=pair, daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+import lockable; lockable.client.LOCKABLE_DOMAIN = "localhost:%d" % listener.getsockname()[1]
+from lockable import Lock, CouldNotAcquireLockError; lost = []
+with Lock("job", on_lock_loss=lambda: lost.append(1)):
+    try: Lock("job", blocking=False).acquire(); assert False
+    except CouldNotAcquireLockError: pass
+assert not lost and lockable.client.try_heartbeat("job", os.environ["LOCKABLE_AUTH_TOKEN"]) is False
+with Lock("job"): assert lockable.client.try_acquire("job", os.environ["LOCKABLE_AUTH_TOKEN"]) is False
+assert lockable.client.try_acquire("job", os.environ["OTHER"]) is True   # another token: another lock
+lockable.client.try_release("job", os.environ["OTHER"])
+"#;
+
+/// A Python that has both clients.
+fn python() -> PathBuf {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("service-clients");
+    let python = directory.join("bin/python3");
+    let mut has_them = Command::new(&python);
+    has_them.args(["-c", "import rdlmpy, lockable.client"]).env("LOCKABLE_AUTH_TOKEN", "x");
+    if !has_them.output().is_ok_and(|done| done.status.success()) {
+        let _ = std::fs::remove_dir_all(&directory);
+        let done = output(Command::new("sh").args(["-c", INSTALL, "sh"]).arg(&directory));
+        assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+    }
+    python
+}
+
+/// An instance with tokens that may use all names and administer all names.
+struct Tokens {
+    service: Service,
+    used: Vec<String>,
+    admin: String,
+}
+
+fn with_tokens(store: &Store) -> Tokens {
+    let make = |name: &str| {
+        let words = ["serve", "--make-token", name, "--use", "*"];
+        let made = stdout(&output(&mut store.coordination(words)));
+        let token = made.lines().next().and_then(|line| line.rsplit(' ').next());
+        (token.expect("a token").to_owned(), made)
+    };
+    let (one, other, boss) = (make("one"), make("other"), make("boss"));
+    let file = store.path("tokens.toml");
+    let text = [one.1, other.1, boss.1.replace("use =", "admin =")].concat();
+    std::fs::write(&file, text).expect("a file");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    let service = Service::start(store, &format!("--tokens {}", file.display()));
+    Tokens { service, used: vec![one.0, other.0], admin: boss.0 }
+}
+
+impl Tokens {
+    fn python(&self, listener: &str, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg("120").arg(python()).args(["-c", program]).args(arguments);
+        command.env("PORT", listener.rsplit(':').next().unwrap_or_default());
+        command.env("USE", &self.used[0]).env("ADMIN", &self.admin);
+        command.env("LOCKABLE_AUTH_TOKEN", &self.used[0]).env("OTHER", &self.used[1]);
+        command
+    }
+}
+
+fn succeeds(command: &mut Command) {
+    let done = output(command);
+    assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+}
+
+/// H1: `rdlm-py` 0.2.0.
+#[test]
+fn h1_rdlms_client_runs_as_it_is() {
+    judged(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        succeeds(&mut tokens.python(&tokens.service.rdlm, RDLM, &[]));
+    });
+}
+
+/// H1: ten processes that acquire and release one name, a thousand times together.
+#[test]
+fn h1_rdlms_clients_never_overlap() {
+    judged(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        std::thread::scope(|scope| {
+            for _ in 0..10 {
+                let mut command = tokens.python(&tokens.service.rdlm, TURNS, &["100"]);
+                command.env("INSIDE", store.path("inside"));
+                scope.spawn(move || succeeds(&mut command));
+            }
+        });
+    });
+}
+
+/// H1: `lockable-dev` 0.1.2.
+#[test]
+fn h1_lockables_client_runs_as_it_is() {
+    judged(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        let certificates = Certificates::new();
+        let mut command = tokens.python(&tokens.service.lockable, LOCKABLE, &[]);
+        command.env("CERT", &certificates.server.certificate).env("KEY", &certificates.server.key);
+        command.env("REQUESTS_CA_BUNDLE", &certificates.authority);
+        succeeds(&mut command);
+    });
+}

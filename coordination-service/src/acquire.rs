@@ -1,0 +1,437 @@
+//! From a request for a lock to a hold: the wait, the promise, and the delivery of the answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::body::{Body, Bytes, HttpBody};
+use coordination::{Coordinator, ErrorKind, LockGuard, Version};
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::oneshot;
+
+use crate::holds::{Begun, Covered, End, Hold, Holds};
+use crate::ids;
+use crate::keys::Ticket;
+use crate::problem::{Code, Problem};
+use crate::promise::{self, Promise};
+use crate::service::{Phase, Shared, Waiting};
+use crate::text::millis;
+
+/// The longest lease there is.
+pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// The library's name of the lock.
+    pub(crate) name: String,
+    pub(crate) shared: bool,
+    /// How long to wait; zero is one try.
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) title: String,
+    /// What the hold belongs to: the principal's name.
+    pub(crate) client: String,
+}
+
+/// The longest lease of a lock of this name.
+pub(crate) fn longest_lease(service: &Shared, name: &str) -> Duration {
+    match service.promises(name) {
+        true => LONGEST,
+        false => service.cover.longest().unwrap_or(LONGEST),
+    }
+}
+
+/// A hold whose client may not know of it yet: given up when this is dropped before it was delivered.
+pub(crate) struct Undelivered {
+    holds: Arc<Holds>,
+    hold: Option<Arc<Hold>>,
+}
+
+impl Undelivered {
+    /// The hold, for the answer's text.
+    pub(crate) fn hold(&self) -> Result<&Arc<Hold>, Problem> {
+        self.hold.as_ref().ok_or_else(|| Problem::new(Code::Internal, "it was delivered before"))
+    }
+
+    /// Its client knows of it.
+    pub(crate) fn deliver(&mut self) {
+        self.hold = None;
+    }
+
+    /// A body that delivers it when the connection has taken it.
+    pub(crate) fn body(self, text: String) -> Body {
+        Body::new(Answer { text: Some(Bytes::from(text)), undelivered: self })
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take()
+            && !hold.was_told_again()
+        {
+            self.holds.end_in_background(&hold, End::Undelivered);
+        }
+    }
+}
+
+/// The body of the answer to a grant.
+struct Answer {
+    text: Option<Bytes>,
+    undelivered: Undelivered,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let text = self.text.take();
+        if text.is_some() {
+            self.undelivered.deliver();
+        }
+        Poll::Ready(text.map(|text| Ok(Frame::data(text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.text.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.text.as_ref().map_or(0, |text| text.len() as u64))
+    }
+}
+
+/// Waits for the lock, and takes it in as a hold.
+///
+/// The work is done by a task of its own, which undoes a grant that nobody is there to receive.
+///
+/// # Cancel safety
+///
+/// Dropping the future gives up the place in the queue, and what may be granted after that.
+pub(crate) async fn acquire(
+    service: &Shared,
+    wanted: Wanted,
+    ticket: Option<Ticket>,
+) -> Result<Undelivered, Problem> {
+    check_room(service, &wanted)?;
+    let limits = service.settings.limits;
+    let waiting = service.waits.enter(&wanted.client, limits.waits)?;
+    let (answer, received) = oneshot::channel();
+    tokio::spawn(work(Arc::clone(service), wanted, answer, waiting, ticket));
+    let failed = || Problem::new(Code::Internal, "the wait ended without an answer");
+    received.await.unwrap_or_else(|_| Err(failed()))
+}
+
+fn check_room(service: &Shared, wanted: &Wanted) -> Result<(), Problem> {
+    if service.phase() != Phase::Serving {
+        return Err(draining());
+    }
+    let (all, own) = service.holds.count(&wanted.client);
+    let wait = Duration::from_secs(5);
+    if all >= service.settings.limits.holds.0 {
+        return Err(Problem::new(Code::Overloaded, "too much is held").retry_after(wait));
+    }
+    if own >= service.settings.limits.holds.1 {
+        return Err(Problem::new(Code::TooMany, "this caller holds too much").retry_after(wait));
+    }
+    Ok(())
+}
+
+fn draining() -> Problem {
+    Problem::new(Code::Draining, "this instance is about to stop and grants nothing more")
+}
+
+fn taken_over() -> Problem {
+    Problem::new(Code::Superseded, "a later request with the same key waits in its place")
+}
+
+async fn work(
+    service: Shared,
+    wanted: Wanted,
+    mut answer: oneshot::Sender<Result<Undelivered, Problem>>,
+    waiting: Waiting,
+    mut ticket: Option<Ticket>,
+) {
+    let (begun, asked_at) = (Instant::now(), SystemTime::now());
+    let mut phases = service.phase.subscribe();
+    let superseded = async {
+        match &ticket {
+            Some(ticket) => ticket.superseded().await,
+            None => std::future::pending().await,
+        }
+    };
+    let waited = tokio::select! {
+        biased;
+        // The client is gone: so is its place, by dropping the wait.
+        () = answer.closed() => {
+            service.metrics.waited("gone", begun.elapsed());
+            return;
+        }
+        _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(draining()),
+        () = superseded => Err(taken_over()),
+        waited = wait(&service, &wanted, begun) => waited,
+    };
+    // From here on nothing is dropped half-way: a promise may be written.
+    let outcome = match waited {
+        Ok(waited) => grant(&service, wanted, waited, asked_at).await,
+        Err(problem) => Err(problem),
+    };
+    let outcome = outcome.and_then(|granted| {
+        let handle = granted.hold()?.handle.clone();
+        let is_ours = ticket.as_mut().is_none_or(|ticket| ticket.granted(&handle));
+        if is_ours { Ok(granted) } else { Err(taken_over()) }
+    });
+    let told = match &outcome {
+        Ok(_) => "granted",
+        Err(problem) if problem.code == Code::Busy => "busy",
+        Err(_) => "refused",
+    };
+    service.metrics.waited(told, begun.elapsed());
+    drop(waiting);
+    // A grant that nobody receives is undone by its drop.
+    let _ = answer.send(outcome);
+}
+
+/// What the store granted, and what is in the way of a promise for it.
+struct Waited {
+    guard: LockGuard,
+    promise: Option<(coordination::SharedValue<promise::Promised>, Option<Version>)>,
+}
+
+/// The library's wait, and then that for a promise of another instance.
+async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
+    let coordinator = service.coordinator()?;
+    let guard = guard(&coordinator, wanted).await.map_err(|problem| busy(problem, begun))?;
+    if !service.promises(&wanted.name) || wanted.shared {
+        return Ok(Waited { guard, promise: None });
+    }
+    let value = promise::of(&coordinator, &wanted.name)?;
+    let sitting = promise::sit_out(&value, &wanted.name, &service.sights);
+    let left = wanted.wait.saturating_sub(begun.elapsed());
+    let Ok(over) = tokio::time::timeout(left.max(ONE_TRY), sitting).await else {
+        // It is not ours to grant yet; the guard is given up.
+        return Err(busy(
+            Problem::new(Code::Busy, "it was promised to somebody else for longer"),
+            begun,
+        ));
+    };
+    let over = over?;
+    Ok(Waited { guard, promise: Some((value, over)) })
+}
+
+/// How long one try may take to learn that there is no promise.
+const ONE_TRY: Duration = Duration::from_millis(50);
+
+async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<LockGuard, Problem> {
+    let lock = coordinator.lock(&wanted.name)?;
+    let nobody = || Problem::new(Code::Busy, "somebody else holds it");
+    let granted = match (wanted.wait.is_zero(), wanted.shared) {
+        (true, false) => return lock.try_acquire().await?.ok_or_else(nobody),
+        (true, true) => return lock.try_acquire_shared().await?.ok_or_else(nobody),
+        (false, false) => lock.acquire(Some(wanted.wait)).await,
+        (false, true) => lock.acquire_shared(Some(wanted.wait)).await,
+    };
+    granted.map_err(|error| match error.kind() {
+        ErrorKind::Timeout => nobody(),
+        _ => error.into(),
+    })
+}
+
+fn busy(problem: Problem, begun: Instant) -> Problem {
+    match problem.code {
+        Code::Busy => problem.with("waited_ms", millis(begun.elapsed())),
+        _ => problem,
+    }
+}
+
+/// Writes the promise, if the lease needs one, and takes the grant in.
+async fn grant(
+    service: &Shared,
+    wanted: Wanted,
+    waited: Waited,
+    asked_at: SystemTime,
+) -> Result<Undelivered, Problem> {
+    let Waited { guard, promise } = waited;
+    let handle = ids::handle(&service.tag);
+    let covered_for = service.cover.longest();
+    let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
+    let promise = match promise {
+        Some((value, over)) if !is_covered => {
+            let fence = guard.token().value();
+            let written = Promise::write(value, over, fence, wanted.lease, &handle).await?;
+            let raced = || Problem::new(Code::Busy, "somebody else was promised it meanwhile");
+            Some(written.ok_or_else(raced)?)
+        }
+        Some((value, Some(over))) => {
+            // Else the next one would sit it out once more.
+            value.compare_and_delete(over).await?;
+            None
+        }
+        _ => None,
+    };
+    let covered = match (&promise, is_covered) {
+        (Some(_), _) => Covered::Http,
+        (None, true) => Covered::All,
+        (None, false) => Covered::Nobody,
+    };
+    let hold = service.holds.begin(Begun {
+        handle,
+        name: wanted.name,
+        title: wanted.title,
+        client: wanted.client,
+        asked_at,
+        covered,
+        promise,
+        wait: wanted.wait,
+        lease: wanted.lease,
+        guard,
+    });
+    Ok(Undelivered { holds: Arc::clone(&service.holds), hold: Some(hold) })
+}
+
+/// Deletes the promise of a grant that was taken away, if there is one.
+pub(crate) async fn forget_promise(
+    service: &Shared,
+    coordinator: &Coordinator,
+    name: &str,
+    fence: u64,
+) -> coordination::Result<()> {
+    if service.promises(name) {
+        promise::forget(&promise::of(coordinator, name)?, fence).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use coordination::{Config, Coordinator};
+
+    use super::*;
+    use crate::auth::Auth;
+    use crate::service::Service;
+    use crate::settings::{Cover, Settings};
+
+    /// An instance on a store of its own, with another session there.
+    async fn instance(cover: Cover) -> (Shared, Coordinator) {
+        let url = format!("memory://{}", ids::letters(12));
+        let auth = Auth::new(None).expect("there is no file to read");
+        let service = Service::new(Settings::default(), cover, "memory".to_owned(), auth);
+        let config = Config { url: Some(url.clone()), ..Config::default() };
+        service.coordinator.send_replace(Some(config.connect().await.expect("memory is there")));
+        (service, Coordinator::connect(&url).await.expect("memory is there"))
+    }
+
+    fn wanted(wait: u64) -> Wanted {
+        Wanted {
+            name: "x".to_owned(),
+            shared: false,
+            wait: Duration::from_millis(wait),
+            lease: Duration::from_secs(60),
+            title: String::new(),
+            client: "me".to_owned(),
+        }
+    }
+
+    async fn is_soon_free(other: &Coordinator) -> bool {
+        let lock = other.lock("x").expect("a name");
+        lock.acquire(Some(Duration::from_secs(10))).await.is_ok()
+    }
+
+    /// H6: what was granted while nobody was there any more.
+    #[tokio::test]
+    async fn h6_a_grant_that_nobody_received_is_given_up() {
+        for cover in [Cover::Any, Cover::Nothing] {
+            let (service, other) = instance(cover).await;
+            let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+            assert_eq!(service.holds.count("me"), (1, 1));
+            drop(undelivered);
+            assert!(is_soon_free(&other).await);
+            assert_eq!(service.holds.count("me"), (0, 0));
+            let promise = promise::of(&other, "x").expect("a name");
+            assert!(promise.read().await.expect("memory answers").is_none(), "its promise is gone");
+        }
+    }
+
+    #[tokio::test]
+    async fn h6_a_wait_that_was_dropped_leaves_no_place() {
+        let (service, other) = instance(Cover::Any).await;
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let waiting = tokio::spawn({
+            let service = Arc::clone(&service);
+            async move { acquire(&service, wanted(60_000), None).await.map(drop) }
+        });
+        let lock = other.lock("x").expect("a name");
+        while lock.holders().await.expect("memory answers").len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        waiting.abort();
+        while lock.holders().await.expect("memory answers").len() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(service.waits.count(), 0);
+        drop(held);
+        assert!(is_soon_free(&other).await);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_was_taken_delivers_its_hold() {
+        let (service, other) = instance(Cover::Any).await;
+        let granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let taken = axum::body::to_bytes(granted.body("{}".to_owned()), 9).await.expect("a body");
+        assert_eq!(taken, "{}");
+        let lock = other.lock("x").expect("a name");
+        assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
+        // And one that nobody took does not.
+        let hold = service.holds.live().pop().expect("it is held");
+        drop(service.holds.give_up(&hold, End::Released).await);
+        drop(acquire(&service, wanted(0), None).await.expect("it is free").body("{}".to_owned()));
+        assert!(is_soon_free(&other).await);
+    }
+
+    #[tokio::test]
+    async fn h6_a_hold_that_a_repetition_was_told_of_stays() {
+        let (service, other) = instance(Cover::Any).await;
+        let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+        undelivered.hold().expect("it is here").tell_again();
+        drop(undelivered);
+        tokio::task::yield_now().await;
+        let lock = other.lock("x").expect("a name");
+        assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
+    }
+
+    /// H2, RD13: a promise of another instance is sat out, and one of ours is written before the answer.
+    #[tokio::test]
+    async fn a_promise_of_a_dead_instance_is_sat_out() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let value = promise::of(&other, "x").expect("a name");
+        let lease = Duration::from_millis(300);
+        let handle = ids::handle("deadbeef");
+        let left = Promise::write(value, None, 1, lease, &handle).await.expect("memory answers");
+        drop(left.expect("nobody else writes"));
+        let begun = Instant::now();
+        let tried = acquire(&service, wanted(0), None).await.map(drop);
+        assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
+        let granted = acquire(&service, wanted(10_000), None).await.expect("the promise ends");
+        assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
+        assert_eq!(granted.hold().expect("it is here").covered, Covered::Http);
+    }
+
+    #[tokio::test]
+    async fn too_many_waits_and_holds_are_refused() {
+        let (service, other) = instance(Cover::Any).await;
+        let waits = Arc::clone(&service.waits);
+        let one = waits.enter("me", (3, 2)).map(drop).map_err(|problem| problem.code);
+        assert_eq!(one, Ok(()));
+        let _held = [waits.enter("me", (3, 2)), waits.enter("me", (3, 2))];
+        let code = |client| waits.enter(client, (3, 2)).map(drop).map_err(|problem| problem.code);
+        assert_eq!((code("me"), code("other")), (Err(Code::TooMany), Ok(())));
+        let _other = waits.enter("other", (3, 2));
+        assert_eq!(code("third"), Err(Code::Overloaded));
+        drop(other);
+    }
+}

@@ -1,0 +1,362 @@
+//! What is the same for each request: its id, whether a browser may send it, who sends it, and the log.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::auth::Principal;
+use crate::ids;
+use crate::log;
+use crate::problem::{Code, Problem};
+use crate::service::Shared;
+use crate::text::{millis, rfc3339};
+
+/// The most bytes of a request's body.
+const LONGEST_BODY: usize = 16 * 1024;
+/// How long a body may take to arrive.
+const BODY: Duration = Duration::from_secs(10);
+
+/// Which of our APIs a listener has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// Our own, with the page.
+    Native,
+    /// rdlm's.
+    Rdlm,
+    /// That of lockable.dev.
+    Lockable,
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// What a handler adds to the log's line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Noted {
+    pub(crate) name: Option<String>,
+    pub(crate) handle: Option<String>,
+}
+
+/// Does what is the same for each request.
+pub(crate) async fn around(
+    State((service, api)): State<(Shared, Api)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let id = request_id(request.headers());
+    let mut line = Line::new(&service, api, &request, &id);
+    let checked = check(&service, api, &request);
+    let mut response = match checked {
+        Err(problem) => problem.into_response(),
+        Ok(principal) => {
+            line.principal.clone_from(&principal.name);
+            request.extensions_mut().insert(principal);
+            match Caught(Box::pin(next.run(request))).await {
+                Some(response) => response,
+                None => {
+                    Problem::new(Code::Internal, "the service failed; its log has the request's id")
+                        .into_response()
+                }
+            }
+        }
+    };
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        line.code = Some(problem.code.text());
+        if problem.code.status().as_u16() >= 400 {
+            service.metrics.refused(problem.code.text());
+        }
+        let text = problem.text(&id);
+        *response.body_mut() = Body::from(text);
+        if api == Api::Rdlm && problem.code == Code::Unauthenticated {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic"));
+        }
+    }
+    if let Some(noted) = response.extensions().get::<Noted>() {
+        line.noted = noted.clone();
+    }
+    line.status = response.status().as_u16();
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert("request-id", id);
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The client's own id, if it can stand in a log, else a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    let is_good = |id: &&str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=64).contains(&id.len()) && id.bytes().all(allowed)
+    };
+    let own = headers.get("request-id").and_then(|id| id.to_str().ok()).filter(is_good);
+    own.map_or_else(|| ids::letters(26), str::to_owned)
+}
+
+/// Whether the request may be served at all, and who sends it.
+fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>, Problem> {
+    let headers = request.headers();
+    let path = request.uri().path();
+    if is_health(path) {
+        return Ok(Arc::new(Principal::nobody()));
+    }
+    check_host(service, request)?;
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    // The API of lockable.dev changes state by GET.
+    if (!is_safe || api == Api::Lockable) && !is_own_origin(headers) {
+        return Err(Problem::new(Code::Forbidden, "a page of another origin may not send this"));
+    }
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(Problem::new(Code::Encoding, "send the body as it is"));
+    }
+    // The page asks for a token itself.
+    if api == Api::Native && matches!(path, "/" | "/favicon.ico") {
+        return Ok(Arc::new(Principal::nobody()));
+    }
+    // rdlm's clients send no credentials with a lock's URL: the id in it is enough.
+    let is_a_lock = path.starts_with("/locks/") && *request.method() != Method::POST;
+    if api == Api::Rdlm && is_a_lock && !headers.contains_key(header::AUTHORIZATION) {
+        return Ok(Arc::new(Principal::nobody()));
+    }
+    service.auth.principal(headers)
+}
+
+pub(crate) fn is_health(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz")
+}
+
+/// Another name that leads to us may be an attacker's page: DNS can be made to say anything.
+fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
+    let mut given = request.headers().get_all(header::HOST).iter();
+    let (first, more) = (given.next(), given.next());
+    let host = first.and_then(|host| host.to_str().ok()).filter(|_| more.is_none());
+    let is_ours = host.is_some_and(|host| {
+        let name = host_name(host);
+        let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        let listens = service.listening.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let at = |ip: IpAddr| {
+            ip.is_loopback() || listens.iter().any(|at| at.ip() == ip || at.ip().is_unspecified())
+        };
+        name.eq_ignore_ascii_case("localhost")
+            || address.is_some_and(at)
+            || service
+                .settings
+                .hosts
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host))
+    });
+    let refused = || Problem::new(Code::WrongHost, "name the service's hosts by --host NAME");
+    if is_ours { Ok(()) } else { Err(refused()) }
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit())
+                && !name.is_empty()
+                && (!name.contains(':') || name.ends_with(']')) =>
+        {
+            name
+        }
+        _ => host,
+    }
+}
+
+/// Whether no browser sends this for a page of somebody else.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(site) = text("sec-fetch-site")
+        && !matches!(site, "none" | "same-origin")
+    {
+        return false;
+    }
+    match (text("origin"), text("host")) {
+        (None, _) => true,
+        (Some(origin), Some(host)) => {
+            origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host))
+        }
+        (Some(_), None) => false,
+    }
+}
+
+/// Reads the whole body, within a time and a size.
+pub(crate) async fn body(request: Request) -> Result<Bytes, Problem> {
+    body_within(request, LONGEST_BODY).await
+}
+
+/// The same of a body that may have so many bytes.
+pub(crate) async fn body_within(request: Request, most: usize) -> Result<Bytes, Problem> {
+    let too_large = || Problem::new(Code::TooLarge, format!("a body may have {most} bytes here"));
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > most) {
+        return Err(too_large());
+    }
+    let reading = axum::body::to_bytes(request.into_body(), most);
+    match tokio::time::timeout(BODY, reading).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => Err(Problem::new(Code::TooSlow, "the body did not arrive within 10 s")),
+    }
+}
+
+/// A handler whose panic is its own end and nobody else's.
+struct Caught<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // What the handler shares with others is behind mutexes that are used after a panic, too.
+        match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}
+
+/// A line of the log; written when it is dropped, also if the client has gone.
+struct Line {
+    service: Shared,
+    api: Api,
+    begun: Instant,
+    at: SystemTime,
+    request: String,
+    method: String,
+    route: &'static str,
+    principal: String,
+    peer: Option<SocketAddr>,
+    agent: String,
+    noted: Noted,
+    status: u16,
+    code: Option<&'static str>,
+}
+
+/// The status of a request whose client had gone.
+const GONE: u16 = 499;
+
+impl Line {
+    fn new(service: &Shared, api: Api, request: &Request, id: &str) -> Self {
+        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        Self {
+            service: Arc::clone(service),
+            api,
+            begun: Instant::now(),
+            at: SystemTime::now(),
+            request: id.to_owned(),
+            method: request.method().to_string(),
+            route: route(api, request.uri().path()),
+            principal: String::new(),
+            peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+            agent: agent.unwrap_or_default().chars().take(100).collect(),
+            noted: Noted::default(),
+            status: GONE,
+            code: None,
+        }
+    }
+}
+
+/// The path, without what is in it: no id, and no name.
+fn route(api: Api, path: &str) -> &'static str {
+    let known: &[(&str, &'static str)] = match api {
+        Api::Native => &[
+            ("/v1/locks/", "/v1/locks/{name}"),
+            ("/v1/locks", "/v1/locks"),
+            ("/v1/holds/", "/v1/holds/{id}"),
+            ("/v1/renew", "/v1/renew"),
+            ("/v1/info", "/v1/info"),
+            ("/v1/history", "/v1/history"),
+            ("/v1/events", "/v1/events"),
+            ("/metrics", "/metrics"),
+            ("/problems/", "/problems/{code}"),
+            ("/livez", "/livez"),
+            ("/readyz", "/readyz"),
+        ],
+        Api::Rdlm => &[
+            ("/locks/", "rdlm:/locks/{name}"),
+            ("/resources/", "rdlm:/resources/{name}"),
+            ("/resources", "rdlm:/resources"),
+        ],
+        Api::Lockable => &[
+            ("/v1/acquire/", "lockable:/v1/acquire/{name}"),
+            ("/v1/heartbeat/", "lockable:/v1/heartbeat/{name}"),
+            ("/v1/release/", "lockable:/v1/release/{name}"),
+        ],
+    };
+    if path == "/" {
+        return "/";
+    }
+    known.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or("other", |(_, route)| route)
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.service.metrics.answered(self.route, &self.method, self.status);
+        if !self.service.settings.access_log || is_health(self.route) {
+            return;
+        }
+        log::write(&json!({
+            "time": rfc3339(self.at), "request": self.request, "method": self.method, "route": self.route,
+            "name": self.noted.name, "handle": self.noted.handle, "status": self.status, "code": self.code,
+            "ms": millis(self.begun.elapsed()), "principal": self.principal, "agent": self.agent,
+            "peer": self.peer.map(|peer| peer.to_string()), "instance": self.service.tag,
+            "api": format!("{:?}", self.api).to_lowercase(),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_told_from_its_port() {
+        for (host, name) in [
+            ("localhost:8420", "localhost"),
+            ("localhost", "localhost"),
+            ("[::1]:8420", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("127.0.0.1:1", "127.0.0.1"),
+            ("::1", "::1"),
+        ] {
+            assert_eq!(host_name(host), name);
+        }
+    }
+
+    #[test]
+    fn pages_of_others_are_told_by_their_headers() {
+        let is_own = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(name, value)| {
+                (name.parse().expect("a header"), HeaderValue::from_static(value))
+            });
+            is_own_origin(&HeaderMap::from_iter(pairs))
+        };
+        assert!(is_own(&[("host", "localhost:1")]));
+        assert!(is_own(&[("host", "localhost:1"), ("origin", "http://localhost:1")]));
+        assert!(!is_own(&[("host", "localhost:1"), ("origin", "http://evil.example")]));
+        assert!(!is_own(&[("host", "localhost:1"), ("origin", "null")]));
+        assert!(!is_own(&[("host", "localhost:1"), ("sec-fetch-site", "cross-site")]));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_caught() {
+        assert_eq!(Caught(Box::pin(async { 1 })).await, Some(1));
+        assert_eq!(Caught(Box::pin(async { panic!("on purpose") })).await, None::<()>);
+    }
+}

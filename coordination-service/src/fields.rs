@@ -1,0 +1,214 @@
+//! Bodies: one JSON object, read strictly. All that is wrong with one is told at once.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::{Value, json};
+
+use crate::problem::{Code, Problem};
+use crate::text::LONGEST_TITLE;
+
+/// The fields of a request, each to be taken once.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    fields: Vec<(String, Value)>,
+    errors: Vec<Value>,
+}
+
+struct Object(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut fields: Vec<(String, Value)> = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, Value>()? {
+                    if fields.iter().any(|(known, _)| *known == key) {
+                        return Err(A::Error::custom("a field is there twice"));
+                    }
+                    fields.push((key, value));
+                }
+                Ok(Object(fields))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+impl Fields {
+    /// What a body says; an empty one says nothing.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let fields = match body.iter().all(u8::is_ascii_whitespace) {
+            true => Vec::new(),
+            false => {
+                let parsed: Result<Object, _> = serde_json::from_slice(body);
+                // Where it is, but not what: a body may have a secret in it.
+                let refused = |error: serde_json::Error| {
+                    let at = format!("line {}, column {}", error.line(), error.column());
+                    Problem::new(
+                        Code::Invalid,
+                        format!("the body is not one JSON object with each field once: {at}"),
+                    )
+                };
+                parsed.map_err(refused)?.0
+            }
+        };
+        Ok(Self { fields, errors: Vec::new() })
+    }
+
+    fn take(&mut self, field: &str) -> Option<Value> {
+        let at = self.fields.iter().position(|(name, _)| name == field)?;
+        Some(self.fields.swap_remove(at).1)
+    }
+
+    fn wrong(&mut self, field: &str, problem: &str) {
+        self.errors.push(json!({ "field": field, "problem": problem }));
+    }
+
+    /// A whole number, if there is one.
+    pub(crate) fn whole(&mut self, field: &str, allowed: RangeInclusive<u64>) -> Option<u64> {
+        let value = self.take(field)?;
+        match value.as_u64().filter(|number| allowed.contains(number)) {
+            Some(number) => Some(number),
+            None => {
+                self.errors.push(json!({
+                    "field": field, "problem": "a whole number is wanted", "min": allowed.start(), "max": allowed.end(),
+                }));
+                None
+            }
+        }
+    }
+
+    /// A duration in milliseconds, if there is one.
+    pub(crate) fn millis(&mut self, field: &str, allowed: RangeInclusive<u64>) -> Option<Duration> {
+        self.whole(field, allowed).map(Duration::from_millis)
+    }
+
+    /// A duration in seconds with fractions, which has to be there; more than `above`, to `most`.
+    pub(crate) fn seconds(&mut self, field: &str, least: f64, most: f64) -> Duration {
+        let value = self.take(field).and_then(|value| value.as_f64());
+        match value.filter(|seconds| (least..=most).contains(seconds)) {
+            Some(seconds) => Duration::from_secs_f64(seconds),
+            None => {
+                self.errors.push(json!({
+                    "field": field, "problem": "a number of seconds is wanted", "min": least, "max": most,
+                }));
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Yes or no, if it is said.
+    pub(crate) fn flag(&mut self, field: &str) -> Option<bool> {
+        let value = self.take(field)?;
+        if !value.is_boolean() {
+            self.wrong(field, "true or false is wanted");
+        }
+        value.as_bool()
+    }
+
+    /// A text for people, if there is one.
+    pub(crate) fn title(&mut self, field: &str) -> Option<String> {
+        let value = self.take(field)?;
+        let is_good =
+            |text: &str| text.len() <= LONGEST_TITLE && !text.chars().any(char::is_control);
+        let text = value.as_str().filter(|text| is_good(text)).map(str::to_owned);
+        if text.is_none() {
+            self.wrong(field, "a text of at most 255 bytes without control characters is wanted");
+        }
+        text
+    }
+
+    /// A list of texts, which has to be there.
+    pub(crate) fn texts(&mut self, field: &str, allowed: RangeInclusive<usize>) -> Vec<String> {
+        let list = self.take(field);
+        let list =
+            list.as_ref().and_then(Value::as_array).filter(|list| allowed.contains(&list.len()));
+        let texts: Option<Vec<_>> = list
+            .and_then(|list| list.iter().map(|item| item.as_str().map(str::to_owned)).collect());
+        texts.unwrap_or_else(|| {
+            self.errors.push(json!({
+                "field": field, "problem": "a list of texts is wanted", "min": allowed.start(), "max": allowed.end(),
+            }));
+            Vec::new()
+        })
+    }
+
+    /// The end: whatever was wrong, and what nobody asked for.
+    pub(crate) fn done(mut self) -> Result<(), Problem> {
+        for (field, _) in std::mem::take(&mut self.fields) {
+            let shown: String = field.chars().take(64).collect();
+            self.wrong(&shown, "there is no such field here");
+        }
+        self.done_leniently()
+    }
+
+    /// The same, but fields that nobody asked for are ignored.
+    pub(crate) fn done_leniently(self) -> Result<(), Problem> {
+        if self.errors.is_empty() {
+            return Ok(());
+        }
+        let problem = Problem::new(Code::Invalid, "some fields are not as they should be");
+        Err(problem.with("errors", self.errors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(body: &str) -> Result<Option<Duration>, Code> {
+        let mut fields = Fields::parse(body.as_bytes()).map_err(|problem| problem.code)?;
+        let wait = fields.millis("wait_ms", 0..=3_600_000);
+        fields.done().map(|()| wait).map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn a_body_is_one_object_of_known_fields() {
+        assert_eq!(wait(""), Ok(None));
+        assert_eq!(wait(" {}\n"), Ok(None));
+        assert_eq!(wait(r#"{"wait_ms":5000}"#), Ok(Some(Duration::from_secs(5))));
+        let deep = format!("{{\"wait_ms\":{}{}}}", "[".repeat(200), "]".repeat(200));
+        for wrong in [
+            "[]",
+            "null",
+            "1",
+            "{",
+            "{}{}",
+            r#"{"wait_ms":1,"wait_ms":2}"#,
+            r#"{"wait":1}"#,
+            r#"{"wait_ms":1.5}"#,
+            r#"{"wait_ms":1e20}"#,
+            r#"{"wait_ms":-1}"#,
+            r#"{"wait_ms":"1"}"#,
+            r#"{"wait_ms":null}"#,
+            r#"{"wait_ms":3600001}"#,
+            &deep,
+        ] {
+            assert_eq!(wait(wrong), Err(Code::Invalid), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn all_errors_are_told_at_once() {
+        let body = br#"{"lease_ms":1,"title":"a\nb","shared":1,"x":0}"#;
+        let mut fields = Fields::parse(body).expect("an object");
+        assert_eq!(fields.millis("lease_ms", 100..=200), None);
+        assert_eq!((fields.title("title"), fields.flag("shared")), (None, None));
+        let problem = fields.done().expect_err("all of it is wrong");
+        let body: Value = serde_json::from_str(&problem.text("1")).expect("it is JSON");
+        let told: Vec<_> =
+            body["errors"].as_array().expect("a list").iter().map(|e| &e["field"]).collect();
+        assert_eq!(told, ["lease_ms", "title", "shared", "x"]);
+    }
+}

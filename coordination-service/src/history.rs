@@ -1,0 +1,56 @@
+//! The hand-overs that this instance saw.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use crate::holds::{End, Hold};
+use crate::text::rfc3339;
+
+/// So many are kept of each name.
+const EACH: usize = 50;
+/// Of so many names: those that were used last.
+const NAMES: usize = 1_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct History(Mutex<Names>);
+
+#[derive(Debug, Default)]
+struct Names {
+    of: HashMap<String, VecDeque<Value>>,
+    /// Names in the order in which they came.
+    order: VecDeque<String>,
+}
+
+impl History {
+    /// A hold has ended.
+    pub(crate) fn add(&self, hold: &Hold, end: End) {
+        let row = json!({
+            "fence": hold.fence, "handle": hold.handle, "client": hold.client, "title": hold.title,
+            "asked": rfc3339(hold.asked_at), "granted": rfc3339(hold.granted_at),
+            "ended": rfc3339(SystemTime::now()), "how": end.text(),
+        });
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !names.of.contains_key(&hold.name) {
+            if names.order.len() >= NAMES
+                && let Some(oldest) = names.order.pop_front()
+            {
+                names.of.remove(&oldest);
+            }
+            names.order.push_back(hold.name.clone());
+        }
+        let rows = names.of.entry(hold.name.clone()).or_default();
+        if rows.len() >= EACH {
+            rows.pop_front();
+        }
+        rows.push_back(row);
+    }
+
+    /// Those of this name, the oldest first.
+    pub(crate) fn of(&self, name: &str) -> Vec<Value> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.of.get(name).map(|rows| rows.iter().cloned().collect()).unwrap_or_default()
+    }
+}

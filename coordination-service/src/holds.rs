@@ -1,0 +1,460 @@
+//! Holds: what clients were granted through this instance, each with a lease that the client renews.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use coordination::{BootInstant, LockGuard, LossReason};
+use tokio::sync::{Notify, watch};
+
+pub(crate) use crate::ends::{Covered, End};
+use crate::ids::Secret;
+use crate::promise::Promise;
+
+/// How long an ended hold is remembered, and how many are.
+const REMEMBERED: (Duration, usize) = (Duration::from_secs(600), 10_000);
+
+/// What is held, and until when.
+pub(crate) struct Held {
+    /// The library's.
+    pub(crate) guard: LockGuard,
+    pub(crate) lease: Duration,
+    end: BootInstant,
+}
+
+enum State {
+    Held(Held),
+    Ended(End),
+}
+
+/// Something that a client was granted.
+pub(crate) struct Hold {
+    pub(crate) handle: String,
+    pub(crate) secret: Secret,
+    pub(crate) name: String,
+    pub(crate) fence: u64,
+    pub(crate) title: String,
+    /// The principal to whom it was granted.
+    pub(crate) client: String,
+    pub(crate) granted_at: SystemTime,
+    pub(crate) asked_at: SystemTime,
+    pub(crate) covered: Covered,
+    pub(crate) promise: Option<Promise>,
+    /// As the client of another API gave it, which wants it back.
+    pub(crate) wait: Duration,
+    /// Whether a repetition of its request was told of it.
+    is_told: AtomicBool,
+    state: Mutex<State>,
+    /// What a renewal and an end tell: the timer, and who follows it.
+    changed: watch::Sender<()>,
+}
+
+/// What is so at this moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    pub(crate) lease: Duration,
+    pub(crate) expires_in: Duration,
+    pub(crate) shared: bool,
+}
+
+/// What a hold begins with.
+pub(crate) struct Begun {
+    pub(crate) handle: String,
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) client: String,
+    pub(crate) asked_at: SystemTime,
+    pub(crate) covered: Covered,
+    pub(crate) promise: Option<Promise>,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) guard: LockGuard,
+}
+
+impl Hold {
+    fn new(begun: Begun) -> Self {
+        let end = BootInstant::now().saturating_add(begun.lease);
+        let fence = begun.guard.token().value();
+        Self {
+            handle: begun.handle,
+            secret: Secret::new(),
+            name: begun.name,
+            fence,
+            title: begun.title,
+            client: begun.client,
+            granted_at: SystemTime::now(),
+            asked_at: begun.asked_at,
+            covered: begun.covered,
+            promise: begun.promise,
+            wait: begun.wait,
+            is_told: AtomicBool::new(false),
+            state: Mutex::new(State::Held(Held { guard: begun.guard, lease: begun.lease, end })),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Its id: for the answer to its client, and for nobody else.
+    pub(crate) fn id(&self) -> String {
+        self.secret.id(&self.handle)
+    }
+
+    /// A repetition of its request is told of it: it lives on though the first answer may be lost.
+    pub(crate) fn tell_again(&self) {
+        self.is_told.store(true, Ordering::Release);
+    }
+
+    /// Whether that was so.
+    pub(crate) fn was_told_again(&self) -> bool {
+        self.is_told.load(Ordering::Acquire)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told after each renewal and at the end.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// How it would have to end at this moment, if it would: judged by the clock, and not by a timer.
+    fn due(held: &Held) -> Option<End> {
+        if let Some(reason) = loss(held) {
+            return Some(End::Lost(reason));
+        }
+        (BootInstant::now() >= held.end).then_some(End::Expired)
+    }
+
+    /// What is left; with a promise that is the lease alone.
+    fn left(&self, held: &Held) -> Duration {
+        let lease = held.end.remaining();
+        match (self.covered, held.guard.remaining()) {
+            (Covered::All, Some(session)) => lease.min(session),
+            _ => lease,
+        }
+    }
+}
+
+/// Why it is lost, if it is.
+fn loss(held: &Held) -> Option<LossReason> {
+    if held.guard.is_held() {
+        return None;
+    }
+    let watch = held.guard.loss_watch();
+    let lost = pin!(watch.lost());
+    match lost.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reason) => reason,
+        Poll::Pending => Some(LossReason::DeadlinePassed),
+    }
+}
+
+/// Is told of each end.
+type OnEnd = Box<dyn Fn(&Hold, End) + Send + Sync>;
+
+/// All holds of this instance, and those that have ended lately.
+pub(crate) struct Holds {
+    table: Mutex<Table>,
+    /// The names of which something changed; for who shows them.
+    touched: Mutex<HashSet<String>>,
+    pub(crate) touch: Notify,
+    /// How many are being released at the store.
+    releasing: watch::Sender<usize>,
+    /// Told of each end.
+    on_end: OnEnd,
+}
+
+#[derive(Default)]
+struct Table {
+    live: HashMap<String, Arc<Hold>>,
+    names: HashMap<String, Vec<Arc<Hold>>>,
+    clients: HashMap<String, usize>,
+    ended: HashMap<String, (Arc<Hold>, End)>,
+    /// In the order of their ends.
+    order: VecDeque<(BootInstant, String)>,
+}
+
+/// What is known of a hold.
+pub(crate) enum Found {
+    Live(Arc<Hold>),
+    Ended(Arc<Hold>, End),
+    Unknown,
+}
+
+impl Holds {
+    pub(crate) fn new(on_end: impl Fn(&Hold, End) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            table: Mutex::default(),
+            touched: Mutex::default(),
+            touch: Notify::new(),
+            releasing: watch::Sender::new(0),
+            on_end: Box::new(on_end),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a grant in, and sees to its end.
+    pub(crate) fn begin(self: &Arc<Self>, begun: Begun) -> Arc<Hold> {
+        let hold = Arc::new(Hold::new(begun));
+        self.table().add(&hold);
+        self.touched(&hold.name);
+        tokio::spawn(follow(Arc::clone(self), Arc::clone(&hold)));
+        hold
+    }
+
+    /// The hold of this handle.
+    pub(crate) fn find(&self, handle: &str) -> Found {
+        let table = self.table();
+        if let Some(hold) = table.live.get(handle) {
+            return Found::Live(Arc::clone(hold));
+        }
+        match table.ended.get(handle) {
+            Some((hold, end)) => Found::Ended(Arc::clone(hold), *end),
+            None => Found::Unknown,
+        }
+    }
+
+    /// All that live.
+    pub(crate) fn live(&self) -> Vec<Arc<Hold>> {
+        self.table().live.values().cloned().collect()
+    }
+
+    /// How many live, and how many of them are this client's.
+    pub(crate) fn count(&self, client: &str) -> (usize, usize) {
+        let table = self.table();
+        (table.live.len(), table.clients.get(client).copied().unwrap_or_default())
+    }
+
+    /// The one of this name and fence.
+    pub(crate) fn of_fence(&self, name: &str, fence: u64) -> Option<Arc<Hold>> {
+        self.table().names.get(name)?.iter().find(|hold| hold.fence == fence).cloned()
+    }
+
+    /// The one of this name that satisfies this.
+    pub(crate) fn of_name(&self, name: &str, wanted: impl Fn(&Hold) -> bool) -> Option<Arc<Hold>> {
+        self.table().names.get(name)?.iter().find(|hold| wanted(hold)).cloned()
+    }
+
+    /// What is so now, or how it ended.
+    pub(crate) fn now(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<Now, End> {
+        self.held(hold, |_| ())
+    }
+
+    /// Begins the lease anew; of the same length, if none is given.
+    pub(crate) fn renew(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        lease: Option<Duration>,
+    ) -> Result<Now, End> {
+        let now = self.held(hold, |held| {
+            held.lease = lease.unwrap_or(held.lease);
+            held.end = BootInstant::now().saturating_add(held.lease);
+        });
+        hold.changed.send_replace(());
+        self.touched(&hold.name);
+        now
+    }
+
+    /// Does this to what is held, unless that is over: of a renewal and an end at the same moment one wins.
+    fn held(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        change: impl FnOnce(&mut Held),
+    ) -> Result<Now, End> {
+        let mut state = hold.state();
+        let due = match &mut *state {
+            State::Ended(end) => return Err(*end),
+            State::Held(held) => match Hold::due(held) {
+                Some(due) => due,
+                None => {
+                    change(held);
+                    let expires_in = hold.left(held);
+                    return Ok(Now {
+                        lease: held.lease,
+                        expires_in,
+                        shared: held.guard.is_shared(),
+                    });
+                }
+            },
+        };
+        drop(state);
+        self.end_in_background(hold, due);
+        Err(due)
+    }
+
+    /// Ends it, and answers what is to be released, and how it ended; `Err`: it had ended before, like this.
+    fn end(self: &Arc<Self>, hold: &Arc<Hold>, end: End) -> Result<(Releasing, End), End> {
+        let mut state = hold.state();
+        let (held, end) = match std::mem::replace(&mut *state, State::Ended(end)) {
+            State::Held(held) => {
+                // What was due before is told, and not what came after that.
+                let end = Hold::due(&held).unwrap_or(end);
+                *state = State::Ended(end);
+                (held, end)
+            }
+            State::Ended(before) => {
+                *state = State::Ended(before);
+                return Err(before);
+            }
+        };
+        drop(state);
+        // Before it is out of the table: a stop waits for one or the other.
+        let releasing = Releasing::begin(self, hold, held);
+        self.table().remove(hold, end);
+        (self.on_end)(hold, end);
+        hold.changed.send_replace(());
+        self.touched(&hold.name);
+        Ok((releasing, end))
+    }
+
+    /// Ends it, and gives it up: its promise, then the lock. `Err`: it had ended before, like this.
+    ///
+    /// # Errors
+    ///
+    /// Inside: the store has not confirmed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, it goes on in the background.
+    pub(crate) async fn give_up(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        end: End,
+    ) -> Result<coordination::Result<()>, End> {
+        let (releasing, told) = self.end(hold, end)?;
+        let task = tokio::spawn(releasing.let_go());
+        if told != end {
+            return Err(told);
+        }
+        Ok(task.await.unwrap_or(Ok(())))
+    }
+
+    /// The same for who does not wait.
+    pub(crate) fn end_in_background(self: &Arc<Self>, hold: &Arc<Hold>, end: End) {
+        if let Ok((releasing, _)) = self.end(hold, end)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(releasing.let_go());
+        }
+    }
+
+    /// Whether something is being released at the store.
+    pub(crate) fn is_releasing(&self) -> bool {
+        *self.releasing.borrow() > 0
+    }
+
+    fn touched(&self, name: &str) {
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody may look for a long time; who does reads all of it first.
+        if touched.len() < REMEMBERED.1 {
+            touched.insert(name.to_owned());
+        }
+        drop(touched);
+        self.touch.notify_one();
+    }
+
+    /// The names of which something has changed since the last call.
+    pub(crate) fn take_touched(&self) -> HashSet<String> {
+        std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Table {
+    fn add(&mut self, hold: &Arc<Hold>) {
+        self.live.insert(hold.handle.clone(), Arc::clone(hold));
+        self.names.entry(hold.name.clone()).or_default().push(Arc::clone(hold));
+        *self.clients.entry(hold.client.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, hold: &Hold, end: End) {
+        let Some(hold) = self.live.remove(&hold.handle) else { return };
+        if let Some(others) = self.names.get_mut(&hold.name) {
+            others.retain(|other| other.handle != hold.handle);
+            if others.is_empty() {
+                self.names.remove(&hold.name);
+            }
+        }
+        if let Some(count) = self.clients.get_mut(&hold.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&hold.client);
+            }
+        }
+        self.remember(hold, end);
+    }
+
+    fn remember(&mut self, hold: Arc<Hold>, end: End) {
+        let now = BootInstant::now();
+        let is_old = |at: BootInstant| now.saturating_duration_since(at) > REMEMBERED.0;
+        while self.order.front().is_some_and(|(at, _)| is_old(*at))
+            || self.order.len() >= REMEMBERED.1
+        {
+            if let Some((_, handle)) = self.order.pop_front() {
+                self.ended.remove(&handle);
+            }
+        }
+        self.order.push_back((now, hold.handle.clone()));
+        self.ended.insert(hold.handle.clone(), (hold, end));
+    }
+}
+
+/// What has ended and is not released yet.
+struct Releasing {
+    holds: Arc<Holds>,
+    hold: Arc<Hold>,
+    held: Option<Held>,
+}
+
+impl Releasing {
+    fn begin(holds: &Arc<Holds>, hold: &Arc<Hold>, held: Held) -> Self {
+        holds.releasing.send_modify(|count| *count += 1);
+        Self { holds: Arc::clone(holds), hold: Arc::clone(hold), held: Some(held) }
+    }
+
+    /// The promise first: who is granted the lock after that is not to wait for it.
+    async fn let_go(mut self) -> coordination::Result<()> {
+        if let Some(promise) = &self.hold.promise
+            && let Err(error) = promise.delete().await
+        {
+            tracing::warn!(handle = self.hold.handle, %error, "a promise stays until it is over");
+        }
+        match self.held.take() {
+            Some(held) => held.guard.release().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        self.holds.releasing.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Ends a hold when its lease is over or it is lost.
+async fn follow(holds: Arc<Holds>, hold: Arc<Hold>) {
+    let mut changes = hold.changes();
+    loop {
+        let (watch, left) = match &*hold.state() {
+            State::Held(held) => (held.guard.loss_watch(), held.end.remaining()),
+            State::Ended(_) => return,
+        };
+        tokio::select! {
+            biased;
+            _ = changes.changed() => {}
+            // Released elsewhere: the state says so by the next turn of the loop.
+            reason = watch.lost() => if reason.is_none() && changes.changed().await.is_err() { return },
+            () = tokio::time::sleep(left) => {}
+        }
+        // Judged by the clock: a timer that is early, and a renewal at the same moment, end nothing.
+        if let Err(End::Lost(reason)) = holds.now(&hold) {
+            tracing::warn!(handle = hold.handle, %reason, "a hold was lost");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Locks over HTTP for programs in any language, and a page that shows who holds what: `coordination serve`.
+//!
+//! An *instance* is one process with one session on one store. A *hold* is what a client was granted through an instance: the
+//! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
+//! says what is built of it and what is not.
+//!
+//! * `service` is what all requests share; `holds` are the grants and their ends, `acquire` leads to one, and `promise` keeps
+//!   leases that outlive their instance. `keys` recognise a request that is sent again.
+//! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
+//!   asked for, `fields` reads bodies.
+//! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
+//! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
+//! * `listen` accepts, `store` connects, [`serve`] starts all of it and stops it in order.
+#![forbid(unsafe_code)]
+
+mod acquire;
+mod around;
+mod auth;
+mod ends;
+mod fields;
+mod history;
+mod holds;
+mod ids;
+mod keys;
+mod listen;
+mod lockable;
+mod log;
+mod look;
+mod metrics;
+mod mirror;
+mod page;
+mod problem;
+mod promise;
+mod rdlm;
+mod refresh;
+mod reply;
+mod service;
+mod settings;
+mod store;
+mod text;
+mod v1;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use coordination::{Config, Coordinator};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::auth::Auth;
+pub use crate::auth::make_token;
+use crate::holds::Covered;
+use crate::service::{Phase, Service, Shared};
+use crate::settings::Cover;
+pub use crate::settings::{Limits, Settings};
+
+/// How often the file of tokens is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// The shortest lease that a store has to cover, which is the shortest that a client may ask for.
+const SHORTEST_COVER: Duration = Duration::from_millis(100);
+/// How long connections have to end after the last phase.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Why the service did not start, or ended.
+#[derive(Debug)]
+pub enum Failure {
+    /// Settings, a URL or a file are wrong; the sentence says how.
+    Settings(String),
+    /// The system did not let us listen.
+    Listen(SocketAddr, std::io::Error),
+}
+
+/// Where it listens, for who started it.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// Our own API and the page.
+    pub native: SocketAddr,
+    /// rdlm's API.
+    pub rdlm: Option<SocketAddr>,
+    /// That of lockable.dev.
+    pub lockable: Option<SocketAddr>,
+    /// The instance's tag, with which its holds' ids begin.
+    pub instance: String,
+    /// The scheme of the store's URL.
+    pub scheme: String,
+}
+
+/// Serves until it is told to stop. `stops` tells that; a second word ends it at once. `started` is called once, when
+/// connections are accepted.
+///
+/// # Errors
+///
+/// What no waiting can mend. A store that cannot be reached is waited for.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the service like a crash: what it holds is free when the store notices.
+pub async fn serve(
+    settings: Settings,
+    config: Config,
+    mut stops: mpsc::Receiver<()>,
+    started: impl FnOnce(&Started),
+) -> Result<(), Failure> {
+    if let Some(refusal) = settings.refusal(&config) {
+        return Err(Failure::Settings(refusal));
+    }
+    let (config, cover) = settings::leased(config);
+    if matches!(cover, Cover::Lease(cover) if cover < SHORTEST_COVER) {
+        let why = "`ttl` is too short for a service: what is left of it beside the heartbeats covers no lease of a client";
+        return Err(Failure::Settings(why.to_owned()));
+    }
+    // What can be checked without the store, before we listen.
+    config.loss_detection().map_err(|error| Failure::Settings(error.to_string()))?;
+    let auth = Auth::new(settings.tokens.as_deref()).map_err(Failure::Settings)?;
+    let url = config.url.as_deref().unwrap_or_default();
+    let scheme = url.split("://").next().unwrap_or_default().to_owned();
+    let service = Service::new(settings, cover, scheme, auth);
+
+    let connections = Arc::new(Semaphore::new(service.settings.limits.connections));
+    let (stop, stopped) = watch::channel(false);
+    let own = v1::routes(&service);
+    let native = bind(&service, service.settings.listen).await?;
+    let rdlm = bind_some(&service, service.settings.rdlm).await?;
+    let lockable = bind_some(&service, service.settings.lockable).await?;
+    let at = |listener: &TcpListener| listener.local_addr().ok();
+    let told = Started {
+        native: at(&native).unwrap_or(service.settings.listen),
+        rdlm: rdlm.as_ref().and_then(at),
+        lockable: lockable.as_ref().and_then(at),
+        instance: service.tag.clone(),
+        scheme: service.scheme.clone(),
+    };
+    let listen = |listener: TcpListener, router: Router| {
+        tokio::spawn(listen::serve(listener, router, Arc::clone(&connections), stopped.clone()));
+    };
+    listen(native, own);
+    if let Some(listener) = rdlm {
+        listen(listener, rdlm::routes(&service));
+    }
+    if let Some(listener) = lockable {
+        listen(listener, lockable::routes(&service));
+    }
+    started(&told);
+    tokio::spawn(refresh::run(Arc::clone(&service)));
+    if let Some(file) = service.settings.tokens.clone() {
+        tokio::spawn(follow_tokens(Arc::clone(&service), file));
+    }
+
+    let mut session = tokio::spawn(store::connect(Arc::clone(&service), config));
+    tokio::select! {
+        biased;
+        _ = stops.recv() => {}
+        // It ends by itself only where the settings are wrong: nobody else stops the session.
+        ended = &mut session => if let Ok(Err(error)) = ended {
+            return Err(Failure::Settings(error.to_string()));
+        },
+    }
+    drain(&service, &mut stops).await;
+    let _ = stop.send(true);
+    let all = u32::try_from(service.settings.limits.connections).unwrap_or(u32::MAX);
+    let coordinator = service.coordinator.borrow().clone();
+    match coordinator {
+        Some(coordinator) => end(&coordinator).await,
+        // The store has never answered.
+        None => session.abort(),
+    }
+    drop(tokio::time::timeout(CLOSING, connections.acquire_many(all)).await);
+    log::finish().await;
+    Ok(())
+}
+
+async fn bind(service: &Service, at: SocketAddr) -> Result<TcpListener, Failure> {
+    let failed = |error| Failure::Listen(at, error);
+    let listener = TcpListener::bind(at).await.map_err(failed)?;
+    let real = listener.local_addr().map_err(failed)?;
+    service.listening.lock().unwrap_or_else(PoisonError::into_inner).push(real);
+    Ok(listener)
+}
+
+async fn bind_some(
+    service: &Service,
+    at: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, Failure> {
+    match at {
+        Some(at) => bind(service, at).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Stops in order: nothing is freed under a client that was told that it holds.
+async fn drain(service: &Shared, stops: &mut mpsc::Receiver<()>) {
+    service.phase.send_replace(Phase::Draining);
+    let until = tokio::time::sleep(service.settings.drain);
+    tokio::select! {
+        biased;
+        _ = stops.recv() => return,
+        () = none_left(service) => {}
+        () = until => {}
+    }
+    service.phase.send_replace(Phase::Ending);
+    tokio::select! {
+        biased;
+        _ = stops.recv() => {}
+        () = none_left(service) => {}
+    }
+}
+
+/// Waits until there is no hold that would be freed too early by our end. Nothing is renewed by then, so all leases end.
+async fn none_left(service: &Shared) {
+    // A promise is kept by the store, and what is covered by nothing ends with us whenever that is.
+    let is_in_the_way = |hold: &Arc<holds::Hold>| hold.covered == Covered::All;
+    loop {
+        let live = service.holds.live();
+        let in_the_way = match service.phase() {
+            Phase::Ending => live.iter().any(is_in_the_way),
+            _ => !live.is_empty(),
+        };
+        if !in_the_way && !service.holds.is_releasing() {
+            return;
+        }
+        let mut changes = live.first().map(|hold| hold.changes());
+        let changed = async {
+            match &mut changes {
+                Some(changes) => drop(changes.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        // One of them tells of its own changes only; the others are looked at by and by.
+        drop(tokio::time::timeout(Duration::from_millis(50), changed).await);
+    }
+}
+
+async fn end(coordinator: &Coordinator) {
+    if let Err(error) = coordinator.stop().await {
+        tracing::warn!(%error, "the store has not confirmed our end");
+    }
+}
+
+/// Reads the file of tokens again when it has changed.
+async fn follow_tokens(service: Shared, file: PathBuf) {
+    let changed = || -> Option<SystemTime> { std::fs::metadata(&file).ok()?.modified().ok() };
+    let mut known = changed();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = changed();
+        if now != known {
+            known = now;
+            if let Err(error) = service.auth.reload(&file) {
+                tracing::warn!(error, "the tokens stay as they were");
+            }
+        }
+    }
+}

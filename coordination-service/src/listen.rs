@@ -1,0 +1,103 @@
+//! Connections: accepted within limits, with time-outs, and ended when the service stops.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::around::Peer;
+
+/// How long a connection may be without a request, and how long the head of one may take.
+const IDLE: Duration = Duration::from_secs(30);
+/// The most bytes of a head, and the most headers in it.
+const HEAD: (usize, usize) = (16 * 1024, 64);
+/// How long nothing is accepted when the system refuses.
+const REFUSED: Duration = Duration::from_millis(50);
+
+/// Accepts connections until told to stop, which lets the requests under way end.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    connections: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Of this connection, or the process has no descriptor left: others end by and by.
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(REFUSED).await;
+                continue;
+            }
+        };
+        prepare(&stream);
+        let (router, stop) = (router.clone(), stop.clone());
+        tokio::spawn(async move {
+            connection(stream, peer, router, stop).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
+    let service = TowerToHyperService::new(router);
+    let with_peer =
+        hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            hyper::service::Service::call(&service, request)
+        });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(HEAD.0)
+        .max_headers(HEAD.1);
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), with_peer));
+    let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, %peer, "a connection ended");
+    }
+}
+
+/// A host that vanished without a packet is noticed within 30 seconds.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let set = || -> io::Result<()> {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, Duration::from_secs(15))?;
+        sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
+        sockopt::set_tcp_keepcnt(stream, 3)?;
+        Ok(sockopt::set_tcp_user_timeout(stream, 30_000)?)
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "a connection keeps the system's time-outs");
+    }
+}

@@ -1,0 +1,114 @@
+//! The API of lockable.dev, for its client as it is. The holder is known by its token and its address.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::get;
+use serde_json::json;
+
+use crate::acquire::{self, Wanted};
+use crate::around::{Api, Peer, around};
+use crate::auth::Right;
+use crate::holds::{End, Hold};
+use crate::problem::{Code, Problem};
+use crate::reply::{self, not_so, nowhere, principal, rest};
+use crate::service::Shared;
+use crate::text;
+use crate::v1::holds;
+
+/// All routes of the API.
+pub(crate) fn routes(service: &Shared) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/v1/acquire/{*name}", get(acquire))
+        .route("/v1/heartbeat/{*name}", get(heartbeat))
+        .route("/v1/release/{*name}", get(release))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state((Arc::clone(service), Api::Lockable), around))
+        .with_state(Arc::clone(service))
+}
+
+/// Who asks for which lock: each token has locks of its own.
+struct Caller {
+    name: String,
+    client: String,
+    address: IpAddr,
+}
+
+fn caller(request: &Request, path: &str) -> Result<Caller, Problem> {
+    // A GET changes state here, so what browsers send by themselves is refused.
+    let is_prefetch = ["purpose", "sec-purpose", "x-moz"]
+        .iter()
+        .any(|name| request.headers().contains_key(*name));
+    if request.method() == Method::HEAD || is_prefetch {
+        return Err(Problem::new(Code::Method, "only GET, and no prefetch, as this changes state"));
+    }
+    let who = principal(request)?;
+    let name = text::name(&format!("lockable/{}/{}", who.name, rest(request, path)))?;
+    who.needs(Right::Use, &name)?;
+    let address = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+    let unknown = || Problem::new(Code::Internal, "nobody knows where this came from");
+    Ok(Caller { name, client: who.name.clone(), address: address.ok_or_else(unknown)? })
+}
+
+fn answer(is_so: bool) -> Response {
+    reply::json(StatusCode::OK, &json!({ "response": is_so }))
+}
+
+/// `GET /v1/acquire/{name}`: one try. Whatever waiting may mend is answered by false: any other status ends the client.
+async fn acquire(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let caller = caller(&request, "/v1/acquire/")?;
+    let wanted = Wanted {
+        title: caller.address.to_string(),
+        name: caller.name,
+        shared: false,
+        wait: Duration::ZERO,
+        lease: service.settings.lockable_lease,
+        client: caller.client,
+    };
+    match acquire::acquire(&service, wanted, None).await {
+        Ok(granted) => {
+            let mut response = Response::new(granted.body(json!({ "response": true }).to_string()));
+            let kind = header::HeaderValue::from_static("application/json");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            Ok(response)
+        }
+        Err(problem)
+            if problem.code.status().as_u16() == 409
+                || problem.code.status().as_u16() >= 500
+                || problem.code == Code::TooMany =>
+        {
+            Ok(answer(false))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// What the caller holds under this name, from where it asks.
+fn held(service: &Shared, caller: &Caller) -> Option<Arc<Hold>> {
+    let address = caller.address.to_string();
+    service
+        .holds
+        .of_name(&caller.name, |hold| hold.client == caller.client && hold.title == address)
+}
+
+/// `GET /v1/heartbeat/{name}`: true, and the lease begins anew, as long as it is the caller's.
+async fn heartbeat(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let caller = caller(&request, "/v1/heartbeat/")?;
+    let Some(hold) = held(&service, &caller) else { return Ok(answer(false)) };
+    Ok(answer(holds::renewed(&service, &hold, None).await.is_ok()))
+}
+
+/// `GET /v1/release/{name}`
+async fn release(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let caller = caller(&request, "/v1/release/")?;
+    let Some(hold) = held(&service, &caller) else { return Ok(answer(false)) };
+    Ok(answer(service.holds.give_up(&hold, End::Released).await.is_ok()))
+}

@@ -1,0 +1,255 @@
+//! The API of rdlm 0.4.2, for its clients as they are: leases of minutes that nobody renews, kept by promises.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use coordination::Recipe;
+use serde_json::{Value, json};
+
+use crate::acquire::{self, Wanted};
+use crate::around::{Api, Noted, around, body};
+use crate::auth::{Principal, Right};
+use crate::fields::Fields;
+use crate::holds::{End, Found, Hold, Now};
+use crate::problem::{Code, Problem};
+use crate::reply::{json, not_so, nowhere, principal, rest};
+use crate::service::Shared;
+use crate::text::{self, millis, zoneless};
+use crate::v1::holds;
+
+/// What its names begin with at the store.
+const PREFIX: &str = "rdlm/";
+const LOCKS: &str = "/locks/";
+const RESOURCES: &str = "/resources/";
+
+/// All routes of the API.
+pub(crate) fn routes(service: &Shared) -> Router {
+    Router::new()
+        .route("/", get(|| async { "Welcome\n" }))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/locks/{*name}", post(acquire).get(look).put(renew).delete(release))
+        .route("/resources", get(all).delete(clear_all))
+        .route("/resources/{*name}", get(one).delete(clear))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state((Arc::clone(service), Api::Rdlm), around))
+        .with_state(Arc::clone(service))
+}
+
+fn name(request: &Request, path: &str) -> Result<String, Problem> {
+    text::name(&format!("{PREFIX}{}", rest(request, path)))
+}
+
+/// `POST /locks/{name}`
+async fn acquire(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let name = name(&request, LOCKS)?;
+    who.needs(Right::Use, &name)?;
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.unwrap_or_default().to_owned();
+    let path = request.uri().path().to_owned();
+    let mut fields = Fields::parse(&body(request).await?)?;
+    let lease = fields.seconds("lifetime", 0.001, 86_400.0);
+    let wait = fields.seconds("wait", 0.0, 3_600.0);
+    let title = fields.title("title");
+    fields.done_leniently()?;
+    let title = title.ok_or_else(|| Problem::new(Code::Invalid, "`title` is wanted"))?;
+    let client = who.name.clone();
+    let wanted = Wanted { name, shared: false, wait, lease, title, client };
+    let granted = match acquire::acquire(&service, wanted, None).await {
+        Err(problem) if problem.code == Code::Busy => {
+            // Its clients know by 408 that the time is over, and by 409 that somebody removed their wait.
+            let mut response = problem.into_response();
+            *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
+            return Ok(response);
+        }
+        granted => granted?,
+    };
+    let hold = granted.hold()?.clone();
+    let now = service.holds.now(&hold).map_err(holds::ended)?;
+    let answer = json!({ "fence": hold.fence, "expires_in_ms": millis(now.expires_in), "covered": hold.covered.text() });
+    let mut response = Response::new(granted.body(answer.to_string()));
+    *response.status_mut() = StatusCode::CREATED;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("fencing-token", HeaderValue::from(hold.fence));
+    if let Ok(location) = HeaderValue::from_str(&format!("http://{host}{path}/{}", hold.id())) {
+        headers.insert(header::LOCATION, location);
+    }
+    Ok(noted(response, &hold))
+}
+
+fn noted(mut response: Response, hold: &Hold) -> Response {
+    let noted = Noted { name: Some(hold.name.clone()), handle: Some(hold.handle.clone()) };
+    response.extensions_mut().insert(noted);
+    response
+}
+
+/// The hold of a URL `/locks/{name}/{id}`, if it lives. The id alone is enough, as in the original: its clients send no
+/// credentials here.
+fn found(service: &Shared, request: &Request) -> Result<Arc<Hold>, Problem> {
+    let unknown = || Problem::new(Code::NoSuchHold, "nobody holds anything by this URL");
+    let (path, id) = rest(request, LOCKS).rsplit_once('/').ok_or_else(unknown)?;
+    let name = text::name(&format!("{PREFIX}{path}"))?;
+    let (_, handle, secret) = crate::ids::parse(id).ok_or_else(unknown)?;
+    match service.holds.find(handle) {
+        Found::Live(hold) if hold.secret.is(secret) && hold.name == name => Ok(hold),
+        _ => Err(unknown()),
+    }
+}
+
+/// `GET /locks/{name}/{id}`
+async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let hold = found(&service, &request)?;
+    let unknown = |_| Problem::new(Code::NoSuchHold, "it has ended");
+    let now = service.holds.now(&hold).map_err(unknown)?;
+    Ok(noted(json(StatusCode::OK, &shown(&hold, &now, &hold.id())), &hold))
+}
+
+/// A lock with the fields that its clients need, all of them.
+fn shown(hold: &Hold, now: &Now, uid: &str) -> Value {
+    json!({
+        "active": true, "active_since": zoneless(hold.granted_at),
+        "active_expires": zoneless(SystemTime::now() + now.expires_in), "title": hold.title, "uid": uid,
+        "lifetime": number(now.lease), "wait": number(hold.wait), "fence": hold.fence,
+    })
+}
+
+/// Whole seconds as a whole number, as its clients gave them.
+fn number(duration: Duration) -> Value {
+    match duration.subsec_nanos() {
+        0 => duration.as_secs().into(),
+        _ => duration.as_secs_f64().into(),
+    }
+}
+
+/// `PUT /locks/{name}/{id}`: a renewal, which the original lacks.
+async fn renew(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let hold = found(&service, &request)?;
+    let mut fields = Fields::parse(&body(request).await?)?;
+    let lease = fields.seconds("lifetime", 0.001, 86_400.0);
+    fields.done()?;
+    let now = holds::renewed(&service, &hold, Some(lease)).await?;
+    Ok(noted(json(StatusCode::OK, &shown(&hold, &now, &hold.id())), &hold))
+}
+
+/// `DELETE /locks/{name}/{id}`, or with a handle, which needs the right to do so.
+async fn release(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let unknown = || Problem::new(Code::NoSuchHold, "it has ended");
+    let (hold, end) = match found(&service, &request) {
+        Ok(hold) => (hold, End::Released),
+        Err(problem) => (of_handle(&service, &request).ok_or(problem)?, End::Broken),
+    };
+    if end == End::Broken {
+        principal(&request)?.needs(Right::Admin, &hold.name)?;
+    }
+    drop(service.holds.give_up(&hold, end).await.map_err(|_| unknown())?);
+    Ok(noted(StatusCode::NO_CONTENT.into_response(), &hold))
+}
+
+fn of_handle(service: &Shared, request: &Request) -> Option<Arc<Hold>> {
+    let (_, handle) = rest(request, LOCKS).rsplit_once('/')?;
+    match service.holds.find(handle) {
+        Found::Live(hold) if hold.name.starts_with(PREFIX) => Some(hold),
+        _ => None,
+    }
+}
+
+/// `GET /resources`
+async fn all(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    who.needs(Right::Admin, PREFIX)?;
+    let names = names(&service).await?.into_iter();
+    let resources: Vec<_> = names
+        .map(|name| json!({ "name": name, "_links": { "self": { "href": format!("{RESOURCES}{name}") } } }))
+        .collect();
+    Ok(json(
+        StatusCode::OK,
+        &json!({ "_links": { "self": { "href": "/resources" } }, "_embedded": { "resources": resources } }),
+    ))
+}
+
+/// The names in use, without the prefix.
+async fn names(service: &Shared) -> Result<Vec<String>, Problem> {
+    let names = service.coordinator()?.in_use(Recipe::Lock).await?.into_iter();
+    Ok(names.filter_map(|name| name.strip_prefix(PREFIX).map(str::to_owned)).collect())
+}
+
+/// `GET /resources/{name}`
+async fn one(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = name(&request, RESOURCES)?;
+    principal(&request)?.needs(Right::Admin, &name)?;
+    let path = rest(&request, RESOURCES);
+    let mut locks = Vec::new();
+    for who in service.coordinator()?.lock(&name)?.holders().await? {
+        let own = service.holds.of_fence(&name, who.token.value());
+        let own = own.and_then(|hold| Some((service.holds.now(&hold).ok()?, hold)));
+        let since = zoneless(who.since.unwrap_or(SystemTime::UNIX_EPOCH));
+        let mut lock = match own {
+            Some((now, hold)) => shown(&hold, &now, &hold.handle),
+            // Another instance's, or one that waits: what the store knows of it.
+            None if who.holding => json!({
+                "active": true, "active_since": since, "active_expires": since, "title": who.member,
+                "uid": who.token.value().to_string(), "lifetime": 0, "wait": 0,
+            }),
+            None => json!({
+                "active": false, "wait_since": since, "wait_expires": since, "title": who.member,
+                "uid": who.token.value().to_string(), "lifetime": 0, "wait": 0,
+            }),
+        };
+        let uid = lock["uid"].as_str().unwrap_or_default();
+        lock["_links"] = json!({ "self": { "href": format!("{LOCKS}{path}/{uid}") } });
+        locks.push(lock);
+    }
+    if locks.is_empty() {
+        return Err(Problem::new(Code::NoSuchHold, "nobody holds it or waits for it"));
+    }
+    Ok(json(
+        StatusCode::OK,
+        &json!({ "name": name.strip_prefix(PREFIX), "_embedded": { "locks": locks } }),
+    ))
+}
+
+/// `DELETE /resources/{name}`: takes the lock from all who hold it.
+async fn clear(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = name(&request, RESOURCES)?;
+    let who = principal(&request)?;
+    who.needs(Right::Admin, &name)?;
+    match cleared(&service, &who, &name).await? {
+        0 => Err(Problem::new(Code::NoSuchHold, "nobody holds it or waits for it")),
+        _ => Ok(StatusCode::NO_CONTENT.into_response()),
+    }
+}
+
+/// `DELETE /resources`
+async fn clear_all(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    who.needs(Right::Admin, PREFIX)?;
+    for name in names(&service).await? {
+        cleared(&service, &who, &format!("{PREFIX}{name}")).await?;
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize, Problem> {
+    let coordinator = service.coordinator()?;
+    let lock = coordinator.lock(name)?;
+    let mut count = 0;
+    for holder in lock.holders().await?.into_iter().filter(|holder| holder.holding) {
+        let fence = holder.token.value();
+        tracing::warn!(name, fence, by = who.name, "taking a lock away");
+        match service.holds.of_fence(name, fence) {
+            Some(hold) => drop(service.holds.give_up(&hold, End::Broken).await),
+            None => drop(lock.break_grant(holder.token).await?),
+        }
+        acquire::forget_promise(service, &coordinator, name, fence).await?;
+        count += 1;
+    }
+    Ok(count)
+}

@@ -1,0 +1,158 @@
+//! What all requests share.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, State as SessionState};
+use tokio::sync::watch;
+
+use crate::auth::Auth;
+use crate::history::History;
+use crate::holds::Holds;
+use crate::ids;
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::mirror::Mirror;
+use crate::problem::{Code, Problem};
+use crate::promise::Sights;
+use crate::settings::{Cover, Settings};
+
+/// How far the stop has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// All is done that is asked for.
+    Serving,
+    /// Nothing new is granted.
+    Draining,
+    /// Nothing is renewed either.
+    Ending,
+}
+
+/// The session at the store, as far as it is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) state: SessionState,
+    pub(crate) since: Instant,
+}
+
+/// One instance.
+pub(crate) struct Service {
+    pub(crate) settings: Settings,
+    pub(crate) cover: Cover,
+    pub(crate) scheme: String,
+    pub(crate) tag: String,
+    pub(crate) auth: Auth,
+    pub(crate) holds: Arc<Holds>,
+    pub(crate) waits: Arc<Waits>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) sights: Sights,
+    pub(crate) phase: watch::Sender<Phase>,
+    /// None while the store has not answered yet.
+    pub(crate) coordinator: watch::Sender<Option<Coordinator>>,
+    pub(crate) session: watch::Sender<Option<Session>>,
+    pub(crate) history: Arc<History>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) mirror: Arc<Mirror>,
+    /// Where we listen, with real ports.
+    pub(crate) listening: Mutex<Vec<SocketAddr>>,
+}
+
+/// As handlers get it.
+pub(crate) type Shared = Arc<Service>;
+
+impl Service {
+    pub(crate) fn new(settings: Settings, cover: Cover, scheme: String, auth: Auth) -> Shared {
+        let (history, metrics) = (Arc::new(History::default()), Arc::new(Metrics::default()));
+        let told = (Arc::clone(&history), Arc::clone(&metrics));
+        let on_end = move |hold: &crate::holds::Hold, end| {
+            told.0.add(hold, end);
+            told.1.ended(hold.granted_at, end);
+        };
+        Arc::new(Self {
+            settings,
+            cover,
+            scheme,
+            tag: ids::tag(),
+            auth,
+            holds: Holds::new(on_end),
+            waits: Arc::default(),
+            keys: Arc::default(),
+            sights: Sights::default(),
+            phase: watch::Sender::new(Phase::Serving),
+            coordinator: watch::Sender::new(None),
+            session: watch::Sender::new(None),
+            history,
+            metrics,
+            mirror: Arc::default(),
+            listening: Mutex::default(),
+        })
+    }
+
+    /// The session, if the store has ever answered.
+    pub(crate) fn coordinator(&self) -> Result<Coordinator, Problem> {
+        let away = || Problem::new(Code::StoreAway, "the store has not answered yet");
+        self.coordinator.borrow().clone().ok_or_else(away)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Whether locks of this name are kept by promises.
+    pub(crate) fn promises(&self, name: &str) -> bool {
+        match self.cover {
+            Cover::Nothing => true,
+            Cover::Any => false,
+            Cover::Lease(_) => self.settings.long.iter().any(|prefix| name.starts_with(prefix)),
+        }
+    }
+}
+
+/// How many requests wait, and of whom.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Mutex<HashMap<String, usize>>);
+
+/// A request that waits; not any more when it is dropped.
+pub(crate) struct Waiting {
+    waits: Arc<Waits>,
+    client: String,
+}
+
+impl Waits {
+    /// One more, if there may be.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        client: &str,
+        most: (usize, usize),
+    ) -> Result<Waiting, Problem> {
+        let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.values().sum::<usize>() >= most.0 {
+            return Err(Problem::new(Code::Overloaded, "too many requests wait"));
+        }
+        let own = waits.entry(client.to_owned()).or_default();
+        if *own >= most.1 {
+            let problem = Problem::new(Code::TooMany, "too many requests of this caller wait");
+            return Err(problem.retry_after(Duration::from_secs(1)));
+        }
+        *own += 1;
+        Ok(Waiting { waits: Arc::clone(self), client: client.to_owned() })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waits = self.waits.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = waits.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                waits.remove(&self.client);
+            }
+        }
+    }
+}

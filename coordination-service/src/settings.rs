@@ -1,0 +1,194 @@
+//! What can be set, and which of it is refused together.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use coordination::Config;
+
+/// The lease that an instance asks its store for, unless the URL or the configuration says otherwise.
+const TTL: Duration = Duration::from_secs(30);
+
+/// How the service is to run; [`Settings::default`] is what `coordination serve` does without options.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the API and the page are.
+    pub listen: SocketAddr,
+    /// Where the API of rdlm is, if anywhere.
+    pub rdlm: Option<SocketAddr>,
+    /// Where the API of lockable.dev is, if anywhere.
+    pub lockable: Option<SocketAddr>,
+    /// Names by which requests may call us, besides loopback names and the address that we listen on.
+    pub hosts: Vec<String>,
+    /// The file with tokens; without one everybody is `anonymous`.
+    pub tokens: Option<PathBuf>,
+    /// Whether an address that is not loopback may be listened on without tokens.
+    pub allow_anonymous: bool,
+    /// Whether an address that is not loopback may be listened on, though nothing is encrypted.
+    pub allow_plaintext: bool,
+    /// Prefixes of names whose leases may be longer than the store's, kept by promises.
+    pub long: Vec<String>,
+    /// How long holds can still be renewed and released after the first request to stop.
+    pub drain: Duration,
+    /// The lease of a lock that is taken by the API of lockable.dev.
+    pub lockable_lease: Duration,
+    /// Whether each request is written to standard output.
+    pub access_log: bool,
+    /// Whether `memory://` is accepted as a store, which knows nothing after a restart.
+    pub fresh: bool,
+    /// The most that may be held, may wait, or may be connected.
+    pub limits: Limits,
+}
+
+/// Numbers beyond which requests are refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; more are accepted when some have ended.
+    pub connections: usize,
+    /// Requests that wait, of all and of one principal.
+    pub waits: (usize, usize),
+    /// Holds, of all and of one principal.
+    pub holds: (usize, usize),
+    /// Event streams.
+    pub streams: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 4_096, waits: (2_000, 1_000), holds: (20_000, 10_000), streams: 200 }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8420)),
+            rdlm: None,
+            lockable: None,
+            hosts: Vec::new(),
+            tokens: None,
+            allow_anonymous: false,
+            allow_plaintext: false,
+            long: vec!["rdlm/".to_owned(), "lockable/".to_owned()],
+            drain: Duration::from_secs(30),
+            lockable_lease: Duration::from_secs(60),
+            access_log: true,
+            fresh: false,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// What is wrong with them together, in a sentence for who started us.
+    pub(crate) fn refusal(&self, config: &Config) -> Option<String> {
+        let listened = [Some(self.listen), self.rdlm, self.lockable];
+        if let Some(open) = listened.into_iter().flatten().find(|at| !at.ip().is_loopback()) {
+            if self.tokens.is_none() && !self.allow_anonymous {
+                return Some(format!(
+                    "{open} can be reached by others, and there are no tokens: give --tokens FILE, or --allow-anonymous"
+                ));
+            }
+            if !self.allow_plaintext {
+                return Some(format!(
+                    "{open} can be reached by others, and nothing is encrypted: put a proxy with TLS before a loopback address, or give --allow-plaintext"
+                ));
+            }
+        }
+        let is_memory = config.url.as_deref().is_some_and(|url| url.starts_with("memory:"));
+        (is_memory && !self.fresh).then(|| {
+            "memory:// knows nothing of what was granted before a restart: give --fresh if that is no harm, or a store such as file:///var/lib/coordination"
+                .to_owned()
+        })
+    }
+}
+
+/// With the lease that an instance asks for, and how long a hold outlives an instance that was killed.
+pub(crate) fn leased(mut config: Config) -> (Config, Cover) {
+    let url = config.url.clone().unwrap_or_default();
+    let option = |name: &str| {
+        let options = url.split_once('?')?.1.split('#').next()?.split('&');
+        options.filter_map(|option| option.split_once('=')).find(|(key, _)| *key == name)
+    };
+    let named =
+        |name: &str| option(name).and_then(|(_, text)| coordination::parse_duration(text).ok());
+    let ttl = config.ttl.or_else(|| named("ttl")).unwrap_or(TTL);
+    if config.ttl.is_none() && option("ttl").is_none() {
+        config.ttl = Some(TTL);
+    }
+    let heartbeat =
+        config.heartbeat.or_else(|| named("heartbeat")).unwrap_or(Duration::from_secs(1));
+    let scheme = url.split([':', '+']).next().unwrap_or_default();
+    (config, Cover::of(scheme, ttl, heartbeat.min(ttl / 3)))
+}
+
+/// How long a lease may be that holds even if the instance is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// So long: the store keeps what a session holds until its own lease ends.
+    Lease(Duration),
+    /// Not at all: on `file://` a process' holds end with it.
+    Nothing,
+    /// Any: in memory, nobody else is there.
+    Any,
+}
+
+impl Cover {
+    fn of(scheme: &str, ttl: Duration, heartbeat: Duration) -> Self {
+        let heartbeats = match scheme {
+            "memory" => return Self::Any,
+            "file" => return Self::Nothing,
+            "zookeeper" | "zk" | "kazoo" => 4,
+            _ => 2,
+        };
+        let left = (ttl.mul_f64(0.985)).saturating_sub(heartbeat * heartbeats);
+        let hundreds = u64::try_from(left.as_millis() / 100).unwrap_or(u64::MAX);
+        Self::Lease(Duration::from_millis(hundreds.saturating_mul(100)))
+    }
+
+    /// The longest lease without a promise.
+    pub(crate) fn longest(self) -> Option<Duration> {
+        match self {
+            Self::Lease(cover) => Some(cover),
+            Self::Nothing => Some(Duration::ZERO),
+            Self::Any => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cover(url: &str) -> (Option<Duration>, Cover) {
+        let (config, cover) = leased(Config { url: Some(url.to_owned()), ..Config::default() });
+        (config.ttl, cover)
+    }
+
+    #[test]
+    fn a_lease_is_covered_by_the_stores_own() {
+        let ms = Duration::from_millis;
+        assert_eq!(cover("etcd://h/x"), (Some(TTL), Cover::Lease(ms(27_500))));
+        assert_eq!(cover("zookeeper+tls://h/x"), (Some(TTL), Cover::Lease(ms(25_500))));
+        assert_eq!(cover("redis://h?ttl=9s&heartbeat=500ms"), (None, Cover::Lease(ms(7_800))));
+        assert_eq!(cover("redis://h?ttl=3s&heartbeat=2s"), (None, Cover::Lease(ms(900))));
+        assert_eq!(cover("file:///x").1, Cover::Nothing);
+        assert_eq!(cover("memory://").1, Cover::Any);
+    }
+
+    #[test]
+    fn what_others_can_reach_needs_tokens_and_a_word_on_plain_text() {
+        let config = Config { url: Some("file:///x".to_owned()), ..Config::default() };
+        let refusal = |settings: &Settings| settings.refusal(&config).unwrap_or_default();
+        let mut settings = Settings::default();
+        assert_eq!(refusal(&settings), "");
+        settings.rdlm = Some(SocketAddr::from(([0, 0, 0, 0], 8888)));
+        assert!(refusal(&settings).contains("no tokens"));
+        settings.tokens = Some("tokens.toml".into());
+        assert!(refusal(&settings).contains("encrypted"));
+        settings.allow_plaintext = true;
+        assert_eq!(refusal(&settings), "");
+        let memory = Config { url: Some("memory://".to_owned()), ..Config::default() };
+        assert!(settings.refusal(&memory).is_some_and(|why| why.contains("--fresh")));
+    }
+}

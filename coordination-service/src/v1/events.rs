@@ -1,0 +1,220 @@
+//! Streams of events: what happens to one hold, and to all that the caller may see.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::holds::{ended, found};
+use super::info::state;
+use crate::auth::{Principal, Right};
+use crate::problem::{Code, Problem};
+use crate::reply::{principal, rest};
+use crate::service::{Phase, Shared};
+use crate::text::{self, millis};
+
+/// Time between signs of life.
+const BEAT: Duration = Duration::from_secs(2);
+/// Changes are told this often at most.
+const PACE: Duration = Duration::from_millis(250);
+/// How long a reader may take nothing.
+const STALL: Duration = Duration::from_secs(20);
+/// Rows in one event.
+const ROWS: usize = 200;
+
+/// The text of a stream, as it comes.
+struct Stream(mpsc::Receiver<String>);
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(Bytes::from(text)))))
+    }
+}
+
+/// Where events are written. A reader that is slow holds up its own stream, and nothing else.
+struct Events(mpsc::Sender<String>);
+
+impl Events {
+    fn new() -> (Self, Response) {
+        let (sender, receiver) = mpsc::channel(1);
+        let headers = [(header::CONTENT_TYPE, "text/event-stream")];
+        (Self(sender), (headers, Body::new(Stream(receiver))).into_response())
+    }
+
+    /// False: nobody reads it any more.
+    async fn send(&self, event: &str, data: &Value) -> bool {
+        self.write(format!("event: {event}\ndata: {data}\n\n")).await
+    }
+
+    async fn write(&self, text: String) -> bool {
+        matches!(tokio::time::timeout(STALL, self.0.send(text)).await, Ok(Ok(())))
+    }
+}
+
+/// `GET /v1/holds/{id}/events`
+pub(super) async fn of_hold(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let id = rest(&request, "/v1/holds/").strip_suffix("/events").unwrap_or_default();
+    let (hold, end) = found(&service, &who, id)?;
+    if let Some(end) = end {
+        return Err(ended(end));
+    }
+    let watching = service.mirror.watching(service.settings.limits.streams).ok_or_else(too_many)?;
+    let (events, response) = Events::new();
+    tokio::spawn(async move {
+        let (mut changes, mut phases) = (hold.changes(), service.phase.subscribe());
+        loop {
+            match service.holds.now(&hold) {
+                Ok(now) => {
+                    let data =
+                        json!({ "expires_in_ms": millis(now.expires_in), "fence": hold.fence });
+                    if !events.send("held", &data).await {
+                        break;
+                    }
+                }
+                Err(end) => {
+                    let event = if end.text() == "lost" { "lost" } else { "ended" };
+                    events.send(event, &json!({ "reason": end.text() })).await;
+                    break;
+                }
+            }
+            let alive = loop {
+                tokio::select! {
+                    biased;
+                    changed = changes.changed() => break changed.is_ok(),
+                    _ = phases.changed() => {
+                        if !events.send("draining", &json!({})).await { break false }
+                    }
+                    () = tokio::time::sleep(BEAT) => {
+                        if !events.write(":\n\n".to_owned()).await { break false }
+                    }
+                }
+            };
+            if !alive {
+                break;
+            }
+        }
+        drop(watching);
+    });
+    Ok(response)
+}
+
+fn too_many() -> Problem {
+    Problem::new(Code::Overloaded, "there are too many event streams")
+}
+
+/// `GET /v1/events?prefix=`
+pub(super) async fn all(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let query = text::query(request.uri().query());
+    let prefix = query.into_iter().find(|(key, _)| key == "prefix").map(|(_, prefix)| prefix);
+    let watching = service.mirror.watching(service.settings.limits.streams).ok_or_else(too_many)?;
+    let (events, response) = Events::new();
+    tokio::spawn(async move {
+        let follower = Follower { service, who, prefix: prefix.unwrap_or_default(), events };
+        follower.follow().await;
+        drop(watching);
+    });
+    Ok(response)
+}
+
+struct Follower {
+    service: Shared,
+    who: Arc<Principal>,
+    prefix: String,
+    events: Events,
+}
+
+impl Follower {
+    /// Tells what is there, and then what changes, until nobody reads it any more.
+    async fn follow(&self) -> Option<()> {
+        let service = &self.service;
+        self.told(self.events.write("retry: 2000\n\n".to_owned()).await)?;
+        self.store().await?;
+        service.mirror.fresh().await;
+        let mut last = self.snapshot().await?;
+        let (mut changes, mut phases) = (service.mirror.changes(), service.phase.subscribe());
+        let mut session = service.session.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                _ = phases.changed() => self.told(self.events.send("draining", &json!({})).await)?,
+                _ = session.changed() => self.store().await?,
+                changed = changes.changed() => {
+                    changed.ok()?;
+                    last = self.changes(last).await?;
+                    tokio::time::sleep(PACE).await;
+                }
+                () = tokio::time::sleep(BEAT) => {
+                    let age = service.mirror.age().map(millis);
+                    self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
+                }
+            }
+            if *phases.borrow() == Phase::Ending {
+                return None;
+            }
+        }
+    }
+
+    fn told(&self, is_told: bool) -> Option<()> {
+        is_told.then_some(())
+    }
+
+    fn may_see(&self, name: &str) -> bool {
+        name.starts_with(&self.prefix) && self.who.may(Right::Read, name)
+    }
+
+    async fn store(&self) -> Option<()> {
+        let since = self.service.session.borrow().as_ref().map(|session| session.since);
+        let data = json!({
+            "scheme": self.service.scheme, "state": state(&self.service), "instance": self.service.tag,
+            "since_ms": since.map(|since: Instant| millis(since.elapsed())),
+        });
+        self.told(self.events.send("store", &data).await)
+    }
+
+    async fn snapshot(&self) -> Option<u64> {
+        let changes = self.service.mirror.since(0)?;
+        let rows = changes.rows.into_iter().filter(|(name, _)| self.may_see(name));
+        let rows: Vec<_> = rows.map(|(_, row)| row).collect();
+        for some in rows.chunks(ROWS) {
+            self.told(self.events.send("snapshot", &json!({ "rows": some })).await)?;
+        }
+        self.told(self.events.send("live", &json!({ "count": rows.len() })).await)?;
+        Some(changes.last)
+    }
+
+    async fn changes(&self, last: u64) -> Option<u64> {
+        let Some(changes) = self.service.mirror.since(last) else {
+            return self.snapshot().await;
+        };
+        for name in changes.gone.iter().filter(|name| self.may_see(name)) {
+            self.told(self.events.send("gone", &json!({ "kind": "lock", "name": name })).await)?;
+        }
+        for (_, row) in changes.rows.iter().filter(|(name, _)| self.may_see(name)) {
+            self.told(self.events.send("row", row).await)?;
+        }
+        Some(changes.last)
+    }
+}

@@ -1,0 +1,205 @@
+//! `/v1/holds`: look, renew, release; `/v1/renew`: many at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::acquire;
+use crate::around::{Noted, body, body_within};
+use crate::auth::{Principal, Right};
+use crate::fields::Fields;
+use crate::holds::{End, Found, Hold, Now};
+use crate::ids;
+use crate::problem::{Code, Problem};
+use crate::reply::{json, principal, rest};
+use crate::service::{Phase, Service, Shared};
+use crate::text::{millis, rfc3339};
+
+const PATH: &str = "/v1/holds/";
+const SHORTEST_LEASE: u64 = 100;
+/// 24 hours.
+const LONGEST_LEASE: u64 = 86_400_000;
+/// The most holds that are renewed by one request.
+const MANY: usize = 1_000;
+/// The most bytes of such a request: an id has 44.
+const MANY_BYTES: usize = 64 * 1024;
+
+/// A hold as its client and administrators see it, without its id.
+pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
+    json!({
+        "handle": hold.handle, "kind": "lock", "name": hold.name, "fence": hold.fence, "shared": now.shared,
+        "lease_ms": millis(now.lease), "expires_in_ms": millis(now.expires_in),
+        "renew_in_ms": millis(now.expires_in / 3), "covered": hold.covered.text(), "client": hold.client,
+        "title": hold.title, "granted_at": rfc3339(hold.granted_at), "instance": service.tag,
+    })
+}
+
+/// The answer to who asks for a hold that has ended.
+pub(crate) fn ended(end: End) -> Problem {
+    let problem = Problem::new(Code::Ended, format!("the hold has ended: {}", end.text()));
+    let problem = problem.with("reason", end.text());
+    match end {
+        End::Lost(reason) => problem.with("loss", format!("{reason:?}")).with(
+            "detail",
+            "the instance lost the lock at the store: what was done under it may have overlapped with another holder's work",
+        ),
+        _ => problem,
+    }
+}
+
+/// The hold of this id, or how it ended, if the caller may use it.
+pub(super) fn found(
+    service: &Shared,
+    who: &Principal,
+    id: &str,
+) -> Result<(Arc<Hold>, Option<End>), Problem> {
+    let unknown = || Problem::new(Code::NoSuchHold, "nobody holds anything by this id");
+    let (tag, handle, secret) = ids::parse(id).ok_or_else(unknown)?;
+    if tag != service.tag {
+        let other = "another instance granted this hold, or this one before it was restarted";
+        return Err(Problem::new(Code::WrongInstance, other).with("instance", tag));
+    }
+    let (hold, end) = match service.holds.find(handle) {
+        Found::Live(hold) => (hold, None),
+        Found::Ended(hold, end) => (hold, Some(end)),
+        Found::Unknown => return Err(unknown()),
+    };
+    if !hold.secret.is(secret) {
+        return Err(unknown());
+    }
+    if hold.client != who.name {
+        who.needs(Right::Admin, &hold.name)?;
+    }
+    Ok((hold, end))
+}
+
+/// The same, if it lives.
+fn live(service: &Shared, who: &Principal, id: &str) -> Result<Arc<Hold>, Problem> {
+    match found(service, who, id)? {
+        (hold, None) => Ok(hold),
+        (_, Some(end)) => Err(ended(end)),
+    }
+}
+
+fn answer(service: &Shared, hold: &Hold, now: &Now) -> Response {
+    let mut body = shown(service, hold, now);
+    body["id"] = hold.id().into();
+    let mut response = json(StatusCode::OK, &body);
+    response.headers_mut().insert("fencing-token", HeaderValue::from(hold.fence));
+    noted(response, hold)
+}
+
+fn noted(mut response: Response, hold: &Hold) -> Response {
+    let noted = Noted { name: Some(hold.name.clone()), handle: Some(hold.handle.clone()) };
+    response.extensions_mut().insert(noted);
+    response
+}
+
+/// `GET /v1/holds/{id}`
+pub(super) async fn look(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let hold = live(&service, &who, rest(&request, PATH))?;
+    let now = service.holds.now(&hold).map_err(ended)?;
+    Ok(answer(&service, &hold, &now))
+}
+
+/// `PUT /v1/holds/{id}`
+pub(super) async fn renew(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let hold = live(&service, &who, rest(&request, PATH))?;
+    let mut fields = Fields::parse(&body(request).await?)?;
+    let longest = millis(acquire::longest_lease(&service, &hold.name));
+    let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
+    fields.done()?;
+    let now = renewed(&service, &hold, lease).await?;
+    Ok(answer(&service, &hold, &now))
+}
+
+/// Begins the lease anew, and has it promised first if it is to be longer than that.
+pub(crate) async fn renewed(
+    service: &Shared,
+    hold: &Arc<Hold>,
+    lease: Option<Duration>,
+) -> Result<Now, Problem> {
+    if service.phase() == Phase::Ending {
+        return service.holds.now(hold).map_err(ended);
+    }
+    let now = service.holds.now(hold).map_err(ended)?;
+    if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
+        let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
+        let needs_promise = !is_covered && service.promises(&hold.name) && !now.shared;
+        let extended = match &hold.promise {
+            Some(promise) => promise.extend(longer).await?,
+            None => true,
+        };
+        if !extended {
+            return Err(Problem::new(
+                Code::Changed,
+                "the promise of this hold is not ours any more",
+            ));
+        }
+        if hold.promise.is_none() && needs_promise {
+            let why = "a lease without a promise cannot become one with a promise: ask for the longer lease when you acquire";
+            return Err(Problem::new(Code::Unsupported, why));
+        }
+    }
+    service.holds.renew(hold, lease).map_err(ended)
+}
+
+/// `POST /v1/renew`
+pub(super) async fn renew_many(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let mut fields = Fields::parse(&body_within(request, MANY_BYTES).await?)?;
+    let ids = fields.texts("ids", 1..=MANY);
+    let lease = fields.millis("lease_ms", SHORTEST_LEASE..=LONGEST_LEASE);
+    fields.done()?;
+    let (mut held, mut over) = (Vec::new(), Vec::new());
+    for id in ids {
+        let renewal = async {
+            let hold = live(&service, &who, &id)?;
+            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, &hold.name)) {
+                return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
+            }
+            let now = renewed(&service, &hold, lease).await?;
+            Ok((hold, now))
+        };
+        match renewal.await {
+            Ok((hold, now)) => held.push(json!({
+                "id": id, "expires_in_ms": millis(now.expires_in), "fence": hold.fence,
+            })),
+            Err(problem) => over.push(json!({ "id": id, "reason": problem.reason() })),
+        }
+    }
+    Ok(json(StatusCode::OK, &json!({ "held": held, "ended": over })))
+}
+
+/// `DELETE /v1/holds/{id}`
+pub(super) async fn release(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let hold = live(&service, &who, rest(&request, PATH))?;
+    let confirmed = service.holds.give_up(&hold, End::Released).await.map_err(ended)?;
+    let response = match confirmed {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) if error.loss_reason().is_some() => {
+            return Err(ended(error.loss_reason().map_or(End::Expired, End::Lost)));
+        }
+        Err(_) => json(StatusCode::ACCEPTED, &json!({ "state": "releasing" })),
+    };
+    Ok(noted(response, &hold))
+}

@@ -1,0 +1,41 @@
+//! The native API: `/v1`, health, metrics, and the page.
+
+mod events;
+pub(crate) mod holds;
+mod info;
+mod locks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post, put};
+
+use crate::around::{Api, around};
+use crate::page;
+use crate::reply::{not_so, nowhere};
+use crate::service::Shared;
+
+/// All routes of the native API.
+pub(crate) fn routes(service: &Shared) -> Router {
+    let held = put(holds::renew).get(holds::look).delete(holds::release);
+    let named = post(locks::acquire).get(locks::look).delete(locks::take_away);
+    Router::new()
+        .route("/", get(page::page))
+        .route("/v1/locks", get(locks::list))
+        .route("/v1/locks/{*name}", named)
+        .route("/v1/holds/{id}", held)
+        .route("/v1/holds/{id}/events", get(events::of_hold))
+        .route("/v1/renew", post(holds::renew_many))
+        .route("/v1/events", get(events::all))
+        .route("/v1/history", get(info::history))
+        .route("/v1/info", get(info::info))
+        .route("/livez", get(info::live))
+        .route("/readyz", get(info::ready))
+        .route("/metrics", get(info::metrics))
+        .route("/problems/{code}", get(info::problem))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state((Arc::clone(service), Api::Native), around))
+        .with_state(Arc::clone(service))
+}
