@@ -194,8 +194,8 @@ impl WorkQueue {
 
     /// Claims ready items, the oldest first; `None`: none is ready.
     ///
-    /// The claim ends with the session of this process. Its items' bodies have 1 MiB together at the most, in base64, and
-    /// where ready items are few and far between it may have less of them than it could.
+    /// The claim ends with the session of this process. Its items' bodies have 1 MiB together at the most, in base64; where
+    /// ready items are few and far between, or more than 500 are asked for, it may have less of them than it could.
     ///
     /// # Errors
     ///

@@ -244,7 +244,7 @@ pub const RECIPES: &[Recipe] = &[
         ],
     },
     Recipe {
-        modules: &["work", "work_life"],
+        modules: &["work", "work_life", "work_odd"],
         title: "work queue",
         page: "docs/recipes/work-queues.md",
         proofs: [

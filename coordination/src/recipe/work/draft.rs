@@ -22,8 +22,9 @@ pub(super) type Known = HashMap<Arc<str>, Option<Data>>;
 /// what is left then of what a write may have beside it.
 const FULL: usize = 40;
 /// How many bytes of pages and letters a step writes, about, before it leaves the rest to the next one. Another page, the
-/// head, a bucket and a holder are less than what is left then of what every store takes at once: Consul 384 KiB.
-const HEAVY: usize = 192 * 1024;
+/// head, a bucket and a holder are less than what is left then of what every store takes at once: Consul 384 KiB. A thousand
+/// items with bodies of up to 24 bytes are less.
+const HEAVY: usize = 240 * 1024;
 /// What an item takes in its page at the most, beside its body, also when a claim has it.
 const BESIDE_BODY: usize = 200;
 

@@ -26,7 +26,7 @@ fn what_a_dead_process_had_comes_back_in_several_steps() {
 
 #[test]
 fn a_claim_of_many_items_is_written_in_one_step() {
-    for length in [8, 256] {
+    for (length, at_once) in [(8, 1_000), (32, 1_000), (256, 500)] {
         let mut fake = Fake::default();
         for _ in 0..8 {
             let items: Vec<_> = (0..800).map(|mark| new(mark, 1_000_000, 0, length)).collect();
@@ -39,6 +39,7 @@ fn a_claim_of_many_items_is_written_in_one_step() {
             if items.is_empty() {
                 break;
             }
+            assert!(items.len() >= at_once.min(6_400 - claimed), "{}", items.len());
             claimed += items.len();
             fake.run(|draft| renew(draft, ask.id, None, None)).expect("it is live");
             if claimed % 2 == 0 {
