@@ -10,11 +10,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use redis::{PushInfo, PushKind};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::active_watches::{Followed, Subscriptions};
 use super::config::{Config, Place};
 use super::connection::{Connection, Known, Ran, replicas_of};
 use super::error::failure;
@@ -26,6 +25,7 @@ use super::topology::Nodes;
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::in_time;
+use crate::backend::server::notifications::{Followed, Subscriptions};
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
@@ -256,13 +256,20 @@ pub(super) fn pushes(
     let connections = Arc::downgrade(connections);
     move |push| {
         match push.kind {
-            PushKind::Message => hub.told(&push.data),
+            PushKind::Message => told(&hub, &push.data),
             PushKind::Disconnection => {
                 connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
             }
             _ => {}
         }
         Ok(())
+    }
+}
+
+fn told(hub: &Subscriptions, message: &[Value]) {
+    let [Value::BulkString(channel), Value::BulkString(text)] = message else { return };
+    if let (Ok(channel), Ok(text)) = (str::from_utf8(channel), str::from_utf8(text)) {
+        hub.told(channel, text);
     }
 }
 

@@ -37,10 +37,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::Redis;
-use super::active_watches::{Known, Told, Wait, word_for};
 use super::entry::entry_of;
 use super::script::{Answer, Call, Script, queue_path};
 use super::values::{next_in, value_of};
+use crate::backend::server::notifications::{Known, Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{

@@ -1,7 +1,7 @@
 //! Entries: what the server says of one, and what is known here of our own.
 
-use super::active_watches::{Wait, mode_of};
 use super::script::{Answer, corrupt};
+use crate::backend::server::notifications::{Wait, mode_of};
 use crate::backend::server::own_entries;
 use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, Mode};

@@ -6,12 +6,12 @@ use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use super::active_watches::{Passed, happened};
 use super::entry::entry_in;
 use super::server::Server;
 use super::topology::{Topology, moved};
 use super::values::parts;
 use crate::backend::Mode;
+use crate::backend::server::notifications::{Passed, happened};
 use crate::backend::server::stored::StoredValue;
 use crate::error::ErrorKind;
 use crate::url::Host;

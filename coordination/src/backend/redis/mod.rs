@@ -58,7 +58,6 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
-mod active_watches;
 mod client;
 mod config;
 mod connection;
@@ -85,7 +84,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::active_watches::{Subscriptions, Told};
 use self::client::{Client, Connections};
 use self::config::Config;
 use self::entry::OwnEntries;
@@ -93,6 +91,7 @@ use self::open_sessions::OpenSessions;
 use self::server::Server;
 use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::server::notifications::{Subscriptions, Told};
 use crate::backend::server::patience;
 use crate::backend::server::reads::Reads;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};

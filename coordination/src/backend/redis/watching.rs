@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::Redis;
-use super::active_watches::{Told, Wait, word_for};
 use super::script::{Call, Script, queue_path};
 use crate::backend::server::in_time;
+use crate::backend::server::notifications::{Told, Wait, word_for};
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;

@@ -3,7 +3,13 @@
 //! Nearly all of it is there when any of these stores is, and each uses a part of it. So only a build with all of them can say that
 //! something here is used by none; `tests/lint` makes that build, too.
 #![cfg_attr(
-    not(all(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper")),
+    not(all(
+        feature = "consul",
+        feature = "etcd",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    )),
     allow(dead_code)
 )]
 
@@ -14,6 +20,8 @@ pub(crate) mod connections;
 pub(crate) mod credentials;
 mod first;
 pub(crate) mod names;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod notifications;
 pub(crate) mod own_entries;
 pub(crate) mod places;
 pub(crate) mod reads;

@@ -37,7 +37,7 @@ impl<K, S> Default for SharedWatches<K, S> {
 
 impl<K, S> SharedWatches<K, S> {
     /// With watches that stay for so long without a waiter, at least.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn lingering(linger: Duration) -> Self {
         Self { linger, ..Self::default() }
     }

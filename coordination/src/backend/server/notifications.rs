@@ -1,4 +1,5 @@
-//! Notifications: what the server tells by itself, on the one connection.
+//! Notifications, on stores whose server tells by itself, on the one connection, whatever somebody publishes: Redis and
+//! PostgreSQL.
 //!
 //! Each process has a channel of its own, on which whoever leaves a queue tells exactly those whom he kept
 //! waiting, and whether their turn has come by that. Who observes a queue, or waits for an entry that is not
@@ -8,12 +9,11 @@
 
 use std::time::{Duration, Instant};
 
-use redis::Value;
 use tokio::sync::watch;
 
+use super::bounded_cache::BoundedCache;
+use super::shared_watches;
 use crate::backend::Mode;
-use crate::backend::server::bounded_cache::BoundedCache;
-use crate::backend::server::shared_watches;
 
 /// How old a message may be that stands for an answer.
 const FRESH: Duration = Duration::from_millis(500);
@@ -23,27 +23,27 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Wait {
-    pub(super) queue: String,
-    pub(super) seq: u64,
-    pub(super) mode: Mode,
+pub(crate) struct Wait {
+    pub(crate) queue: String,
+    pub(crate) seq: u64,
+    pub(crate) mode: Mode,
 }
 
 /// What was told on this process's channel.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Passed {
-    pub(super) wait: Wait,
+pub(crate) struct Passed {
+    pub(crate) wait: Wait,
     /// The entry that waited.
-    pub(super) waiter: u64,
+    pub(crate) waiter: u64,
     /// Nothing blocks it any more.
-    pub(super) is_turn: bool,
+    pub(crate) is_turn: bool,
 }
 
 /// What was told on a queue's channel: an entry that is gone, or has become shared; `None`: something else.
-pub(super) type Happened = Option<(u64, bool)>;
+pub(crate) type Happened = Option<(u64, bool)>;
 
 /// All that is listened to.
-pub(super) struct Subscriptions {
+pub(crate) struct Subscriptions {
     /// This process's channel.
     own: String,
     /// What the channels of queues begin with.
@@ -57,40 +57,40 @@ pub(super) struct Subscriptions {
 
 /// What was told of something that is waited for.
 #[derive(Default)]
-pub(super) struct Waited {
-    pub(super) is_over: bool,
+pub(crate) struct Waited {
+    pub(crate) is_over: bool,
     /// `None`: the server was not asked yet, and tells nothing by itself on our own channel.
-    pub(super) known: Option<Known>,
+    pub(crate) known: Option<Known>,
 }
 
 /// On which connection the server said that something blocks, and until when that has its lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    pub(super) epoch: u64,
-    pub(super) until: Instant,
+pub(crate) struct Known {
+    pub(crate) epoch: u64,
+    pub(crate) until: Instant,
 }
 
 /// What was told of a queue on its channel.
 #[derive(Default)]
-pub(super) struct Followed {
+pub(crate) struct Followed {
     /// The number of the last message: another one for each.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// The connection on which the channel is subscribed to.
     epoch: Option<u64>,
 }
 
 /// What was told of a queue before it was read last.
 #[derive(Clone, Copy)]
-pub(super) struct Told {
+pub(crate) struct Told {
     /// The number of the last message when it was asked for; `None`: nobody listened.
-    pub(super) count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// When the first of its leases may be over.
-    pub(super) expires: Option<Instant>,
+    pub(crate) expires: Option<Instant>,
 }
 
 impl Subscriptions {
     /// `base`: what all keys of the namespace begin with.
-    pub(super) fn new(base: &str, client: &str) -> Self {
+    pub(crate) fn new(base: &str, client: &str) -> Self {
         Self {
             own: format!("{base}client:{client}"),
             queues: format!("{base}queue:"),
@@ -101,7 +101,7 @@ impl Subscriptions {
     }
 
     /// What a new connection has to subscribe to: what somebody listens to, or did a moment ago.
-    pub(super) fn channels(&self) -> Vec<String> {
+    pub(crate) fn channels(&self) -> Vec<String> {
         self.followed.sweep();
         let followed = self.followed.keys();
         let queues = followed.iter().map(|queue| self.channel(queue));
@@ -113,7 +113,7 @@ impl Subscriptions {
     }
 
     /// They are subscribed to on this connection: what was told before may have been missed.
-    pub(super) fn subscribed(&self, channels: &[String], epoch: u64) {
+    pub(crate) fn subscribed(&self, channels: &[String], epoch: u64) {
         for queue in channels.iter().filter_map(|channel| channel.strip_prefix(&self.queues)) {
             self.followed.tell(&queue.to_owned(), |followed| {
                 *followed = Followed { count: self.followed.next_number(), epoch: Some(epoch) };
@@ -123,7 +123,7 @@ impl Subscriptions {
     }
 
     /// Listens to a queue; answers the channel, if it is not subscribed to on this connection.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &self,
         queue: &str,
         epoch: u64,
@@ -135,18 +135,14 @@ impl Subscriptions {
     }
 
     /// The number of the last message of the queue, if it is listened to on this connection.
-    pub(super) fn count(&self, queue: &str, epoch: u64) -> Option<u64> {
+    pub(crate) fn count(&self, queue: &str, epoch: u64) -> Option<u64> {
         let followed = self.followed.find(&queue.to_owned())?;
         let followed = followed.borrow();
         (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
     /// A message came.
-    pub(super) fn told(&self, message: &[Value]) {
-        let [Value::BulkString(channel), Value::BulkString(text)] = message else { return };
-        let (Ok(channel), Ok(text)) = (str::from_utf8(channel), str::from_utf8(text)) else {
-            return;
-        };
+    pub(crate) fn told(&self, channel: &str, text: &str) {
         if channel == self.own {
             Passed::read(text).into_iter().for_each(|passed| self.passed(passed));
         } else if let Some(queue) = channel.strip_prefix(&self.queues) {
@@ -185,7 +181,7 @@ impl Subscriptions {
     }
 
     /// The server said that this blocks an entry of ours, and will tell us when it does no more.
-    pub(super) fn expect(&self, wait: &Wait, known: Known) {
+    pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
             waited.known = Some(known);
@@ -194,23 +190,23 @@ impl Subscriptions {
     }
 
     /// No entry of ours waits for this any more.
-    pub(super) fn forget(&self, wait: &Wait) {
+    pub(crate) fn forget(&self, wait: &Wait) {
         self.waits.end_if_idle(wait);
     }
 
     /// Waits for what the server may not have been asked about.
-    pub(super) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
+    pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
         self.waits.join(wait).0
     }
 
     /// Forgets what nobody has waited for during a moment. Answers the channels that nobody listens to any more.
-    pub(super) fn sweep(&self) -> Vec<String> {
+    pub(crate) fn sweep(&self) -> Vec<String> {
         self.waits.sweep();
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
     /// Whether the server told just now that nothing blocks this entry.
-    pub(super) fn take_turn(&self, queue: &str, seq: u64) -> bool {
+    pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
     }
@@ -218,7 +214,7 @@ impl Subscriptions {
 
 impl Passed {
     /// `queue gone mode waiter free|blocked`.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let (queue, gone, mode, waiter, turn) = (word()?, word()?, word()?, word()?, word()?);
@@ -228,7 +224,7 @@ impl Passed {
 }
 
 /// `gone 7` or `shared 7`; others are of no interest to those who wait for an entry.
-pub(super) fn happened(text: &str) -> Happened {
+pub(crate) fn happened(text: &str) -> Happened {
     let (what, seq) = text.split_once(' ')?;
     let seq = seq.parse().ok()?;
     match what {
@@ -239,14 +235,14 @@ pub(super) fn happened(text: &str) -> Happened {
 }
 
 /// A mode as our scripts write it.
-pub(super) fn word_for(mode: Mode) -> &'static str {
+pub(crate) fn word_for(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
     }
 }
 
-pub(super) fn mode_of(word: &str) -> Option<Mode> {
+pub(crate) fn mode_of(word: &str) -> Option<Mode> {
     [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| word_for(*mode) == word)
 }
 
