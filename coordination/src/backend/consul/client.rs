@@ -174,7 +174,7 @@ impl Link for Agents {
 
     /// Consul allows 200 connections from one address. Heartbeats and what waits are not among these.
     const IN_FLIGHT: usize = 4;
-    const SECURE: &'static str = "consul+https";
+    const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
 
     fn hosts(&self) -> usize {

@@ -249,7 +249,7 @@ impl Link for Endpoints {
     type Failed = EtcdError;
 
     const IN_FLIGHT: usize = 64;
-    const SECURE: &'static str = "etcds";
+    const SECURE: &'static str = "etcds://";
     const WANTS_TLS: &'static str = "the server wants TLS: use etcds://";
 
     fn hosts(&self) -> usize {

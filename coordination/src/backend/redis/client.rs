@@ -208,7 +208,7 @@ impl Link for Client {
     type Failed = Failure;
 
     const IN_FLIGHT: usize = 64;
-    const SECURE: &'static str = "rediss";
+    const SECURE: &'static str = "rediss://";
     const WANTS_TLS: &'static str = WANTS_TLS;
 
     fn hosts(&self) -> usize {

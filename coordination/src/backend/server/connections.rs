@@ -39,7 +39,7 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// How many calls may be under way at a time. A thousand at once take longer than the one that is timed may: each
     /// would be given up, the connection with it, and all would come again, for ever.
     const IN_FLIGHT: usize;
-    /// The scheme that is TLS.
+    /// What a URL has to say for TLS.
     const SECURE: &'static str;
     /// What to say where a server speaks TLS, and we do not.
     const WANTS_TLS: &'static str;
@@ -377,7 +377,7 @@ impl<L: Link> Connections<L> {
         }
         let wanted = match self.link.access().is_secure() {
             true => "a client certificate (`cert`, `key`)".to_owned(),
-            false => format!("TLS ({}://)", L::SECURE),
+            false => format!("TLS ({})", L::SECURE),
         };
         let message = format!("the server closes each connection at once: it may want {wanted}");
         Err(Error::new(ErrorKind::Tls, "connect", message))

@@ -23,7 +23,7 @@ impl Link for Servers {
     type Failed = Failure;
 
     const IN_FLIGHT: usize = 8;
-    const SECURE: &'static str = "test+tls";
+    const SECURE: &'static str = "test+tls://";
     const WANTS_TLS: &'static str = "use test+tls://";
 
     fn hosts(&self) -> usize {
