@@ -1,7 +1,7 @@
 //! Locks, semaphores, elections, groups and more, shared by the processes of a distributed service.
 //!
 //! A process opens a *session* on a store that a URL chooses: its own memory, a directory of one host, etcd,
-//! ZooKeeper, Consul or Redis. It acquires locks by name. A holder has a *guard*, which knows whether the
+//! ZooKeeper, Consul, Redis or PostgreSQL. It acquires locks by name. A holder has a *guard*, which knows whether the
 //! lock is still held, reports when it is lost, and carries a *fencing token* that rises with every grant.
 //! Permits, leaderships and memberships are guards of the same kind.
 //!
@@ -49,6 +49,7 @@
 //! | `consul://h1:8500,h2:8500/namespace` | Consul 1.8 or newer | processes of many hosts | `consul` |
 //! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
 //! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
+//! | `postgres://user@h1,h2/database`, `postgresql://…` | PostgreSQL 12 or newer | processes of many hosts | `postgres` |
 //!
 //! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`, `zk` and `kazoo` of `zookeeper`. A user
 //! and a password go before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are
@@ -89,10 +90,13 @@
 //! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: how long what a session held is kept from others after its lease ran out or an operator ended it |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
+//! | `postgres` | `schema`, `password_file`, `target_session_attrs` | `coordination`, none, `read-write` | see its page |
+//! | `postgres` | `sslmode` | `disable` on this host, else `verify-full` | no other mode |
+//! | `postgres` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //!
 //! # Features
 //!
-//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul` and `redis` are
+//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul`, `redis` and `postgres` are
 //! not, as building them needs a C compiler, and `etcd` also the program `protoc` (Debian: `protobuf-compiler` and
 //! `libprotobuf-dev`).
 //!

@@ -116,6 +116,12 @@ impl Url {
         last
     }
 
+    /// Whether it has an option that nobody took so far.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn has_option(&self, name: &str) -> bool {
+        self.query.iter().any(|(key, _)| key == name)
+    }
+
     /// Fails if an option is left that nobody took: a misspelt one must not go unnoticed.
     pub(crate) fn finish<'a>(&self, known: impl IntoIterator<Item = &'a UrlOption>) -> Result<()> {
         let Some((unknown, _)) = self.query.first() else {

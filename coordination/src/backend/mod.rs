@@ -97,6 +97,8 @@ mod etcd;
 mod file;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "zookeeper")]

@@ -38,6 +38,7 @@ stores! {
     "zookeeper" zookeeper ["zookeeper", "zk", "kazoo", "zookeeper+tls", "zk+tls", "kazoo+tls"];
     "consul" consul ["consul", "consul+https"];
     "redis" redis ["redis", "rediss", "redis+unix", "unix"];
+    "postgres" postgres ["postgres", "postgresql"];
 }
 
 struct Listed {

@@ -1,0 +1,152 @@
+//! The database behind a connection: who answers, and our schema in it, which is made if it is not there.
+
+use tokio_postgres::{Client, Row};
+
+use super::error::failure;
+use crate::backend::server::connections::Failure;
+use crate::characteristics::Durability;
+use crate::error::{Error, ErrorKind};
+
+/// Tables and functions. `{schema}` and `{namespace}` stand for the schema, and for the namespace where none is named.
+const SCHEMA: &str = include_str!("schema.sql");
+/// Of the schema. Two versions share none: each refuses that of the other.
+const VERSION: i32 = 1;
+/// The oldest server, as it says itself: 12.
+const OLDEST: i32 = 120_000;
+/// The namespace where a transaction of a user's names none: that where a URL names none.
+const NAMESPACE: &str = "coordination";
+
+/// Who answers, and what is set up there.
+const GREETING: &str = "
+SELECT current_setting('server_version_num')::integer AS server_version,
+  pg_is_in_recovery() AS is_replica,
+  current_setting('default_transaction_isolation') <> 'read committed'
+    OR current_setting('default_transaction_read_only') = 'on' AS begins_otherwise,
+  current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AS is_synced,
+  current_setting('synchronous_standby_names') <> '' AS is_confirmed,
+  EXISTS (SELECT FROM pg_stat_replication) AS has_replicas,
+  to_regclass($1) IS NOT NULL AS has_schema";
+
+/// What a role may not do that all steps do; empty: nothing.
+const RIGHTS: &str = "
+SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname <> 'version'
+    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+      AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))";
+
+/// A server, as it was found when a connection was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Server {
+    /// Whether what is committed is on the disk.
+    is_synced: bool,
+    /// Whether replicas confirm what is committed.
+    is_confirmed: bool,
+    has_replicas: bool,
+}
+
+impl Server {
+    /// Looks who is there, and makes our schema if it is not there.
+    pub(super) async fn greet(client: &Client, schema: &str) -> Result<Self, Failure> {
+        let table = format!("{schema}.version");
+        let found = one_row(client, GREETING, &table).await?;
+        if get::<i32>(&found, "server_version")? < OLDEST {
+            let message = "the server is older than PostgreSQL 12";
+            return Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)));
+        }
+        if get(&found, "is_replica")? {
+            let message = "the server is a replica, and cannot be written to";
+            return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+        }
+        if get(&found, "begins_otherwise")? {
+            // Behind a pooler that gives each transaction another connection it does not reach them all: our functions
+            // look as well.
+            let set = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
+            client.batch_execute(set).await.map_err(failed)?;
+        }
+        if !get::<bool>(&found, "has_schema")? {
+            client.batch_execute(&installation(schema)).await.map_err(failed)?;
+        }
+        check_version(client, schema).await?;
+        Ok(Self {
+            is_synced: get(&found, "is_synced")?,
+            is_confirmed: get(&found, "is_confirmed")?,
+            has_replicas: get(&found, "has_replicas")?,
+        })
+    }
+
+    /// Fails if the role may not do what all steps do: told by who connects, and not by the first release.
+    pub(super) async fn check_rights(client: &Client, schema: &str) -> Result<(), Failure> {
+        let row = one_row(client, RIGHTS, schema).await?;
+        let missing: String = get(&row, "missing")?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the role may not SELECT, INSERT, UPDATE and DELETE in these tables of schema {schema}: {missing}"
+        );
+        Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
+    }
+
+    /// A crash of the process loses nothing, as what is committed is in the system's hands.
+    pub(super) fn survives_power_loss(self) -> Durability {
+        if self.is_synced { Durability::Yes } else { Durability::No }
+    }
+
+    pub(super) fn survives_failover(self) -> Durability {
+        if self.is_confirmed { Durability::Yes } else { Durability::No }
+    }
+
+    /// Why two may hold while servers are cut off from each other.
+    pub(super) fn partition_overlap(self) -> Option<&'static str> {
+        let may_part = self.has_replicas && !self.is_confirmed;
+        may_part.then_some(
+            "a replica that is made the primary does not know of the last grants, and the old one goes on until it is \
+             stopped: set synchronous_standby_names",
+        )
+    }
+}
+
+/// Makes the schema, unless somebody else has made it meanwhile, in one transaction.
+fn installation(schema: &str) -> String {
+    let schema_text = SCHEMA.replace("{namespace}", NAMESPACE);
+    format!(
+        "DO $install$ BEGIN
+           PERFORM pg_advisory_xact_lock(hashtextextended('coordination.{{schema}}', 0));
+           IF to_regclass('{{schema}}.version') IS NULL THEN
+             EXECUTE $schema$ {schema_text}
+               INSERT INTO {{schema}}.version VALUES ({VERSION});
+             $schema$;
+           END IF;
+         END $install$"
+    )
+    .replace("{schema}", schema)
+}
+
+async fn check_version(client: &Client, schema: &str) -> Result<(), Failure> {
+    let rows = client.query_typed(&format!("SELECT version FROM {schema}.version"), &[]).await;
+    let rows = rows.map_err(failed)?;
+    let version = rows.first().map(|row| get::<i32>(row, "version")).transpose()?;
+    if version == Some(VERSION) {
+        return Ok(());
+    }
+    let is = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
+    let message = format!(
+        "schema {schema} is of version {is}, and this release of the library works with version {VERSION}: give it \
+         another one, by the option `schema`"
+    );
+    Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+}
+
+async fn one_row(client: &Client, query: &str, argument: &str) -> Result<Row, Failure> {
+    use tokio_postgres::types::Type;
+    client.query_typed_one(query, &[(&argument, Type::TEXT)]).await.map_err(failed)
+}
+
+fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Failure> {
+    row.try_get(name).map_err(failed)
+}
+
+fn failed(error: tokio_postgres::Error) -> Failure {
+    failure("connect", &error)
+}

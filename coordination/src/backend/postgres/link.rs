@@ -1,0 +1,127 @@
+//! Making a connection: to a server at one of its addresses, by TLS where that is wanted.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{Connection, NoTls};
+use tokio_rustls::TlsConnector;
+
+use super::config::Config;
+use super::error::failure;
+use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::{Credentials, Tls};
+use crate::error::{Error, ErrorKind};
+use crate::url::Host;
+
+/// Whether the server speaks TLS: length and code, which no version of the protocol has.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// What is spoken on.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// What has to run for statements to be sent and answered.
+pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
+
+impl Config {
+    /// A connection to the server there, which lets us in.
+    pub(super) async fn open(
+        &self,
+        (host, address): (&Host, SocketAddr),
+        credentials: &Credentials,
+    ) -> Result<(tokio_postgres::Client, Running), Failure> {
+        let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
+        // A statement waits for no other: each is an answer that somebody waits for.
+        stream.set_nodelay(true).map_err(|error| unreachable_at(&error))?;
+        let stream: Box<dyn Stream> = match &credentials.tls {
+            None => Box::new(stream),
+            Some(tls) => secured(stream, tls, host).await?,
+        };
+        let mut config = tokio_postgres::Config::new();
+        config.user(&self.user).dbname(&self.database).application_name("coordination");
+        if let Some(password) = &credentials.password {
+            config.password(password.expose());
+        }
+        // The stream is what it should be by now.
+        config.ssl_mode(SslMode::Disable);
+        let opened = config.connect_raw(stream, NoTls).await;
+        opened.map_err(|error| no_password(failure("connect", &error), credentials))
+    }
+}
+
+/// Asks for TLS: without it nothing more is said.
+async fn secured(
+    mut stream: TcpStream,
+    tls: &Tls,
+    host: &Host,
+) -> Result<Box<dyn Stream>, Failure> {
+    stream.write_all(&SSL_REQUEST).await.map_err(|error| unreachable_at(&error))?;
+    if stream.read_u8().await.map_err(|error| unreachable_at(&error))? != b'S' {
+        let message = "the server has no TLS; `sslmode=disable` does without";
+        return Err(Failure::broken(Error::new(ErrorKind::Tls, "connect", message)));
+    }
+    let connector = TlsConnector::from(Arc::new(client_config(tls).map_err(Failure::broken)?));
+    let name = tls.server_name.clone().unwrap_or_else(|| host.name.clone());
+    let name = ServerName::try_from(name).map_err(|error| {
+        let message = "the server's name is none that a certificate could have";
+        Failure::broken(Error::new(ErrorKind::Tls, "connect", message).with_source(error))
+    })?;
+    let secured = connector.connect(name, stream).await.map_err(|error| unreachable_at(&error))?;
+    Ok(Box::new(secured))
+}
+
+fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
+    let wrong = |error: rustls::Error| {
+        Error::new(ErrorKind::Tls, "connect", "TLS cannot be set up").with_source(error)
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(wrong)?;
+    let builder = builder.with_root_certificates(trusted(tls));
+    let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
+    // They were checked when they were read.
+    let chain = CertificateDer::pem_slice_iter(cert).flatten().collect();
+    let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
+        .map_err(|_| Error::config("option `key`: there is no private key in PEM"))?;
+    builder.with_client_auth_cert(chain, key).map_err(wrong)
+}
+
+fn trusted(tls: &Tls) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    match &tls.ca {
+        Some(ca) => roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca).flatten()),
+        None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+    };
+    roots
+}
+
+fn unreachable_at(error: &io::Error) -> Failure {
+    let beneath = causes(Some(error));
+    let kind = connection_kind(&beneath);
+    let is_hang_up = is_hang_up(&beneath);
+    let error = Error::new(kind, "connect", error.to_string());
+    Failure { is_hang_up, ..Failure::broken(error) }
+}
+
+/// The server asks for a password, and we have none.
+fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
+    let is_missing = credentials.password.is_none() && failure.error.message() == NO_PASSWORD;
+    if !is_missing {
+        return failure;
+    }
+    let message = "the server asks for a password: it stands in the URL, or in a `password_file`";
+    Failure::broken(Error::new(ErrorKind::Auth, "connect", message))
+}
+
+/// What the client crate says then.
+const NO_PASSWORD: &str = "invalid configuration: password missing";

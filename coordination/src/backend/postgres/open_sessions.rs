@@ -1,0 +1,134 @@
+//! The sessions that are open: a row each, with an end on the server's clock, which each heartbeat puts off.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::client::Connections;
+use super::statement::{Argument, Call};
+use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key;
+
+/// How many sessions are known to be ours: one is open, and others may still be closing.
+const REMEMBERED: usize = 8;
+/// How many entries one call asks after.
+const BATCH: usize = 500;
+/// How often a row of a session that is closed is found to be locked before it is left to others.
+const LOCKED: usize = 20;
+/// Between two of these tries.
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// The sessions that this client opened.
+pub(super) struct OpenSessions {
+    connections: Arc<Connections>,
+    namespace: String,
+    /// The newest last.
+    ours: Mutex<VecDeque<SessionId>>,
+    /// The connection on which the newest had no entries but those that we know of.
+    settled: AtomicU64,
+}
+
+impl OpenSessions {
+    pub(super) fn new(connections: Arc<Connections>, namespace: String) -> Self {
+        Self { connections, namespace, ours: Mutex::default(), settled: AtomicU64::new(0) }
+    }
+
+    /// The newest one.
+    pub(super) fn current(&self) -> Option<SessionId> {
+        self.ours().back().copied()
+    }
+
+    /// The one of ours that has this entry.
+    pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
+        self.ours().iter().copied().find(|session| entry.is_of(*session))
+    }
+
+    pub(super) async fn open(&self, session: &NewSession) -> Result<Duration> {
+        let previous = {
+            let mut ours = self.ours();
+            let previous = ours.iter().copied().rfind(|id| *id != session.id);
+            if !ours.contains(&session.id) {
+                ours.push_back(session.id);
+            }
+            if ours.len() > REMEMBERED {
+                ours.pop_front();
+            }
+            previous
+        };
+        let lease = u64::try_from(session.ttl.as_micros()).unwrap_or(u64::MAX);
+        let call = Call::new("open", "open")
+            .bytes(self.namespace.as_str())
+            .of(session.id)
+            .bytes(key::encode(&session.member))
+            .with(Argument::Text(self.connections.link.channel.clone()))
+            .number(lease)
+            // Lost here, it must not live on there.
+            .with(Argument::Bytes(previous.map(|id| id.to_string().into_bytes())));
+        if self.connections.run(&call).await?.status() == "taken" {
+            let message = format!("another live session has the member id {:?}", session.member);
+            return Err(Error::new(ErrorKind::MemberExists, "open", message));
+        }
+        Ok(Duration::from_micros(lease))
+    }
+
+    /// Extends the lease, and tells which of the entries are gone.
+    pub(super) async fn renew(
+        &self,
+        session: SessionId,
+        held: &[EntryRef],
+        gone: &Gone<'_>,
+    ) -> Result<()> {
+        // One call at least.
+        for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
+            let ids = batch.iter().map(|entry| Some(entry.id.as_str().into())).collect();
+            let call = Call::new("renew", "renew").of(session).with(Argument::List(ids));
+            let answer = self.connections.run_urgently(&call).await?;
+            for id in answer.column::<Option<Vec<Vec<u8>>>>("gone")?.unwrap_or_default() {
+                gone(&EntryId::from_store(String::from_utf8_lossy(&id).into_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a server that took over from another has of entries that were left: once for each connection.
+    pub(super) async fn settle(
+        &self,
+        session: SessionId,
+        known: impl FnOnce() -> Vec<EntryId>,
+    ) -> Result<()> {
+        let epoch = self.connections.rotation.epoch();
+        if self.settled.load(Ordering::Relaxed) == epoch {
+            return Ok(());
+        }
+        let known = known().iter().map(|entry| Some(entry.as_str().into())).collect();
+        let call = Call::new("renew", "settle").of(session).with(Argument::List(known));
+        if self.connections.run_urgently(&call).await?.is_ok() {
+            self.settled.store(epoch, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn close(&self, session: SessionId) -> Result<()> {
+        let call =
+            Call::new("close", "close").bytes(self.namespace.as_str()).bytes(session.to_string());
+        let mut locked = 0;
+        // One call removes so many entries and no more.
+        loop {
+            match self.connections.run(&call).await?.status() {
+                "more" => {}
+                // It is over all the same, and whoever meets the rest removes it.
+                "locked" if locked < LOCKED => {
+                    locked += 1;
+                    tokio::time::sleep(MOMENT).await;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
+        self.ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

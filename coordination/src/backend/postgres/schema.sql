@@ -1,0 +1,796 @@
+-- What stands in the database: made once, under a lock, by whoever finds nothing there. `{schema}` is the schema's name.
+--
+--   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
+--              in it; heard: until when somebody may listen to what happens in it; version, value, written: its value
+--   entries    the entries of queues by their numbers; generation: of the connection on which one was entered
+--   sessions   expires: when the lease ends, 0: it is over and may have entries left, NULL: over, and nothing is left;
+--              forget_at: until when it is known that there was one; generation: of its newest connection
+--   records    what is beside the values of queues
+--   created    writes that created a value: the same call may come again when that is gone
+--   floors     numbers that were given in queues of a namespace whose rows are removed
+--
+-- Times are microseconds of the server's clock, and texts are bytes: no collation, encoding or time zone has a part in it.
+--
+-- Invariants:
+--
+-- * An entry is made, changed and removed under the lock of its queue's row. So whoever enters sees all who came before
+--   him, and whoever leaves sees all whom he kept waiting.
+-- * A session is over when its row says so, and not when its time has passed: whoever finds the time passed writes that
+--   down first, under the lock of the row. A heartbeat on its way has that lock, or comes too late.
+-- * Locks are waited for in this order: a queue, and then one's own session. Every other lock is taken if it is free, and
+--   what cannot be done without it is left for later. So nobody waits for anybody who waits.
+
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+CREATE TABLE {schema}.version (
+  version integer NOT NULL
+);
+
+CREATE TABLE {schema}.queues (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  path bytea NOT NULL UNIQUE,
+  last bigint NOT NULL,
+  heard bigint NOT NULL DEFAULT 0,
+  version bigint,
+  value bytea
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+CREATE TABLE {schema}.sessions (
+  id bytea PRIMARY KEY,
+  namespace bytea NOT NULL,
+  member bytea,
+  channel text NOT NULL,
+  lease bigint NOT NULL,
+  expires bigint,
+  forget_at bigint,
+  generation bigint NOT NULL,
+  UNIQUE (namespace, member)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+CREATE INDEX sessions_expires ON {schema}.sessions (expires) WHERE expires IS NOT NULL;
+CREATE INDEX sessions_forget_at ON {schema}.sessions (forget_at) WHERE forget_at IS NOT NULL;
+
+CREATE TABLE {schema}.entries (
+  queue bigint NOT NULL,
+  seq bigint NOT NULL,
+  id bytea NOT NULL UNIQUE,
+  session bytea NOT NULL,
+  shared boolean NOT NULL,
+  generation bigint NOT NULL,
+  text bytea NOT NULL,
+  PRIMARY KEY (queue, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+CREATE INDEX entries_exclusive ON {schema}.entries (queue, seq) WHERE NOT shared;
+CREATE INDEX entries_session ON {schema}.entries (session);
+
+CREATE TABLE {schema}.records (
+  queue bigint NOT NULL,
+  name bytea NOT NULL,
+  data bytea NOT NULL,
+  PRIMARY KEY (queue, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+CREATE TABLE {schema}.created (
+  queue bigint NOT NULL,
+  id bigint NOT NULL,
+  at bigint NOT NULL,
+  PRIMARY KEY (queue, id)
+);
+CREATE INDEX created_at ON {schema}.created (at);
+
+CREATE TABLE {schema}.floors (
+  namespace bytea PRIMARY KEY,
+  last bigint NOT NULL
+);
+
+-- The server's clock.
+CREATE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $f$
+  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$f$;
+
+-- What each step begins with: whatever the role, the database or a pooler has set, a step sees what was committed
+-- before each of its statements, waits for a lock for a second at most, and has been written to the disk when it is answered.
+CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'transactions of this role begin with the isolation level %, and not with read committed',
+      current_setting('transaction_isolation') USING ERRCODE = 'SETUP';
+  END IF;
+  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  PERFORM set_config('lock_timeout', '1s', true);
+END
+$f$;
+
+-- The queue, locked; made if there is none.
+CREATE FUNCTION {schema}.lock_queue(of_path bytea) RETURNS {schema}.queues LANGUAGE plpgsql AS $f$
+DECLARE
+  found_queue {schema}.queues;
+  floor bigint;
+BEGIN
+  LOOP
+    SELECT * INTO found_queue FROM {schema}.queues WHERE path = of_path FOR NO KEY UPDATE;
+    IF FOUND THEN
+      RETURN found_queue;
+    END IF;
+    SELECT last INTO floor FROM {schema}.floors
+      WHERE namespace = substring(of_path FROM 1 FOR position('/'::bytea IN of_path) - 1);
+    INSERT INTO {schema}.queues (path, last) VALUES (of_path, coalesce(floor, 0)) ON CONFLICT DO NOTHING;
+  END LOOP;
+END
+$f$;
+
+-- Why a step of this session is refused; 'ok': it is not. Until the step is over, the session cannot end.
+--
+-- A call that was given up may arrive late, but on a connection that was given up too: so none counts that comes on an
+-- older connection than another of its session.
+CREATE FUNCTION {schema}.admit(of_session bytea, of_generation bigint) RETURNS text LANGUAGE plpgsql AS $f$
+DECLARE
+  known record;
+BEGIN
+  SELECT expires, generation INTO known FROM {schema}.sessions WHERE id = of_session FOR KEY SHARE;
+  IF NOT FOUND OR known.expires IS NULL OR known.expires <= {schema}.clock() THEN
+    RETURN 'lost';
+  END IF;
+  IF of_generation < known.generation THEN
+    RETURN 'stale';
+  END IF;
+  IF of_generation > known.generation THEN
+    UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session;
+  END IF;
+  RETURN 'ok';
+END
+$f$;
+
+-- The channel on which it is told what happens in a queue.
+CREATE FUNCTION {schema}.channel_of(path bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $f$
+  SELECT 'coordination:' || substr(encode(sha256(convert_to('{schema}.', 'UTF8') || path), 'hex'), 1, 40)
+$f$;
+
+-- Tells those who follow a queue, if there may be some.
+CREATE FUNCTION {schema}.tell(this_queue {schema}.queues, what text) RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+  IF this_queue.heard > {schema}.clock() THEN
+    PERFORM pg_notify({schema}.channel_of(this_queue.path), convert_from(this_queue.path, 'SQL_ASCII') || ' ' || what);
+  END IF;
+END
+$f$;
+
+-- Somebody listens to a queue: what happens is told for as long as he takes to say so again, and longer.
+CREATE FUNCTION {schema}.hear(of_path bytea) RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE
+  now bigint := {schema}.clock();
+  this_queue {schema}.queues;
+BEGIN
+  PERFORM 1 FROM {schema}.queues WHERE path = of_path AND heard > now + 15000000;
+  IF NOT FOUND THEN
+    this_queue := {schema}.lock_queue(of_path);
+    UPDATE {schema}.queues SET heard = {schema}.clock() + 30000000 WHERE id = this_queue.id;
+  END IF;
+END
+$f$;
+
+-- An entry of the queue, which is locked, is gone, or has become shared: tells those whom it alone kept waiting, each on the
+-- channel of his process, and whether his turn has come by that.
+CREATE FUNCTION {schema}.pass(this_queue {schema}.queues, gone bigint, was_shared boolean, is_gone boolean)
+RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE
+  waiter record;
+  are_shared_between boolean := false;
+  is_turn boolean;
+BEGIN
+  PERFORM {schema}.tell(this_queue, CASE WHEN is_gone THEN 'gone ' ELSE 'shared ' END || gone);
+  FOR waiter IN
+    SELECT e.seq, e.shared, s.channel, s.expires FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
+      WHERE e.queue = this_queue.id AND e.seq > gone ORDER BY e.seq
+  LOOP
+    IF waiter.shared THEN
+      EXIT WHEN was_shared;
+      are_shared_between := true;
+    ELSE
+      EXIT WHEN are_shared_between OR NOT is_gone;
+    END IF;
+    -- The same for all of them, as only shared ones stand between.
+    IF is_turn IS NULL AND waiter.shared THEN
+      is_turn := NOT EXISTS (
+        SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq < gone AND NOT e.shared);
+    ELSIF is_turn IS NULL THEN
+      is_turn := NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq < gone);
+    END IF;
+    PERFORM pg_notify(waiter.channel, concat_ws(' ', convert_from(this_queue.path, 'SQL_ASCII'), gone,
+      CASE WHEN waiter.shared THEN 'shared' ELSE 'exclusive' END, waiter.seq,
+      
+      -- One whose session is over is to look for himself.
+      CASE WHEN is_turn AND waiter.expires > {schema}.clock() THEN 'free' ELSE 'blocked' END));
+    EXIT WHEN NOT waiter.shared;
+  END LOOP;
+END
+$f$;
+
+-- Ends a session if its time has passed; false: it lives, or somebody is about to say what becomes of it.
+CREATE FUNCTION {schema}.end_if_expired(of_session bytea) RETURNS boolean LANGUAGE plpgsql AS $f$
+DECLARE
+  known record;
+BEGIN
+  SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session;
+  IF NOT FOUND OR known.expires IS NULL OR known.expires = 0 THEN
+    RETURN true;
+  END IF;
+  SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND OR known.expires > {schema}.clock() THEN
+    RETURN false;
+  END IF;
+  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+  RETURN true;
+END
+$f$;
+
+-- Removes an entry of the queue, which is locked; false: a transaction of its holder's has it, see `coordination_fence`.
+CREATE FUNCTION {schema}.remove(this_queue {schema}.queues, of_seq bigint) RETURNS boolean LANGUAGE plpgsql AS $f$
+DECLARE
+  entry record;
+BEGIN
+  SELECT e.shared INTO entry FROM {schema}.entries e
+    WHERE e.queue = this_queue.id AND e.seq = of_seq FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq = of_seq);
+  END IF;
+  DELETE FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq = of_seq;
+  PERFORM {schema}.pass(this_queue, of_seq, entry.shared, true);
+  RETURN true;
+END
+$f$;
+
+-- Removes what a session that is over has left, as much as one step may, and as far as it is free; how much that was.
+CREATE FUNCTION {schema}.clear(of_session bytea, most bigint) RETURNS bigint LANGUAGE plpgsql AS $f$
+DECLARE
+  entry record;
+  this_queue {schema}.queues;
+  removed bigint := 0;
+BEGIN
+  FOR entry IN
+    SELECT e.queue, e.seq FROM {schema}.entries e JOIN {schema}.queues q ON q.id = e.queue
+      WHERE e.session = of_session LIMIT most
+      FOR NO KEY UPDATE OF q SKIP LOCKED FOR UPDATE OF e SKIP LOCKED
+  LOOP
+    SELECT * INTO this_queue FROM {schema}.queues WHERE id = entry.queue;
+    PERFORM {schema}.remove(this_queue, entry.seq);
+    removed := removed + 1;
+  END LOOP;
+  IF NOT EXISTS (SELECT FROM {schema}.entries WHERE session = of_session) THEN
+    UPDATE {schema}.sessions SET expires = NULL, forget_at = {schema}.clock() + 60000000
+      WHERE id = of_session AND expires IS NOT NULL;
+  END IF;
+  RETURN removed;
+END
+$f$;
+
+-- Ends some sessions whose time has passed, and removes what they have left.
+CREATE FUNCTION {schema}.sweep() RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE
+  now bigint := {schema}.clock();
+  dead record;
+BEGIN
+  FOR dead IN
+    SELECT id, expires FROM {schema}.sessions WHERE expires <= now ORDER BY expires LIMIT 10 FOR UPDATE SKIP LOCKED
+  LOOP
+    IF dead.expires > 0 THEN
+      UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = dead.id;
+    END IF;
+    PERFORM {schema}.clear(dead.id, 100);
+  END LOOP;
+  DELETE FROM {schema}.sessions WHERE id IN (
+    SELECT id FROM {schema}.sessions WHERE forget_at <= now LIMIT 20 FOR UPDATE SKIP LOCKED);
+END
+$f$;
+
+-- The newest entry before this number that one of this mode waits for: `before`, NULL if there is none, and what is left of
+-- its lease. Those of sessions that are over are removed if the queue is locked; otherwise one of them is the answer, with
+-- nothing left.
+CREATE FUNCTION {schema}.standing(
+  this_queue {schema}.queues, of_seq bigint, is_shared boolean, is_locked boolean,
+  OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  entry record;
+  budget integer := 300;
+BEGIN
+  LOOP
+    IF is_shared THEN
+      SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
+        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
+        WHERE e.queue = this_queue.id AND e.seq < of_seq AND NOT e.shared ORDER BY e.seq DESC LIMIT 1;
+    ELSE
+      SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
+        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
+        WHERE e.queue = this_queue.id AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
+    END IF;
+    IF NOT FOUND THEN
+      RETURN;
+    END IF;
+    remaining := greatest(entry.expires - {schema}.clock(), 0);
+    IF remaining = 0 AND is_locked AND budget > 0 THEN
+      budget := budget - 1;
+      IF {schema}.end_if_expired(entry.session) THEN
+        CONTINUE WHEN {schema}.remove(this_queue, entry.seq);
+      END IF;
+    END IF;
+    blocker := entry.id;
+    before := entry.seq;
+    blocker_text := entry.text;
+    RETURN;
+  END LOOP;
+END
+$f$;
+
+CREATE FUNCTION {schema}.enter(
+  of_session bytea, of_generation bigint, of_path bytea, of_id bytea, is_shared boolean, of_text bytea,
+  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+BEGIN
+  PERFORM {schema}.begin_step();
+  this_queue := {schema}.lock_queue(of_path);
+  status := {schema}.admit(of_session, of_generation);
+  IF status <> 'ok' THEN
+    RETURN;
+  END IF;
+  SELECT e.seq INTO seq FROM {schema}.entries e WHERE e.id = of_id AND e.queue = this_queue.id;
+  IF NOT FOUND THEN
+    seq := greatest(this_queue.last + 1, {schema}.clock());
+    UPDATE {schema}.queues SET last = enter.seq WHERE id = this_queue.id;
+    INSERT INTO {schema}.entries (queue, seq, id, session, shared, generation, text)
+      VALUES (this_queue.id, enter.seq, of_id, of_session, is_shared, of_generation, of_text);
+    PERFORM {schema}.tell(this_queue, 'entered');
+  END IF;
+  SELECT s.* INTO blocker, before, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
+END
+$f$;
+
+CREATE FUNCTION {schema}.update(
+  of_session bytea, of_generation bigint, of_path bytea, of_id bytea, is_shared boolean, of_text bytea, of_seq bigint,
+  OUT status text
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+  entry record;
+BEGIN
+  PERFORM {schema}.begin_step();
+  this_queue := {schema}.lock_queue(of_path);
+  status := {schema}.admit(of_session, of_generation);
+  IF status <> 'ok' THEN
+    RETURN;
+  END IF;
+  SELECT e.shared INTO entry FROM {schema}.entries e
+    WHERE e.queue = this_queue.id AND e.seq = of_seq AND e.id = of_id AND e.session = of_session;
+  IF NOT FOUND THEN
+    status := 'gone';
+    RETURN;
+  END IF;
+  IF entry.shared AND NOT is_shared THEN
+    status := 'exclusive';
+    RETURN;
+  END IF;
+  PERFORM 1 FROM {schema}.entries e
+    WHERE e.queue = this_queue.id AND e.seq = of_seq FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    status := 'fenced';
+    RETURN;
+  END IF;
+  UPDATE {schema}.entries e SET shared = is_shared, text = of_text WHERE e.queue = this_queue.id AND e.seq = of_seq;
+  IF entry.shared = is_shared THEN
+    PERFORM {schema}.tell(this_queue, 'updated');
+  ELSE
+    PERFORM {schema}.pass(this_queue, of_seq, false, false);
+  END IF;
+END
+$f$;
+
+CREATE FUNCTION {schema}.leave(
+  of_session bytea, of_generation bigint, of_path bytea, of_id bytea, of_seq bigint, OUT status text
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+  known bigint;
+  its_seq bigint;
+BEGIN
+  PERFORM {schema}.begin_step();
+  this_queue := {schema}.lock_queue(of_path);
+  IF of_session IS NOT NULL THEN
+    SELECT generation INTO known FROM {schema}.sessions WHERE id = of_session;
+    IF of_generation < known THEN
+      status := 'stale';
+      RETURN;
+    END IF;
+    IF of_generation > known THEN
+      UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session;
+    END IF;
+  END IF;
+  SELECT e.seq INTO its_seq FROM {schema}.entries e
+    WHERE e.id = of_id AND e.queue = this_queue.id AND e.seq = coalesce(of_seq, e.seq);
+  status := CASE WHEN NOT FOUND OR {schema}.remove(this_queue, its_seq) THEN 'ok' ELSE 'fenced' END;
+END
+$f$;
+
+-- Where an entry stands: nothing is locked and nothing written, unless something dead is in the way.
+CREATE FUNCTION {schema}.position(
+  of_session bytea, of_path bytea, of_id bytea, is_shared boolean, of_seq bigint,
+  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+BEGIN
+  PERFORM {schema}.begin_step();
+  FOR turn IN 1..2 LOOP
+    PERFORM 1 FROM {schema}.entries e
+      JOIN {schema}.queues q ON q.id = e.queue JOIN {schema}.sessions s ON s.id = e.session
+      WHERE e.id = of_id AND e.seq = of_seq AND q.path = of_path AND s.id = of_session AND s.expires > {schema}.clock();
+    IF NOT FOUND THEN
+      status := 'gone';
+      RETURN;
+    END IF;
+    IF turn = 1 THEN
+      SELECT * INTO this_queue FROM {schema}.queues WHERE path = of_path;
+    END IF;
+    SELECT s.* INTO blocker, before, remaining, blocker_text
+      FROM {schema}.standing(this_queue, of_seq, is_shared, turn = 2) s;
+    EXIT WHEN before IS NULL OR remaining > 0;
+    this_queue := {schema}.lock_queue(of_path);
+  END LOOP;
+  status := 'ok';
+  seq := of_seq;
+END
+$f$;
+
+-- How long the entry has its lease yet; 'gone': it does not block the waiter.
+CREATE FUNCTION {schema}.look(
+  of_path bytea, of_seq bigint, is_shared boolean, listens boolean, OUT status text, OUT remaining bigint
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+  entry record;
+BEGIN
+  PERFORM {schema}.begin_step();
+  IF listens THEN
+    PERFORM {schema}.hear(of_path);
+  END IF;
+  status := 'gone';
+  FOR turn IN 1..2 LOOP
+    SELECT e.session, e.shared, s.expires INTO entry
+      FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id LEFT JOIN {schema}.sessions s ON s.id = e.session
+      WHERE q.path = of_path AND e.seq = of_seq;
+    IF NOT FOUND OR entry.shared AND is_shared THEN
+      RETURN;
+    END IF;
+    remaining := greatest(entry.expires - {schema}.clock(), 0);
+    IF remaining > 0 THEN
+      status := 'ok';
+      RETURN;
+    END IF;
+    IF turn = 1 THEN
+      this_queue := {schema}.lock_queue(of_path);
+    END IF;
+  END LOOP;
+  IF NOT {schema}.end_if_expired(entry.session) OR NOT {schema}.remove(this_queue, of_seq) THEN
+    status := 'ok';
+    remaining := coalesce(remaining, 0);
+  END IF;
+END
+$f$;
+
+-- The queue as of one moment.
+CREATE FUNCTION {schema}.read(
+  of_path bytea,
+  OUT remaining bigint, OUT version bigint, OUT value bytea,
+  OUT ids bytea[], OUT seqs bigint[], OUT shareds boolean[], OUT texts bytea[]
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  now bigint;
+  dead record;
+  first_end bigint;
+BEGIN
+  PERFORM {schema}.begin_step();
+  PERFORM {schema}.hear(of_path);
+  PERFORM {schema}.sweep();
+  now := {schema}.clock();
+  FOR dead IN
+    SELECT DISTINCT s.id FROM {schema}.sessions s
+      JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
+      WHERE s.expires <= now AND q.path = of_path LIMIT 20
+  LOOP
+    IF {schema}.end_if_expired(dead.id) THEN
+      PERFORM {schema}.clear(dead.id, 100);
+    END IF;
+  END LOOP;
+  SELECT q.version, q.value, e.* INTO version, value, ids, seqs, shareds, texts, first_end
+    FROM {schema}.queues q CROSS JOIN LATERAL (
+      SELECT array_agg(e.id ORDER BY e.seq), array_agg(e.seq ORDER BY e.seq), array_agg(e.shared ORDER BY e.seq),
+          array_agg(e.text ORDER BY e.seq), min(coalesce(s.expires, 0))
+        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session WHERE e.queue = q.id
+    ) e
+    WHERE q.path = of_path;
+  remaining := greatest(first_end - {schema}.clock(), 10000);
+END
+$f$;
+
+-- Opens a session, and ends the one that its client had before.
+CREATE FUNCTION {schema}.open(
+  of_namespace bytea, of_session bytea, of_generation bigint, of_member bytea, of_channel text, of_lease bigint,
+  previous bytea, OUT status text
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  known record;
+BEGIN
+  PERFORM {schema}.begin_step();
+  IF previous IS NOT NULL THEN
+    UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = previous AND expires > 0;
+    PERFORM {schema}.clear(previous, 100);
+  END IF;
+  PERFORM {schema}.sweep();
+  FOR turn IN 1..3 LOOP
+    UPDATE {schema}.sessions SET
+        expires = {schema}.clock() + of_lease, lease = of_lease, channel = of_channel,
+        generation = greatest(generation, of_generation)
+      WHERE id = of_session AND expires > {schema}.clock();
+    IF FOUND THEN
+      status := 'ok';
+      RETURN;
+    END IF;
+    PERFORM 1 FROM {schema}.sessions WHERE id = of_session;
+    IF FOUND THEN
+      status := 'lost';
+      RETURN;
+    END IF;
+    SELECT id INTO known FROM {schema}.sessions WHERE namespace = of_namespace AND member = of_member;
+    IF FOUND AND NOT {schema}.end_if_expired(known.id) THEN
+      -- Somebody else may be ending it.
+      PERFORM 1 FROM {schema}.sessions WHERE id = known.id AND expires > {schema}.clock();
+      status := CASE WHEN FOUND THEN 'taken' ELSE 'busy' END;
+      RETURN;
+    END IF;
+    INSERT INTO {schema}.sessions (id, namespace, member, channel, lease, expires, generation)
+      VALUES (of_session, of_namespace, of_member, of_channel, of_lease, {schema}.clock() + of_lease, of_generation)
+      ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      status := 'ok';
+      RETURN;
+    END IF;
+  END LOOP;
+  status := 'busy';
+END
+$f$;
+
+-- Extends the lease; which of these entries are gone.
+CREATE FUNCTION {schema}.renew(
+  of_session bytea, of_generation bigint, held bytea[], OUT status text, OUT gone bytea[]
+) LANGUAGE plpgsql AS $f$
+BEGIN
+  PERFORM {schema}.begin_step();
+  UPDATE {schema}.sessions SET expires = {schema}.clock() + lease, generation = of_generation
+    WHERE id = of_session AND expires > {schema}.clock() AND generation <= of_generation;
+  IF NOT FOUND THEN
+    PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND expires > {schema}.clock();
+    status := CASE WHEN FOUND THEN 'stale' ELSE 'lost' END;
+    RETURN;
+  END IF;
+  status := 'ok';
+  SELECT array_agg(h.id) INTO gone FROM unnest(held) AS h (id)
+    WHERE NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.id = h.id AND e.session = of_session);
+  PERFORM {schema}.sweep();
+END
+$f$;
+
+-- Removes entries of a session that its client does not know of: a server that took over from another may have some that were
+-- left long ago. What was entered on this connection is on its way to be known.
+CREATE FUNCTION {schema}.settle(
+  of_session bytea, of_generation bigint, known bytea[], OUT status text
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  entry record;
+  this_queue {schema}.queues;
+BEGIN
+  PERFORM {schema}.begin_step();
+  status := 'ok';
+  FOR entry IN
+    SELECT e.queue, e.seq FROM {schema}.entries e
+      WHERE e.session = of_session AND e.generation < of_generation AND e.id <> ALL (known) LIMIT 100
+  LOOP
+    SELECT * INTO this_queue FROM {schema}.queues WHERE id = entry.queue FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND OR NOT {schema}.remove(this_queue, entry.seq) THEN
+      status := 'more';
+    END IF;
+  END LOOP;
+END
+$f$;
+
+-- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that is not there may be about to come, by a call
+-- that was given up.
+CREATE FUNCTION {schema}.close(of_namespace bytea, of_session bytea, OUT status text) LANGUAGE plpgsql AS $f$
+DECLARE
+  removed bigint;
+BEGIN
+  PERFORM {schema}.begin_step();
+  INSERT INTO {schema}.sessions (id, namespace, channel, lease, expires, generation)
+    VALUES (of_session, of_namespace, '', 0, 0, 0) ON CONFLICT DO NOTHING;
+  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+  removed := {schema}.clear(of_session, 300);
+  PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND expires IS NOT NULL;
+  status := CASE WHEN NOT FOUND THEN 'ok' WHEN removed > 0 THEN 'more' ELSE 'locked' END;
+END
+$f$;
+
+-- Writes a value, or removes it where `text` is NULL, if its version is the one expected.
+CREATE FUNCTION {schema}.write(
+  of_session bytea, of_generation bigint, of_path bytea, expected bigint, of_text bytea, if_empty boolean, of_id bigint,
+  names bytea[], datas bytea[], OUT status text, OUT version bigint, OUT value bytea
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+  at record;
+  now bigint;
+BEGIN
+  PERFORM {schema}.begin_step();
+  this_queue := {schema}.lock_queue(of_path);
+  status := {schema}.admit(of_session, of_generation);
+  IF status <> 'ok' THEN
+    RETURN;
+  END IF;
+  status := 'other';
+  version := this_queue.version;
+  value := this_queue.value;
+  IF this_queue.version IS DISTINCT FROM expected THEN
+    RETURN;
+  END IF;
+  IF if_empty THEN
+    SELECT s.before INTO at FROM {schema}.standing(this_queue, this_queue.last + 1, false, true) s;
+    IF at.before IS NOT NULL THEN
+      RETURN;
+    END IF;
+  END IF;
+  now := {schema}.clock();
+  IF expected IS NULL THEN
+    INSERT INTO {schema}.created (queue, id, at) VALUES (this_queue.id, of_id, now) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+      RETURN;
+    END IF;
+    DELETE FROM {schema}.created WHERE ctid IN (
+      SELECT ctid FROM {schema}.created c WHERE c.at < now - 60000000 LIMIT 10 FOR UPDATE SKIP LOCKED);
+  END IF;
+  IF of_text IS NULL THEN
+    version := coalesce(expected, 0);
+    UPDATE {schema}.queues q SET version = NULL, value = NULL WHERE q.id = this_queue.id;
+  ELSE
+    version := greatest(this_queue.last + 1, now);
+    UPDATE {schema}.queues q SET last = write.version, version = write.version, value = of_text WHERE q.id = this_queue.id;
+  END IF;
+  FOR at IN SELECT * FROM unnest(names, datas) AS beside (name, data) LOOP
+    IF at.data IS NULL THEN
+      DELETE FROM {schema}.records r WHERE r.queue = this_queue.id AND r.name = at.name;
+    ELSE
+      INSERT INTO {schema}.records AS r (queue, name, data) VALUES (this_queue.id, at.name, at.data)
+        ON CONFLICT ON CONSTRAINT records_pkey DO UPDATE SET data = excluded.data;
+    END IF;
+  END LOOP;
+  status := 'ok';
+  value := NULL;
+  PERFORM {schema}.tell(this_queue, 'written');
+END
+$f$;
+
+-- The records of these names, in order.
+CREATE FUNCTION {schema}.records(of_path bytea, names bytea[]) RETURNS TABLE (data bytea) LANGUAGE sql STABLE AS $f$
+  SELECT r.data FROM unnest(names) WITH ORDINALITY AS wanted (name, place)
+    LEFT JOIN {schema}.queues q ON q.path = of_path
+    LEFT JOIN {schema}.records r ON r.queue = q.id AND r.name = wanted.name
+    ORDER BY wanted.place
+$f$;
+
+-- A page of the paths that begin so, after this one: with the text of an entry that lives, and with the value.
+CREATE FUNCTION {schema}.list(prefix bytea, after bytea, most bigint)
+RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE AS $f$
+  SELECT q.path, (
+      SELECT e.text FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
+        WHERE e.queue = q.id AND s.expires > {schema}.clock() ORDER BY e.seq LIMIT 1
+    ), q.value
+    FROM {schema}.queues q
+    WHERE q.path > greatest(after, prefix) AND substring(q.path FROM 1 FOR length(prefix)) = prefix
+      AND q.path < prefix || '\xff'::bytea
+    ORDER BY q.path LIMIT most
+$f$;
+
+-- Removes queues of a page that have nothing and in which nothing was entered or written for so long; how far the page went
+-- (NULL: to the end), and how many are removed.
+CREATE FUNCTION {schema}.prune(
+  of_namespace bytea, unused bigint, after bytea, most bigint, OUT upto bytea, OUT removed bigint
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  this_queue {schema}.queues;
+  now bigint := {schema}.clock();
+  seen bigint := 0;
+  prefix bytea := of_namespace || '/'::bytea;
+BEGIN
+  PERFORM {schema}.begin_step();
+  removed := 0;
+  FOR this_queue IN
+    SELECT * FROM {schema}.queues q WHERE q.path > greatest(after, prefix) AND q.path < prefix || '\xff'::bytea
+      ORDER BY q.path LIMIT most
+  LOOP
+    seen := seen + 1;
+    upto := this_queue.path;
+    CONTINUE WHEN this_queue.value IS NOT NULL OR this_queue.last > now - unused OR this_queue.heard > now;
+    SELECT * INTO this_queue FROM {schema}.queues q WHERE q.id = this_queue.id FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND OR this_queue.value IS NOT NULL OR this_queue.last > now - unused
+      OR EXISTS (SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id)
+      OR EXISTS (SELECT FROM {schema}.records r WHERE r.queue = this_queue.id)
+      OR EXISTS (SELECT FROM {schema}.created c WHERE c.queue = this_queue.id AND c.at >= now - 60000000);
+    INSERT INTO {schema}.floors AS f (namespace, last) VALUES (of_namespace, this_queue.last)
+      ON CONFLICT (namespace) DO UPDATE SET last = greatest(f.last, excluded.last);
+    DELETE FROM {schema}.created c WHERE c.queue = this_queue.id;
+    DELETE FROM {schema}.queues q WHERE q.id = this_queue.id;
+    removed := removed + 1;
+  END LOOP;
+  IF seen < most THEN
+    upto := NULL;
+  END IF;
+END
+$f$;
+
+-- The name as all stores encode it.
+CREATE FUNCTION {schema}.encoded(name text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $f$
+DECLARE
+  bytes bytea := convert_to(name, 'UTF8');
+  escaped text := '';
+  hashed bytea;
+  bits bit varying := B'';
+  byte integer;
+BEGIN
+  FOR place IN 0 .. length(bytes) - 1 LOOP
+    byte := get_byte(bytes, place);
+    escaped := escaped || CASE
+      WHEN chr(byte) ~ '^[A-Za-z0-9_-]$' AND byte < 128 THEN chr(byte)
+      ELSE '%' || upper(lpad(to_hex(byte), 2, '0')) END;
+  END LOOP;
+  IF length(escaped) <= 200 THEN
+    RETURN convert_to(escaped, 'UTF8');
+  END IF;
+  hashed := sha256(bytes);
+  FOR place IN 0 .. 31 LOOP
+    bits := bits || get_byte(hashed, place)::bit(8);
+  END LOOP;
+  bits := bits || B'0000';
+  escaped := 'h~';
+  FOR place IN 0 .. 51 LOOP
+    escaped := escaped || substr('abcdefghijklmnopqrstuvwxyz234567', substring(bits FROM place * 5 + 1 FOR 5)::bit(5)::integer + 1, 1);
+  END LOOP;
+  RETURN convert_to(escaped, 'UTF8');
+END
+$f$;
+
+-- For a transaction of the holder's own, before its writes: fails unless the token is that of a holder, whose lock then stays
+-- where it is until the transaction is over.
+--
+-- It locks the entry's row. Whoever would remove that, be it because the session is over, leaves it in its place as long as
+-- it is locked, and waits behind it.
+CREATE FUNCTION {schema}.coordination_fence(
+  name text, token bigint, namespace text DEFAULT '{namespace}', kind text DEFAULT 'lock'
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $f$
+DECLARE
+  entry record;
+BEGIN
+  SELECT e.queue, e.seq, e.shared, e.session INTO entry
+    FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id
+    WHERE q.path = {schema}.encoded(namespace) || convert_to('/' || kind || '/', 'UTF8') || {schema}.encoded(name)
+      AND e.seq = token
+    FOR SHARE OF e;
+  IF NOT FOUND OR EXISTS (
+      SELECT FROM {schema}.entries b
+        WHERE b.queue = entry.queue AND b.seq < entry.seq AND NOT (b.shared AND entry.shared)
+    ) OR NOT EXISTS (
+      SELECT FROM {schema}.sessions s WHERE s.id = entry.session AND s.expires > {schema}.clock()
+    )
+  THEN
+    RAISE EXCEPTION 'token % is not that of a holder of %', token, name USING ERRCODE = 'FENCE';
+  END IF;
+END
+$f$;

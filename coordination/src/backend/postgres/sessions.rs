@@ -1,0 +1,32 @@
+//! Sessions: see [`open_sessions`](super::open_sessions).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Postgres;
+use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
+use crate::error::Result;
+
+#[async_trait]
+impl Sessions for Postgres {
+    async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        self.sessions.open(session).await.map(Some)
+    }
+
+    async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
+        let connections = Arc::clone(&self.connections);
+        // The heartbeat does not wait for that.
+        tokio::spawn(async move { connections.sweep().await });
+        self.sessions.renew(session, held, gone).await?;
+        self.sessions.settle(session, || self.entries.of(session)).await
+    }
+
+    async fn close(&self, session: SessionId) -> Result<()> {
+        // Whatever the server says: nothing of it is waited for any more.
+        let left = self.entries.forget(session);
+        left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
+        self.sessions.close(session).await
+    }
+}
