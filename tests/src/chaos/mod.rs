@@ -58,6 +58,8 @@ impl Store {
     pub const ETCD3: Self = Self { backend: Backend::Etcd, nodes: 3 };
     /// A Redis server that keeps what it answered.
     pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
+    /// A PostgreSQL server that keeps what it answered.
+    pub const POSTGRES: Self = Self { backend: Backend::Postgres, nodes: 1 };
     /// One Consul server.
     pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
     /// Three of them.
@@ -76,6 +78,8 @@ impl Store {
         Self::ETCD3,
         #[cfg(feature = "redis")]
         Self::REDIS,
+        #[cfg(feature = "postgres")]
+        Self::POSTGRES,
         #[cfg(feature = "consul")]
         Self::CONSUL,
         #[cfg(feature = "consul")]

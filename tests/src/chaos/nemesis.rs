@@ -155,6 +155,8 @@ enum Stores {
     /// With several that can be cut off from each other.
     Apart,
     Only(Backend),
+    /// Whose operator ends connections.
+    Killable,
 }
 
 impl Stores {
@@ -167,6 +169,7 @@ impl Stores {
             // Servers of Consul meet at the ports that they serve.
             Self::Apart => store.nodes > 1 && store.backend != Backend::Consul,
             Self::Only(backend) => store.backend == backend,
+            Self::Killable => matches!(store.backend, Backend::Postgres | Backend::Redis),
         }
     }
 }
@@ -186,7 +189,7 @@ const fn row(
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};
-    use Stores::{All, Apart, Only, One, Servers, Several};
+    use Stores::{All, Apart, Killable, Only, One, Servers, Several};
     const ETCD: Stores = Only(Backend::Etcd);
     const FILE: Stores = Only(Backend::File);
     const REDIS: Stores = Only(Backend::Redis);
@@ -223,7 +226,7 @@ const ROWS: &[Row] = {
         row(F::Compaction, "compaction and defragmentation", Lane::Store, ETCD, 500..1_500, Keep),
         row(F::NoSpace, "no space", Lane::Store, ETCD, 300..1_500, Keep),
         row(F::ScriptsFlushed, "scripts forgotten", Lane::Store, REDIS, 300..1_000, Keep),
-        row(F::ConnectionsKilled, "connections killed", Lane::Store, REDIS, 100..600, Keep),
+        row(F::ConnectionsKilled, "connections killed", Lane::Store, Killable, 100..600, Keep),
         row(F::SessionEnded, "session ended by an operator", Lane::Store, Servers, 300..1_000, Spoil),
         row(F::EntryDeleted, "entry deleted", Lane::Store, Servers, 300..1_000, Spoil),
         row(F::DiskFull, "disk full", Between, FILE, 100..1_000, Keep),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Consul, Etcd, Redis, Server, Setup, Zookeeper};
+use crate::harness::{Consul, Etcd, Postgres, Redis, Server, Setup, Zookeeper};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,8 @@ pub enum Backend {
     Consul,
     /// `redis://`
     Redis,
+    /// `postgres://`
+    Postgres,
 }
 
 /// All of them, in the order of the README's tables.
@@ -29,6 +31,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend::Zookeeper,
     Backend::Consul,
     Backend::Redis,
+    Backend::Postgres,
 ];
 
 /// A store in a setting in which all its checks are to pass.
@@ -106,6 +109,8 @@ macro_rules! stores {
         $($to)+! { @store $args consul Consul most server }
         #[cfg(feature = "redis")]
         $($to)+! { @store $args redis Redis all server }
+        #[cfg(feature = "postgres")]
+        $($to)+! { @store $args postgres Postgres most server }
     };
 }
 
@@ -221,6 +226,7 @@ impl Backend {
             Self::Zookeeper => Arc::new(Zookeeper::set_up(setup)),
             Self::Consul => Arc::new(Consul::set_up(setup)),
             Self::Redis => Arc::new(Redis::set_up(setup)),
+            Self::Postgres => Arc::new(Postgres::set_up(setup)),
         })
     }
 

@@ -28,6 +28,7 @@ pub struct Launch {
     program: OsString,
     log: PathBuf,
     piped: bool,
+    with_children: bool,
 }
 
 impl Launch {
@@ -36,7 +37,13 @@ impl Launch {
         let program = program.as_ref();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-        Self { command, program: program.to_owned(), log: log.into(), piped: false }
+        Self {
+            command,
+            program: program.to_owned(),
+            log: log.into(),
+            piped: false,
+            with_children: false,
+        }
     }
 
     /// Adds arguments.
@@ -63,6 +70,12 @@ impl Launch {
         self
     }
 
+    /// What is done to it is done to the processes that it has started: it is a server of several.
+    pub fn with_children(mut self) -> Self {
+        self.with_children = true;
+        self
+    }
+
     /// Starts it.
     ///
     /// # Panics
@@ -83,7 +96,8 @@ impl Launch {
         }
         let process = spawn(self.command)
             .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", self.program));
-        Child { pid: Pid::from_child(&process), process: Mutex::new(process), log: self.log }
+        let (pid, process) = (Pid::from_child(&process), Mutex::new(process));
+        Child { pid, process, log: self.log, with_children: self.with_children }
     }
 }
 
@@ -93,6 +107,7 @@ pub struct Child {
     pid: Pid,
     process: Mutex<std::process::Child>,
     log: PathBuf,
+    with_children: bool,
 }
 
 impl Child {
@@ -108,6 +123,12 @@ impl Child {
             return;
         }
         count_fault();
+        self.stop();
+        self.children().iter().for_each(|child| send(*child, Signal::STOP));
+    }
+
+    /// Sends SIGSTOP; on return it no longer runs.
+    fn stop(&self) {
         self.signal(Signal::STOP);
         // The signal is sent at once but acted upon a little later.
         let stopped = wait_until(Duration::from_secs(2), || {
@@ -121,8 +142,22 @@ impl Child {
     /// Lets it run on, with SIGCONT.
     pub fn resume(&self) {
         if is_running(&mut self.lock()) {
+            self.children().iter().for_each(|child| send(*child, Signal::CONT));
             self.signal(Signal::CONT);
         }
+    }
+
+    /// The processes that it has started, if they are to share its fate.
+    ///
+    /// Invariant: it is stopped while they are signalled, so it waits for none of them, and no id of theirs is another's.
+    fn children(&self) -> Vec<Pid> {
+        if !self.with_children {
+            return Vec::new();
+        }
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let is_ours = |id: &i32| parent_of(*id) == Some(self.pid.as_raw_nonzero().get());
+        ids.filter(is_ours).filter_map(Pid::from_raw).collect()
     }
 
     /// Kills it with SIGKILL, paused or not, and waits for its end.
@@ -133,6 +168,12 @@ impl Child {
 
     fn end(&self) -> ExitStatus {
         let mut process = self.lock();
+        if self.with_children && is_running(&mut process) {
+            if !is_stopped(self.id()) {
+                self.stop();
+            }
+            self.children().iter().for_each(|child| send(*child, Signal::KILL));
+        }
         // Fails only when the process has ended, which is what we want. A paused process needs no
         // SIGCONT, and must not get one: it would run, and send, for a moment.
         let _ = process.kill();
@@ -197,6 +238,16 @@ impl Drop for Child {
             lines.iter().rev().for_each(|line| eprintln!("{line}"));
         }
     }
+}
+
+/// A process that has ended is waited for by its parent alone: its id is still its own.
+fn send(process: Pid, signal: Signal) {
+    let _ = rustix::process::kill_process(process, signal);
+}
+
+fn parent_of(id: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn is_running(process: &mut std::process::Child) -> bool {

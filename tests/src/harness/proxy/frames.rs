@@ -4,6 +4,7 @@ use super::{
     Direction, Unit,
     http1::Http1,
     http2::Http2,
+    postgres::Postgres,
     resp::Resp,
     zookeeper::{self, Zookeeper},
 };
@@ -15,6 +16,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
+    /// PostgreSQL's, without TLS.
+    Postgres,
     /// Redis' protocol, version 2 or 3.
     Resp,
     /// ZooKeeper's own, without TLS.
@@ -26,6 +29,7 @@ impl Protocol {
         match self {
             Self::Http1 => Box::new(Http1::new(direction)),
             Self::Http2 => Box::new(Http2::new(direction)),
+            Self::Postgres => Box::new(Postgres::new(direction)),
             Self::Resp => Box::new(Resp::new(direction)),
             Self::Zookeeper => Box::new(Zookeeper::new(direction)),
         }
@@ -36,7 +40,7 @@ impl Protocol {
     pub(super) fn resume(self, greeting: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Zookeeper => zookeeper::resume(greeting),
-            Self::Http1 | Self::Http2 | Self::Resp => None,
+            Self::Http1 | Self::Http2 | Self::Postgres | Self::Resp => None,
         }
     }
 }

@@ -15,6 +15,8 @@ mod interop_zookeeper;
 mod macros;
 mod names;
 mod panics;
+#[cfg(feature = "postgres")]
+mod postgres_only;
 #[cfg(feature = "redis")]
 mod quarantine_redis;
 mod requests;

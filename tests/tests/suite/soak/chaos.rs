@@ -85,3 +85,9 @@ fn consul() {
 fn redis() {
     survives_ninety_seconds(Store::REDIS);
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn postgres() {
+    survives_ninety_seconds(Store::POSTGRES);
+}

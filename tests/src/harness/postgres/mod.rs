@@ -1,0 +1,283 @@
+//! PostgreSQL servers: one, or a primary with streaming replicas, on loopback, with TLS and users when asked.
+//!
+//! The binaries are Debian's (`postgresql`, 15); without them the test fails, it does not pass unrun. They do not run as root:
+//! where the tests do, they run as `nobody`. A cluster is made once for all tests of a process, and copied.
+
+mod server;
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
+
+/// How long servers may take to be ready.
+const READY: Duration = Duration::from_secs(20);
+/// Whoever is not named below needs a password; the superuser does not.
+const ACCESS: &str = "host all postgres all trust\nhost replication postgres all trust\n\
+                      host all all all scram-sha-256\n";
+
+/// How to start a [`Postgres`].
+#[derive(Clone, Debug, Default)]
+pub struct PostgresOptions {
+    replicas: usize,
+    also_at: Option<String>,
+    tls: Option<(Vec<PathBuf>, bool)>,
+    settings: Vec<(String, String)>,
+}
+
+impl PostgresOptions {
+    /// With so many replicas of the first node.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// A setting of `postgresql.conf`.
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Serves clients at this address too.
+    pub fn also_at(mut self, address: &str) -> Self {
+        self.also_at = Some(address.to_owned());
+        self
+    }
+
+    /// Serves by TLS, and no other way.
+    pub fn tls(
+        mut self,
+        certificates: &Certificates,
+        shown: &Identity,
+        client_required: bool,
+    ) -> Self {
+        let files =
+            vec![shown.certificate.clone(), shown.key.clone(), certificates.authority.clone()];
+        self.tls = Some((files, client_required));
+        self
+    }
+
+    /// Starts it; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When PostgreSQL is not installed or does not become ready.
+    pub fn start(self) -> Postgres {
+        let scratch = open_scratch("postgres");
+        let addresses: Vec<_> = (0..=self.replicas).map(|_| free_address()).collect();
+        let mut nodes = Vec::new();
+        for (index, address) in addresses.iter().enumerate() {
+            let data = scratch.join(format!("n{index}"));
+            match index {
+                0 => self.make_primary(&data),
+                _ => make_replica(&data, addresses[0]),
+            }
+            nodes.push(Arc::new(self.node(index, *address, &data, &scratch)));
+            wait_ready(&nodes[index]);
+        }
+        Postgres { nodes, scratch }
+    }
+
+    fn make_primary(&self, data: &Path) {
+        run(as_servers("cp").arg("-a").arg(template()).arg(data));
+        let mut access = ACCESS.to_owned();
+        if let Some((files, client_required)) = &self.tls {
+            access = access.replace("host ", "hostssl ").replace(
+                "trust",
+                if *client_required { "trust clientcert=verify-ca" } else { "trust" },
+            );
+            for (file, name) in files.iter().zip(["server.crt", "server.key", "ca.crt"]) {
+                put(&data.join(name), &fs::read(file).expect("the certificates are there"));
+            }
+        }
+        put(&data.join("pg_hba.conf"), access.as_bytes());
+    }
+
+    fn node(&self, index: usize, address: SocketAddr, data: &Path, scratch: &Scratch) -> Node {
+        let mut listens = address.ip().to_string();
+        if let Some(other) = &self.also_at {
+            listens += &format!(",{other}");
+        }
+        let mut settings = vec![
+            ("port", address.port().to_string()),
+            ("listen_addresses", listens),
+            ("unix_socket_directories", String::new()),
+            ("shared_buffers", "32MB".to_owned()),
+            ("max_connections", "200".to_owned()),
+            ("max_wal_size", "64MB".to_owned()),
+            ("log_statement", "all".to_owned()),
+            ("log_line_prefix", String::new()),
+        ];
+        if self.tls.is_some() {
+            settings.extend([("ssl", "on".to_owned()), ("ssl_ca_file", "ca.crt".to_owned())]);
+        }
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let settings = settings.into_iter().chain(own);
+        let flags: Vec<_> = ["-D".to_owned(), data.display().to_string()]
+            .into_iter()
+            .chain(settings.flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]))
+            .collect();
+        let name = format!("n{index}");
+        let log = scratch.join(format!("{name}.log"));
+        let launch = move || {
+            let command = as_servers(binary("postgres"));
+            let words = command.get_args().map(ToOwned::to_owned).collect::<Vec<_>>();
+            Launch::new(command.get_program(), &log)
+                .clear_env()
+                .args(words)
+                .args(&flags)
+                .with_children()
+        };
+        Node::start(name, address, launch)
+    }
+}
+
+/// A running PostgreSQL; its processes and data are gone on drop.
+#[derive(Debug)]
+pub struct Postgres {
+    // Before `scratch`: the processes end first.
+    nodes: Vec<Arc<Node>>,
+    scratch: Scratch,
+}
+
+impl Postgres {
+    /// One server that keeps what it answered.
+    pub fn one() -> Self {
+        Self::options().start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn options() -> PostgresOptions {
+        PostgresOptions::default()
+    }
+
+    /// Where its nodes keep their data and their logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// What the superuser is answered by the first node: a line for each row, with `|` between columns.
+    ///
+    /// # Panics
+    ///
+    /// When it refuses, or does not answer.
+    pub fn ask(&self, statement: &str) -> String {
+        let answer = self.try_ask(0, statement);
+        answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
+    }
+
+    /// The same of a node; what it says where it refuses.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses, or does not answer.
+    pub fn try_ask(&self, node: usize, statement: &str) -> Result<String, String> {
+        ask(&self.nodes[node], statement)
+    }
+
+    /// Makes a replica the primary.
+    ///
+    /// # Panics
+    ///
+    /// When it does not become that.
+    pub fn promote(&self, node: usize) {
+        let promoted = self.try_ask(node, "SELECT pg_promote()");
+        assert_eq!(promoted.as_deref(), Ok("t"));
+    }
+}
+
+fn ask(node: &Node, statement: &str) -> Result<String, String> {
+    let mut command = Command::new(binary("psql"));
+    command.env_clear().env("PGCONNECT_TIMEOUT", "2").args(["-XAtq", "-v", "ON_ERROR_STOP=1"]);
+    let (host, port) = (node.address().ip().to_string(), node.address().port().to_string());
+    command.args(["-h", &host, "-p", &port, "-U", "postgres", "-c", statement]);
+    let answer = command.output().expect("psql is installed: see tests/install");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    match answer.status.success() {
+        true => Ok(text(&answer.stdout)),
+        false => Err(text(&answer.stderr)),
+    }
+}
+
+fn wait_ready(node: &Node) {
+    let is_ready = || {
+        let said = ask(node, "SELECT 1");
+        // It wants TLS: so it serves.
+        !node.is_running() || said.is_ok() || said.is_err_and(|said| said.contains("pg_hba.conf"))
+    };
+    assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
+}
+
+/// A directory in which whoever the servers run as can make his own.
+fn open_scratch(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o777)).expect("it is ours");
+    scratch
+}
+
+/// A cluster that nobody has used.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, path) = TEMPLATE.get_or_init(|| {
+        let scratch = open_scratch("postgres-template");
+        let path = scratch.join("data");
+        let mut command = as_servers(binary("initdb"));
+        command.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        run(command.args(["--wal-segsize=1", "-D"]).arg(&path));
+        (scratch, path)
+    });
+    path
+}
+
+fn make_replica(data: &Path, primary: SocketAddr) {
+    let mut command = as_servers(binary("pg_basebackup"));
+    let (host, port) = (primary.ip().to_string(), primary.port().to_string());
+    command.args(["-h", &host, "-p", &port, "-U", "postgres", "--checkpoint=fast", "--no-sync"]);
+    run(command.args(["-R", "-D"]).arg(data));
+}
+
+/// Puts a file where only the servers can read it.
+fn put(path: &Path, text: &[u8]) {
+    fs::write(path, text).expect("the directory is writable");
+    fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
+    if is_root() {
+        run(Command::new("chown").arg("nobody:nogroup").arg(path));
+    }
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().expect("PostgreSQL is installed: see tests/install");
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A command as whoever the servers run as.
+fn as_servers(program: impl AsRef<Path>) -> Command {
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
+    }
+    // Who changes the user forgets that it ends with its parent.
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program.as_ref());
+    command.current_dir("/");
+    command
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A program of the server's: Debian has them outside `PATH`, a version each.
+fn binary(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let folders = versions.map(|version| version.path().join("bin"));
+        folders.max().expect("PostgreSQL is not installed: see tests/install")
+    });
+    folder.join(name)
+}

@@ -1,0 +1,184 @@
+//! PostgreSQL as checks and fault rows see it.
+//!
+//! An entry is named `<path> <id>`, a session by its id.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Protocol, Proxy, Server, Setup};
+use super::{Postgres, wait_ready};
+
+/// The server's clock, in the unit of our tables.
+const NOW: &str = "coordination.clock()";
+
+impl Server for Postgres {
+    fn set_up(setup: &Setup) -> Self {
+        assert!(!setup.peers_by_proxy, "a PostgreSQL server has no peers");
+        assert!(setup.setting.is_empty(), "PostgreSQL has no setting {:?}", setup.setting);
+        let options = Self::options().replicas(setup.nodes - 1);
+        match &setup.also_at {
+            Some(address) => options.also_at(address).start(),
+            None => options.start(),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        self.nodes.iter().map(|node| &**node).collect()
+    }
+
+    fn wait_ready(&self) {
+        self.nodes.iter().for_each(|node| wait_ready(node));
+    }
+
+    /// By the log, where each statement is.
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for node in self.nodes() {
+            for request in node.log().lines().filter_map(request_in) {
+                *counts.entry(request).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    fn url(&self, authority: &str, namespace: &str) -> String {
+        match namespace {
+            "" => format!("postgres://postgres@{authority}/postgres?sslmode=disable"),
+            _ => format!(
+                "postgres://postgres@{authority}/postgres?sslmode=disable&namespace={namespace}"
+            ),
+        }
+    }
+
+    fn secure_url(&self, authority: &str, namespace: &str) -> String {
+        self.url(authority, namespace).replacen("disable", "verify-full", 1)
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let url = self.url(&self.authority(), "");
+        let with_user = |user: &str| url.replace("postgres@", user);
+        vec![
+            (with_user("user:secret@"), ErrorKind::Auth),
+            (with_user("user@"), ErrorKind::Auth),
+            (with_user(""), ErrorKind::Config),
+            (url.replace("/postgres?", "/nowhere?"), ErrorKind::Config),
+            (url.replace("disable", "prefer"), ErrorKind::Config),
+            (format!("{url}&schema=A"), ErrorKind::Config),
+        ]
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::speaking(Protocol::Postgres, self.nodes[index].address())
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        self.ask_lines(&format!(
+            "SELECT encode(q.path, 'escape') || ' ' || encode(e.id, 'escape')
+               FROM coordination.entries e JOIN coordination.queues q ON q.id = e.queue
+               JOIN coordination.sessions s ON s.id = e.session
+               WHERE s.expires > {NOW} AND encode(q.path, 'escape') LIKE '{}/{kind}/%' ORDER BY e.seq",
+            escaped(namespace)
+        ))
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        let id = id_of(entry);
+        let seq = self.ask(&format!("SELECT seq FROM coordination.entries WHERE id = '{id}'"));
+        seq.parse().unwrap_or_default()
+    }
+
+    fn session_of(&self, entry: &str) -> Option<String> {
+        id_of(entry).get(..16).map(ToOwned::to_owned)
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        self.ask_lines(&format!(
+            "SELECT encode(member, 'escape') FROM coordination.sessions
+               WHERE namespace = '{}' AND expires > {NOW} ORDER BY 1",
+            escaped(namespace)
+        ))
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        let found = self.ask(&format!(
+            "SELECT encode(id, 'escape') FROM coordination.sessions
+               WHERE namespace = '{}' AND member = '{member}'",
+            escaped(namespace)
+        ));
+        (!found.is_empty()).then_some(found)
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        let id = id_of(entry);
+        !self
+            .ask(&format!("DELETE FROM coordination.entries WHERE id = '{id}' RETURNING 1"))
+            .is_empty()
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        let ended = self.ask(&format!(
+            "UPDATE coordination.sessions SET expires = 1
+               WHERE id = '{session}' AND expires > {NOW} RETURNING 1"
+        ));
+        !ended.is_empty()
+    }
+
+    /// No entry is without a session.
+    fn put_strangers(&self, _namespace: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+
+    fn notice(&self, heartbeat: Duration) -> Duration {
+        heartbeat + Duration::from_millis(50)
+    }
+}
+
+impl Postgres {
+    fn ask_lines(&self, statement: &str) -> Vec<String> {
+        self.ask(statement).lines().map(ToOwned::to_owned).collect()
+    }
+}
+
+/// A namespace as the library writes it: of what one may have, only a dot is not kept.
+fn escaped(namespace: &str) -> String {
+    namespace.replace('.', "%2E")
+}
+
+fn id_of(entry: &str) -> &str {
+    entry.rsplit(' ').next().unwrap_or_default()
+}
+
+/// Which of our functions a line of the log calls, or which command it is.
+fn request_in(line: &str) -> Option<String> {
+    if let Some((_, call)) = line.split_once("execute <unnamed>: SELECT * FROM coordination.") {
+        return call.split('(').next().map(ToOwned::to_owned);
+    }
+    let (_, statement) = line.split_once("statement: ")?;
+    let command = statement.split(' ').next()?;
+    matches!(command, "LISTEN" | "UNLISTEN").then(|| command.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_found_in_the_log() {
+        let of = |line| request_in(line);
+        let call = "LOG:  execute <unnamed>: SELECT * FROM coordination.enter($1, $2)";
+        assert_eq!(of(call).as_deref(), Some("enter"));
+        assert_eq!(of("LOG:  statement: LISTEN \"c\";").as_deref(), Some("listen"));
+        assert_eq!(of("LOG:  statement: SELECT 1"), None);
+        assert_eq!(of("DETAIL:  parameters: $1 = 'x'"), None);
+    }
+}
