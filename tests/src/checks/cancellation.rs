@@ -12,9 +12,9 @@ use super::tools::{
     ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, assert_out_of_time,
     drop_after_polls, held_by_an_ended_runtime, lock, take_turn, until_contenders,
 };
-use super::{SLACK, Stage};
+use super::{Backend, SLACK, Stage};
 use crate::bounds;
-use crate::harness::Mode;
+use crate::harness::{Direction, Mode};
 use crate::must_hold;
 
 /// Ten times as long as a drop may take.
@@ -290,6 +290,26 @@ pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
     );
     drop(later);
     nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+}
+
+/// C3: the late answer to a call that was given up is nobody's. Where calls are statements of SQL, nothing more is asked on its
+/// connection.
+pub async fn c3_a_late_answer_is_nobodys(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect_by_proxy("late").await?;
+    take_turn(&coordinator).await?;
+    let (proxy, attempt) = (stage.proxy(), stage.attempt_timeout());
+    let before = proxy.connections();
+    proxy.set(Direction::ToClient, Mode::Delay(2 * attempt));
+    lock(&coordinator).acquire(Some(attempt)).await.expect_err("no answer comes in time");
+    proxy.heal();
+    let guard = acquire(&coordinator).await?;
+    // There is one with this number.
+    stage.entry("lock", guard.token());
+    if stage.backend() == Backend::Postgres {
+        assert!(proxy.connections() > before, "it is asked on the same connection");
+    }
+    guard.release().await?;
+    coordinator.stop().await
 }
 
 /// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.

@@ -95,6 +95,7 @@ macro_rules! conformance {
             cancellation c1_however_it_is_cancelled [everywhere] gate;
             cancellation c2_timed_out_waiters_leave_the_queue [everywhere] gate;
             cancellation c2_cancelled_during_an_outage [servers] gate;
+            cancellation c3_a_late_answer_is_nobodys [servers] gate;
             cancellation c4_drop_outside_of_a_runtime [everywhere] gate;
             cancellation c4_drop_at_the_end_of_a_thread [everywhere] gate;
             cancellation c4_drop_after_the_runtime [everywhere] gate;

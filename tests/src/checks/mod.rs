@@ -124,7 +124,6 @@ const NO_STORE: &str = "it is what rustc makes of a function, on whatever store:
 const NO_ANSWER: &str =
     "a call is carried out in this process: it has no answer that could be lost";
 const NO_CONNECTION: &str = "there is no connection that could be lost";
-const NO_SQL: &str = "it has no SQL connections";
 const ONE_PROCESS: &str = "the store ends with the process";
 
 const NO_LOSS: &str = "its sessions cannot be lost but by the end of their coordinator";
@@ -138,7 +137,7 @@ pub const NOT_APPLICABLE: &[(&str, &[&str], &str)] = &[
     ("T4", &["no_server"], NO_CONNECTION),
     ("L1", &["in_process"], ONE_PROCESS),
     ("L5", &["in_process"], ONE_PROCESS),
-    ("C3", &["everywhere"], NO_SQL),
+    ("C3", &["no_server"], NO_CONNECTION),
     ("R1", &["no_server"], NO_CONNECTION),
     ("R2", &["no_server"], NO_CONNECTION),
     ("R3", &["in_process"], NO_LOSS),
