@@ -13,6 +13,9 @@ use coordination_tests::must_hold;
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, with_url};
 use crate::WORKER;
 
+/// The exclusive entries of the lock "x".
+const QUEUE: &str = "{coordination}:exclusive:lock/x";
+
 /// From here on the node is a replica of this one; `None`: a master.
 fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
     let port = of.map(|of| of.port().to_string());
@@ -83,6 +86,37 @@ fn f25_failover_to_a_lagging_replica() {
         println!("F-25 redis: told {:?} after the fail-over: {}", promoted.elapsed(), lost.reason);
         let new = other.acquire_within("x", LONG).expect("the replica serves");
         must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
+    });
+}
+
+/// What was released last stands there yet, where the server that takes over has not heard of it, and the session that it
+/// belongs to goes on. That server has run all the while: nothing but its taking over tells that it may lack something.
+#[test]
+fn f25_a_forgotten_release() {
+    judged(|| {
+        let (redis, site) = site(Redis::options().nodes(2));
+        redis.wait_replicated(1);
+        let [one, two] = [0, 1].map(|node| redis.node(node).address());
+        let site = site.at(format!("{one},{two}")).with_ttl(Duration::from_secs(8));
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let old = holder.acquire("x");
+        holder.acquire("y");
+        holder.observe("y");
+        let entries = |node| redis.try_ask(node, &["ZCARD", QUEUE]).ok();
+        let both = || [0, 1].map(entries) == [const { Some(Reply::Number(1)) }; 2];
+        assert!(wait_until(LONG, both), "the replica does not hear of it");
+        // It hears no more from here on.
+        replicate(&redis, 1, Some(free_address()));
+        holder.release("x");
+        redis.node(0).kill();
+        assert_eq!(entries(1), Some(Reply::Number(1)), "it has heard of the release");
+        replicate(&redis, 1, None);
+        let promoted = Instant::now();
+        let new = other.acquire_within("x", LONG).expect("nobody has it");
+        println!("F-25 redis: granted {:?} after the fail-over", promoted.elapsed());
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
+        // It was not the end of its session that has removed the entry.
+        holder.keeps("y");
     });
 }
 
