@@ -24,7 +24,8 @@ do
       local newest = redis.call('ZREVRANGE', set, 0, 0, 'WITHSCORES')
       local before = newest[1]
       local owner = base .. 'session:' .. string.sub(before, 1, 16)
-      local lease = redis.call('HMGET', owner, 'expires', 'entry:' .. queue .. '/' .. before)
+      -- Somebody may have put another key there.
+      local lease = redis.pcall('HMGET', owner, 'expires', 'entry:' .. queue .. '/' .. before)
       local left = (tonumber(lease[1]) or 0) - now
       if left > 0 and lease[2] then answer = { 'ok', number, before, tonumber(newest[2]), left, lease[2] } end
     end

@@ -4,7 +4,7 @@ if not tick() then return { 'stranger' } end
 local session, generation, queue, id, seq = unpack(ARGV, 3, 7)
 if session ~= '' then
   local key = base .. 'session:' .. session
-  local newest = tonumber(redis.call('HGET', key, 'generation'))
+  local newest = tonumber(ask_session(session, 'HGET', 'generation'))
   if newest and tonumber(generation) < newest then return { 'stale' } end
   if newest and tonumber(generation) > newest then
     redis.call('HSET', key, 'generation', generation)

@@ -12,9 +12,10 @@ do
     if waiter and clock[3] == ARGV[1] and clock[4] and tonumber(waiter) >= (tonumber(clock[2]) or math.huge)
       and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[4], 1, true)
     then
-      channel = redis.call('HGET', base .. 'session:' .. string.sub(first[3], 1, 16), 'channel')
+      -- Somebody may have put another key there.
+      channel = redis.pcall('HGET', base .. 'session:' .. string.sub(first[3], 1, 16), 'channel')
     end
-    if channel or not waiter then
+    if type(channel) == 'string' or not waiter then
       redis.call('ZREM', set, id)
       redis.call('HDEL', base .. 'session:' .. string.sub(id, 1, 16), 'entry:' .. queue .. '/' .. id)
       if clock[1] then redis.call('PUBLISH', base .. 'queue:' .. queue, 'gone ' .. seq) end

@@ -5,9 +5,9 @@ sweep()
 local id, generation, member, channel, lease, previous, host, behind = unpack(ARGV, 3, 10)
 if was_done('closed:' .. id) then return { 'lost' } end
 if previous ~= '' and previous ~= id then finish(previous) end
-local owner = redis.call('GET', base .. 'member:' .. member)
+local owner = ask(base .. 'member:' .. member, 'GET')
 if owner and owner ~= id then
-  local expires = tonumber(redis.call('HGET', base .. 'session:' .. owner, 'expires'))
+  local expires = end_of(owner)
   if expires and expires > now then return { 'taken' } end
 end
 local expires = digits(now + lease)

@@ -29,7 +29,7 @@ local now, last, began, longest, needed, epoch, reach, heard
 -- How much of what the dead have left one call may remove, so that the server stands still for nobody.
 local budget = 300
 -- Sessions that are over, and how many of them are removed.
-local over, is_over, removed = {}, {}, 0
+local over, is_over, removed, is_removed = {}, {}, 0, {}
 
 -- Redis refuses what may take memory when there is none left, unless the script has written before, and removing nothing
 -- counts as that. For calls that only keep, or give back, what is there.
@@ -40,6 +40,26 @@ end
 -- A number as text: Lua's own conversion keeps 14 digits.
 local function digits(number)
   return string.format('%.0f', number)
+end
+
+-- Asks a key; nil: somebody has put one of another type in its place. For keys of one session: that is its end, and nobody
+-- else's trouble.
+local function ask(key, command, ...)
+  local answer = redis.pcall(command, key, ...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then return redis.call(command, key, ...) end
+end
+
+local function ask_session(id, command, ...)
+  return ask(base .. 'session:' .. id, command, ...)
+end
+
+-- When a session ends. One whose key is another's by now has the time that it had: its client can renew it no more, and
+-- counts on that time.
+local function end_of(id)
+  local expires = ask_session(id, 'HGET', 'expires')
+  if expires == nil then expires = redis.call('ZSCORE', base .. 'sessions', id) end
+  return tonumber(expires)
 end
 
 -- Whether the server has been the master ever since it was greeted. Data that it copied while it was none may name a record
@@ -129,7 +149,7 @@ local function number()
 end
 
 local function session_of(entry)
-  return base .. 'session:' .. string.sub(entry, 1, 16)
+  return string.sub(entry, 1, 16)
 end
 
 local function field_of(queue, entry)
@@ -161,9 +181,10 @@ end
 
 -- Tells a waiter that what blocked him does so no more, and whether his turn has come by that.
 local function tell(queue, gone, waiter, seq, mode)
-  local found = redis.call('HMGET', session_of(waiter), 'channel', 'expires')
-  if not found[1] then return end
-  if tonumber(found[2]) <= now then return doom(string.sub(waiter, 1, 16)) end
+  local session = session_of(waiter)
+  local found = ask_session(session, 'HMGET', 'channel', 'expires')
+  if not found or not found[1] then return end
+  if (tonumber(found[2]) or 0) <= now then return doom(session) end
   -- Who entered since the record began was out of quarantine by then; another one is to ask.
   local is_out = tonumber(seq) >= began or reach >= needed
   local is_turn = is_out and not before(queue, mode, tonumber(seq))
@@ -212,7 +233,7 @@ local function remove(queue, id, only)
   end
   seq = tonumber(seq)
   if only and seq and seq ~= only then return end
-  redis.call('HDEL', session_of(id), field_of(queue, id))
+  ask_session(session_of(id), 'HDEL', field_of(queue, id))
   if not seq then return end
   redis.call('ZREM', set, id)
   publish(queue, 'gone ' .. digits(seq))
@@ -224,33 +245,36 @@ end
 local function clear()
   while budget > 0 and removed < #over do
     local id = over[removed + 1]
-    local key = base .. 'session:' .. id
-    for _, field in ipairs(redis.call('HKEYS', key)) do
+    local fields = ask_session(id, 'HKEYS')
+    for _, field in ipairs(fields or {}) do
       local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
       if queue then
         if budget <= 0 then return end
-        remove(queue, entry)
+        -- A queue whose key is another's by now has no entries.
+        local is_done, problem = pcall(remove, queue, entry)
+        local said = type(problem) == 'table' and problem.err or problem
+        if not is_done and not string.find(said, 'WRONGTYPE', 1, true) then error(problem) end
       end
     end
-    local name = redis.call('HGET', key, 'member')
+    local name = ask_session(id, 'HGET', 'member')
     local member = name and base .. 'member:' .. name
-    if member and redis.call('GET', member) == id then redis.call('DEL', member) end
-    redis.call('DEL', key)
+    if member and ask(member, 'GET') == id then redis.call('DEL', member) end
+    -- Not what somebody else has put there.
+    if fields then redis.call('DEL', base .. 'session:' .. id) end
     redis.call('ZREM', base .. 'sessions', id)
-    budget, removed = budget - 1, removed + 1
+    budget, removed, is_removed[id] = budget - 1, removed + 1, true
   end
 end
 
 -- Ends a session; false: not all that it owns is removed yet.
 local function finish(id)
-  local key = base .. 'session:' .. id
-  if redis.call('EXISTS', key) == 1 then
-    redis.call('HSET', key, 'expires', '0')
+  if redis.call('EXISTS', base .. 'session:' .. id) == 1 then
+    ask_session(id, 'HSET', 'expires', '0')
     redis.call('ZADD', base .. 'sessions', '0', id)
   end
   doom(id)
   clear()
-  return redis.call('EXISTS', key) == 0
+  return is_removed[id]
 end
 
 -- A session with this lease was opened or renewed. By that it is known how long leases are: if the data are lost once more,
@@ -297,26 +321,27 @@ local function admit(id, generation, field)
   local key = base .. 'session:' .. id
   local found = redis.call('HMGET', key, 'expires', 'generation', field)
   if not found[1] then return 'lost' end
-  if tonumber(found[1]) <= now then
+  if (tonumber(found[1]) or 0) <= now then
     finish(id)
     return 'lost'
   end
-  local newest = tonumber(found[2])
+  local newest = tonumber(found[2]) or 0
   if tonumber(generation) < newest then return 'stale' end
   if tonumber(generation) > newest then redis.call('HSET', key, 'generation', generation) end
   return nil, found[3]
 end
 
--- What is left of an entry's lease, and its text. One whose session is over, or does not know it, is removed, if this call
--- may do that yet.
+-- What is left of an entry's lease, and its text, if that is known. One whose session is over, or does not know it, is
+-- removed, if this call may do that yet.
 local function live(queue, id)
-  local found = redis.call('HMGET', session_of(id), 'expires', field_of(queue, id))
-  local expires = tonumber(found[1])
-  if expires and expires > now and found[2] then return expires - now, found[2] end
+  local session = session_of(id)
+  local found = ask_session(session, 'HMGET', 'expires', field_of(queue, id))
+  local expires = found and tonumber(found[1]) or not found and end_of(session)
+  if expires and expires > now and (not found or found[2]) then return expires - now, found and found[2] end
   if budget <= 0 then return end
   remove(queue, id)
   if expires and expires <= now then
-    doom(string.sub(id, 1, 16))
+    doom(session)
     clear()
   end
 end
@@ -329,7 +354,7 @@ local function blocker(queue, mode, seq)
     if not id then return end
     if budget <= 0 then return id, its, 0, '' end
     local left, text = live(queue, id)
-    if left then return id, its, left, text end
+    if left then return id, its, left, text or '' end
   end
 end
 

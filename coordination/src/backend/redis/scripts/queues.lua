@@ -7,7 +7,7 @@ local answer, seen = { 'ok', found[1] }, {}
 for at = 1, #found[2], 2 do
   local session = base .. 'session:' .. found[2][at]
   local lives = tonumber(found[2][at + 1]) > now
-  for _, field in ipairs(lives and redis.call('HKEYS', session) or {}) do
+  for _, field in ipairs(lives and ask(session, 'HKEYS') or {}) do
     local name = string.sub(field, 1, #before) == before
       and string.match(field, '^([^/]*)/[^/]*$', #before + 1)
     if name and not seen[name] then

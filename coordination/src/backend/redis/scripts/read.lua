@@ -12,7 +12,8 @@ for _, mode in ipairs({ 'exclusive', 'shared' }) do
   for at = 1, #all, 2 do
     local id = all[at]
     local left, text = live(queue, id)
-    if left then
+    -- Without a text nobody knows whose it is.
+    if left and text then
       if answer[4] < 0 or left < answer[4] then answer[4] = left end
       local size = #answer
       answer[size + 1], answer[size + 2] = id, tonumber(all[at + 1])

@@ -19,7 +19,7 @@ local gone = { 'ok', last }
 for at = 5, #ARGV, 2 do
   local queue, entry = ARGV[at], ARGV[at + 1]
   local seq, mode = place_of(queue, entry)
-  if seq and redis.call('HEXISTS', session_of(entry), field_of(queue, entry)) == 1 then
+  if seq and ask_session(session_of(entry), 'HEXISTS', field_of(queue, entry)) == 1 then
     hold(base .. mode .. ':' .. queue)
   else
     remove(queue, entry)

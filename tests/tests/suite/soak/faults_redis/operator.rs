@@ -1,7 +1,7 @@
 //! F-26, F-27: what an operator, or a full memory, does to a server.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{Redis, judged};
@@ -138,6 +138,59 @@ fn f61_a_record_that_somebody_has_changed() {
                 .acquire_within(&format!("b{number}"), LONG)
                 .expect("it goes on");
             assert!(holder.is_held("x"), "{field} {text}");
+        }
+    });
+}
+
+/// A session's key is of another type: that is the end of this session and of no other.
+#[test]
+fn f61_a_session_of_another_type() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        holder.acquire("x");
+        holder.observe("x");
+        let spoilt = site.process("spoilt");
+        let old = spoilt.acquire("y");
+        let session =
+            site.server().session_of_member("coordination", "spoilt").expect("it is open");
+        let key = session.replace("coordination ", "{coordination}:session:");
+        redis.ask(&["SET", &key, "somebody else's"]);
+        let asked = Instant::now();
+        let new = waiter.acquire_within("y", LONG).expect("its session is over");
+        println!("F-61 redis: granted after {:?}", asked.elapsed());
+        must_hold!(new.token > old.token);
+        must_hold!(!spoilt.is_held("y"), "held by two");
+        // Its end was due meanwhile, for whoever sends heartbeats.
+        sleep(2 * site.lease());
+        holder.keeps("x");
+        holder.release("x");
+        assert_eq!(
+            spoilt.acquire_within("x", LONG).map(|_| spoilt.holders("x")),
+            Ok(vec!["spoilt".to_owned()])
+        );
+        assert_eq!(redis.ask(&["GET", &key]).text().as_deref(), Some("somebody else's"));
+    });
+}
+
+/// What else belongs to a session is of another type, and the session ends: nobody else is concerned.
+#[test]
+fn f61_a_queue_and_a_member_of_another_type() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let holder = site.process("holder");
+        holder.acquire("x");
+        holder.observe("x");
+        for key in ["{coordination}:exclusive:lock/y", "{coordination}:member:spoilt"] {
+            let spoilt = site.process("spoilt");
+            spoilt.acquire("y");
+            redis.ask(&["DEL", key]);
+            redis.ask(&["LPUSH", key, "somebody else's"]);
+            drop(spoilt);
+            sleep(2 * site.lease());
+            holder.keeps("x");
+            assert_eq!(redis.ask(&["ZCARD", "{coordination}:sessions"]), Reply::Number(1));
+            redis.ask(&["DEL", key]);
         }
     });
 }
