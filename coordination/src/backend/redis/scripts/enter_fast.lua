@@ -8,16 +8,19 @@ do
   local set, shared = base .. 'exclusive:' .. queue, base .. 'shared:' .. queue
   local session, answer = base .. 'session:' .. ARGV[3], nil
   local clock = redis.call('HMGET', KEYS[1], 'up:' .. ARGV[9], 'last', 'heard', 'longest', 'term', 'offset')
+  local last, longest, offset = tonumber(clock[2]), tonumber(clock[4]), tonumber(clock[6])
   local info = redis.call('INFO', 'replication')
-  if ARGV[7] == 'exclusive' and clock[1] == ARGV[1] and clock[5] and tonumber(clock[4]) and tonumber(clock[6])
-    and (tonumber(clock[2]) or -1) >= tonumber(string.match(ARGV[2], '%d+$'))
+  if ARGV[7] == 'exclusive' and clock[1] == ARGV[1] and clock[5] and last and longest and offset
+    -- No number of a sound record is beyond these.
+    and last <= 2^52 and longest >= 0 and longest <= 86400000000 and math.abs(offset) <= 2^52
+    -- Data that somebody has brought back say that less was given.
+    and last >= tonumber(string.match(ARGV[2], '%d+$'))
     and redis.call('HGET', session, 'generation') == ARGV[4]
-    and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[5], 1, true)
+    and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[5] .. '\r', 1, true)
   then
     local time = redis.call('TIME')
-    local now = time[1] * 1000000 + time[2] + clock[6]
-    -- Data that somebody has brought back say that less was given.
-    local number, is_first = math.max(clock[2] + 1, now), false
+    local now = time[1] * 1000000 + time[2] + offset
+    local number, is_first = math.max(last + 1, now), false
     if redis.call('EXISTS', set, shared) == 0 then
       answer, is_first = { 'ok', number }, true
     elseif redis.call('EXISTS', shared) == 0 and redis.call('HEXISTS', session, field) == 0 then
@@ -32,7 +35,7 @@ do
     if answer then
       local seq = string.format('%.0f', number)
       redis.call('ZADD', set, seq, id)
-      if is_first then redis.call('PEXPIRE', set, string.format('%.0f', 86400000 + clock[4] / 1000)) end
+      if is_first then redis.call('PEXPIRE', set, string.format('%.0f', 86400000 + longest / 1000)) end
       redis.call('HSET', KEYS[1], 'last', seq)
       redis.call('HSET', session, field, ARGV[8])
       if clock[3] then redis.call('PUBLISH', base .. 'queue:' .. queue, 'entered') end

@@ -32,12 +32,14 @@ ran = math.max(0, math.min(ran, (tonumber(says('uptime_in_seconds')) or 0) - 1))
 local found = {}
 local fields = redis.call('HGETALL', KEYS[1])
 for at = 1, #fields, 2 do found[fields[at]] = fields[at + 1] end
--- One of which somebody has changed the name or a number is none.
-local is_damaged = found.server and not string.match(found.server, '^%x+:%d+$')
-for _, name in ipairs({ 'offset', 'last', 'began', 'longest', 'using', 'since', 'needed', 'reach' }) do
-  if not string.match(found[name] or '', '^%-?%d+$') then is_damaged, found[name] = found.server, nil end
+-- One of which somebody has changed the name or a number is none. What is left of its time is of use yet.
+local is_damaged = found.server and not is_sound(found.server, found)
+if is_damaged then
+  for name in pairs(most) do
+    if not is_number(name, found[name]) then found[name] = nil end
+  end
+  found.server = nil
 end
-if is_damaged then found.server = nil end
 local function is_of_this_run(record)
   return string.sub(record or '', 1, #run + 1) == run .. ':'
 end
@@ -49,7 +51,7 @@ local is_older = false
 if known ~= '' and found.server then
   local _, at = string.find(chain, known .. ',', 1, true)
   if at then
-    is_older = newest > tonumber(string.match(chain, '^%d+', at + 1))
+    is_older = newest > (tonumber(string.match(chain, '^%d+', at + 1)) or 0)
   else
     -- They go on from another one that began earlier.
     is_older = tonumber(string.match(known, ':(%d+)')) > tonumber(string.match(chain, '.*:(%d+),'))
@@ -61,7 +63,7 @@ local was_replica = is_copy or says('second_repl_offset') ~= '-1'
 if is_of_this_run(found.server) and found.term == term and not is_older then
   settle(run)
   if found.synced ~= synced then redis.call('HSET', KEYS[1], 'synced', synced) end
-  local behind = found['host:' .. host]
+  local behind = tonumber(found['host:' .. host])
   local by_host = behind and clock - behind or 0
   return { 'ok', found.server, math.max(tonumber(found.reach), by_host) }
 end

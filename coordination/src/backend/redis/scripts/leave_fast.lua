@@ -7,10 +7,11 @@ do
   local set = base .. 'exclusive:' .. queue
   local first = redis.call('ZRANGE', set, 0, 1, 'WITHSCORES')
   if first[1] == id and first[2] == seq and redis.call('EXISTS', base .. 'shared:' .. queue) == 0 then
-    local clock, waiter, channel = redis.call('HMGET', KEYS[1], 'heard', 'began', 'server', 'term'), first[4], nil
+    local clock, waiter, channel = redis.call('HMGET', KEYS[1], 'heard', 'server', 'term'), first[4], nil
     local info = redis.call('INFO', 'replication')
-    if waiter and clock[3] == ARGV[1] and clock[4] and tonumber(waiter) >= (tonumber(clock[2]) or math.huge)
-      and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[4], 1, true)
+    local began = tonumber(string.match(ARGV[1], '%d+$')) or math.huge
+    if waiter and clock[2] == ARGV[1] and clock[3] and tonumber(waiter) >= began
+      and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[3] .. '\r', 1, true)
     then
       -- Somebody may have put another key there.
       channel = redis.pcall('HGET', base .. 'session:' .. string.sub(first[3], 1, 16), 'channel')

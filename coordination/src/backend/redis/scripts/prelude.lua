@@ -25,7 +25,7 @@
 --                    created:<id>, a write that created a value: the same call may come again when that is gone
 
 local base = string.sub(KEYS[1], 1, -6)
-local now, last, began, longest, needed, epoch, reach, heard
+local now, last, began, longest, needed, using, since, epoch, reach, heard
 -- How much of what the dead have left one call may remove, so that the server stands still for nobody.
 local budget = 300
 -- Sessions that are over, and how many of them are removed.
@@ -40,6 +40,27 @@ end
 -- A number as text: Lua's own conversion keeps 14 digits.
 local function digits(number)
   return string.format('%.0f', number)
+end
+
+-- How large a number of the record may be. A time is one before the year 2112, so that it can be counted on from there; no
+-- lease is longer than a day.
+local most = { longest = 86400000000 }
+most.needed, most.using = most.longest, most.longest
+most.last, most.began, most.since, most.reach, most.epoch, most.offset = 2^52, 2^52, 2^52, 2^52, 2^52, 2^52
+
+local function is_number(name, text)
+  local sign, rest = string.match(text or '', '^(%-?)(%d+)$')
+  return rest and tonumber(rest) <= most[name] and (sign == '' or name == 'offset')
+end
+
+-- Whether these are the numbers of a record of this name, and nobody has changed one.
+local function is_sound(server, numbers)
+  for name in pairs(most) do
+    if not is_number(name, numbers[name]) then return false end
+  end
+  local newest = tonumber(numbers.last)
+  return string.match(server, '^%x+:(%d+)$') == numbers.began and tonumber(numbers.began) <= newest
+    and tonumber(numbers.since) <= newest
 end
 
 -- Asks a key; nil: somebody has put one of another type in its place. For keys of one session: that is its end, and nobody
@@ -67,7 +88,7 @@ end
 -- id as its master, and before it is in step with that the id of its own time as one.
 local function is_master_since(term)
   local info = redis.call('INFO', 'replication')
-  return string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. term, 1, true)
+  return string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. term .. '\r', 1, true)
 end
 
 -- Says which run of the server these data are those of: in its own log only. To replicas something else is said, so what was
@@ -84,21 +105,22 @@ end
 -- Reads the clock; false: this server has not been greeted since it started, became the master, or lost its data. Every call
 -- says how far the record reaches back by its client's clock.
 local function tick()
-  local clock = redis.call('HMGET', KEYS[1], 'server', 'offset', 'last', 'began', 'longest', 'epoch', 'reach',
-    'heard', 'needed', 'term')
-  if clock[1] ~= ARGV[1] or not clock[10] or not is_master_since(clock[10]) then return false end
+  local names = { 'server', 'term', 'heard', 'offset', 'last', 'began', 'longest', 'epoch', 'reach', 'needed', 'using',
+    'since' }
+  local clock = {}
+  for at, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do clock[names[at]] = text end
+  if clock.server ~= ARGV[1] or not clock.term or not is_master_since(clock.term) then return false end
   -- One of which somebody has changed a number is none: the greeting begins another.
-  for _, at in ipairs({ 2, 3, 4, 5, 7, 9 }) do
-    if not string.match(clock[at] or '', '^%-?%d+$') then return false end
-  end
+  if not is_sound(clock.server, clock) then return false end
   local time = redis.call('TIME')
-  local offset = tonumber(clock[2])
-  last, began, longest = tonumber(clock[3]), tonumber(clock[4]), tonumber(clock[5])
+  local offset = tonumber(clock.offset)
+  last, began, longest = tonumber(clock.last), tonumber(clock.began), tonumber(clock.longest)
+  using, since = tonumber(clock.using), tonumber(clock.since)
   -- These data are older than the client was told: somebody has brought them back while the server ran.
   local age, newest = string.match(ARGV[2], '^(%d+) (%d+)$')
   if last < tonumber(newest) then return false end
-  epoch, reach, heard = clock[6], math.max(tonumber(clock[7]), tonumber(age)), tonumber(clock[8])
-  needed = tonumber(clock[9])
+  epoch, reach, heard = clock.epoch, math.max(tonumber(clock.reach), tonumber(age)), tonumber(clock.heard)
+  needed = tonumber(clock.needed)
   now = time[1] * 1000000 + time[2] + offset
   if now < last then
     redis.call('HSET', KEYS[1], 'offset', digits(offset + last - now))
@@ -287,7 +309,6 @@ end
 -- period is measured by the clock by which sessions end. So a client that comes back within its lease each time is counted
 -- in between.
 local function use(lease)
-  local period = redis.call('HMGET', KEYS[1], 'using', 'since')
   if lease > longest then
     longest = lease
     redis.call('HSET', KEYS[1], 'longest', digits(longest))
@@ -297,12 +318,11 @@ local function use(lease)
       redis.call('HSET', KEYS[1], 'needed', digits(needed))
     end
   end
-  local using = math.max(lease, tonumber(period[1]))
-  if now - period[2] >= longest and reach >= needed then
-    longest = using
+  if now - since >= longest and reach >= needed then
+    longest = math.max(lease, using)
     redis.call('HSET', KEYS[1], 'longest', digits(longest), 'using', digits(lease), 'since', digits(now))
-  elseif using > tonumber(period[1]) then
-    redis.call('HSET', KEYS[1], 'using', digits(using))
+  elseif lease > using then
+    redis.call('HSET', KEYS[1], 'using', digits(lease))
   end
 end
 
