@@ -17,6 +17,8 @@
 //!   The caller repeats the call under the same id, or removes the entry by its id; both must work then.
 //! * `repeat`: a call may be repeated under the same id, because its answer was lost. `open` and `enter` find what the
 //!   earlier call made and answer the same; `update` answers true again; `leave` and `close` of what is gone succeed.
+//! * `late-open`: once `close` was answered, no `open` of this session that was sent before it takes its member id any
+//!   more, nor that of a later session, however late its request reaches the store.
 //! * `late-enter`: once `leave` was answered, no `enter` of this entry that was sent before it takes effect any more,
 //!   however late its request reaches the store.
 //! * `late-update`: once an `update` was answered, no `update` of this entry that was sent before it takes effect.

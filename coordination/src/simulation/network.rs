@@ -243,3 +243,8 @@ where
     let arrives = world.start() == Some(start) && !client.link().replies_cut;
     arrives.then_some(outcome)
 }
+
+/// The answer to a call that arrives after a later one; nobody waits for it.
+fn late(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "another call has overtaken it")
+}

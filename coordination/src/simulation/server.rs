@@ -90,8 +90,9 @@ struct State {
     memory: Arc<Memory>,
     weather: Weather,
     leases: BTreeMap<SessionId, Lease>,
-    /// What a store has to remember to keep the rules about late calls: the entries that were removed, the newest
-    /// update of each entry, and the writes that were carried out, with their answers.
+    /// What a store has to remember to keep the rules about late calls: the sessions that were closed, the entries that were
+    /// removed, the newest update of each entry, and the writes that were carried out, with their answers.
+    closed: HashSet<SessionId>,
     left: HashSet<EntryId>,
     updated: HashMap<EntryId, u64>,
     written: HashMap<u64, u64>,
@@ -129,6 +130,7 @@ impl World {
             memory: Arc::new(Memory::unshared()),
             weather: Weather::calm(),
             leases: BTreeMap::new(),
+            closed: HashSet::new(),
             left: HashSet::new(),
             updated: HashMap::new(),
             written: HashMap::new(),
@@ -297,6 +299,15 @@ impl World {
             }
             None => Err(Error::lost("renew", LossReason::ExpiredByServer)),
         }
+    }
+
+    pub(super) fn close(&self, id: SessionId) {
+        self.state().closed.insert(id);
+        self.end(id);
+    }
+
+    pub(super) fn has_closed(&self, id: SessionId) -> bool {
+        self.state().closed.contains(&id)
     }
 
     pub(super) fn has_left(&self, id: &EntryId) -> bool {

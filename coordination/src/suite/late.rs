@@ -39,6 +39,29 @@ async fn entered(stage: &Stage<'_>) -> Result<(Client, Client, NewEntry, u64)> {
     Ok((client, other, entry, position.seq))
 }
 
+pub(super) async fn late_open_after_close(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    kept_back(stage, client.store.open(&client.session)).await;
+    client.open_again().await?;
+    client.close().await?;
+    arrive(stage).await;
+    Client::open(other.store.clone(), "a").await?;
+    Ok(())
+}
+
+pub(super) async fn late_open_after_the_next_session(stage: &Stage<'_>) -> Result<()> {
+    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    kept_back(stage, client.store.open(&client.session)).await;
+    client.close().await?;
+    let next = Client::open(client.store.clone(), "a").await?;
+    let (_, position) = next.enter(&queue("q")).await?;
+    arrive(stage).await;
+    assert_eq!(other.numbers(&queue("q")).await?, [position.seq], "it has ended the next one");
+    next.close().await?;
+    Client::open(other.store.clone(), "a").await?;
+    Ok(())
+}
+
 pub(super) async fn late_enter_after_leave(stage: &Stage<'_>) -> Result<()> {
     let (client, other, before, seq) = entered(stage).await?;
     client.leave(&before, Some(seq)).await?;

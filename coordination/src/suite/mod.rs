@@ -113,6 +113,8 @@ macro_rules! store_suite {
             values beside_is_not_brought_back_by_a_repeated_write [direct];
             values beside_is_apart_by_queue [direct];
             late late_write_brings_nothing_beside_it [line];
+            late late_open_after_close [line];
+            late late_open_after_the_next_session [line];
             late late_enter_after_leave [line];
             late late_enter_of_a_shared_entry_after_leave [line];
             late late_enter_after_it_was_entered_and_left [line];

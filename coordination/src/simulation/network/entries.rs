@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use super::{Call, Network, happens};
+use super::{Call, Network, happens, late};
 use crate::backend::{Cursor, Entries, EntryRef, Listing, NewEntry, Page, Position};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::key::QueueKey;
 
 #[async_trait]
@@ -97,9 +97,4 @@ impl Entries for Network {
         let is_here = !self.is_remote() && !self.client.is_dead();
         is_here.then(|| self.world.memory().leave_now(entry, seq)).flatten()
     }
-}
-
-/// The answer to a call that arrives after a later one; nobody waits for it.
-fn late(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, "another call has overtaken it")
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Call, Network};
+use super::{Call, Network, late};
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::canary::{Canary, sings};
 use crate::error::Result;
@@ -17,7 +17,12 @@ impl Sessions for Network {
         self.client.has_opened(session.id);
         self.call(Call::Other, move |world| {
             let session = session.clone();
-            async move { world.open(&session).await }
+            async move {
+                match world.has_closed(session.id) {
+                    true => Err(late("open")),
+                    false => world.open(&session).await,
+                }
+            }
         })
         .await
     }
@@ -53,7 +58,7 @@ impl Sessions for Network {
 
     async fn close(&self, session: SessionId) -> Result<()> {
         self.call(Call::Other, move |world| async move {
-            world.end(session);
+            world.close(session);
             Ok(())
         })
         .await

@@ -1,8 +1,6 @@
 -- record, age, session
 use_memory()
 if not tick() then return { 'stranger' } end
--- One that is not there may be about to come, by a call that was given up.
-if redis.call('EXISTS', base .. 'session:' .. ARGV[3]) == 0 then
-  note_done('closed:' .. ARGV[3])
-end
+-- A call that opened it, and was given up, may come yet.
+note_done('closed:' .. ARGV[3])
 return { finish(ARGV[3]) and 'ok' or 'more' }

@@ -4,7 +4,13 @@ if not tick() then return { 'stranger' } end
 sweep()
 local id, generation, member, channel, lease, previous, host, behind = unpack(ARGV, 3, 10)
 if was_done('closed:' .. id) then return { 'lost' } end
-if previous ~= '' and previous ~= id then finish(previous) end
+-- This call was given up, and comes late: it was made again since.
+local newest = tonumber(ask_session(id, 'HGET', 'generation'))
+if newest and tonumber(generation) < newest then return { 'stale' } end
+if previous ~= '' and previous ~= id then
+  note_done('closed:' .. previous)
+  finish(previous)
+end
 local owner = ask(base .. 'member:' .. member, 'GET')
 if owner and owner ~= id then
   local expires = end_of(owner)

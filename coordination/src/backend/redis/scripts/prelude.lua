@@ -21,8 +21,8 @@
 --   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
 --   values:<kind>    hash: a queue's value by its name, after its version
 --   records:<queue>  hash: what is beside the queue's value, by its name
---   done             sorted set, by reach: closed:<id>, a session that was closed before it was opened;
---                    created:<id>, a write that created a value: the same call may come again when that is gone
+--   done             sorted set, by reach: closed:<id>, a session that was closed; created:<id>, a write that created a
+--                    value: the call that opened the one, and the other call, may come again when that is gone
 
 local base = string.sub(KEYS[1], 1, -6)
 local now, last, began, longest, needed, using, since, epoch, reach, heard
