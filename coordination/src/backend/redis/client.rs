@@ -276,12 +276,15 @@ fn told(hub: &Subscriptions, message: &[Value]) {
 impl Connections {
     /// The first call of all: who is there?
     pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<Connection>> {
-        let error = match self.reach().await {
+        let failure = match self.reach().await {
             Ok((connection, _)) => return Ok(connection),
-            Err(failure) => failure.error,
+            Err(failure) => failure,
         };
         let config = &self.link.config;
-        if error.kind() != ErrorKind::Unavailable || !config.speaks_otherwise().await {
+        // What it said counts; nothing that it might have meant.
+        let is_silent = failure.is_hang_up || failure.is_late;
+        let error = failure.error;
+        if !is_silent || !config.speaks_otherwise().await {
             return Err(error.at(&self.shown()));
         }
         let no_tls = "the server has no TLS: use redis://";

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
 
 use super::client::Connections;
 use super::error::{failure, is_moving};
 use super::link::syncs;
 use super::listings::{Listing, Listings};
+use super::raw_connection::RawConnection;
 use super::script::{Answer, Call, Script};
 use super::server::Server;
 use super::silence::Silence;
@@ -39,11 +39,11 @@ pub(super) struct Connection {
     pub(super) host: Host,
     /// Which of its addresses it is, if that was known before.
     address: Option<SocketAddr>,
-    pub(super) redis: MultiplexedConnection,
+    pub(super) redis: RawConnection,
     connections: Weak<Connections>,
     listings: Listings,
     /// Another one, on which it is waited for replicas; `None`: none is asked for.
-    pub(super) confirming: Option<MultiplexedConnection>,
+    pub(super) confirming: Option<RawConnection>,
     silence: Silence,
     clock: String,
     /// In a cluster.
@@ -128,7 +128,7 @@ impl Connection {
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
         epoch: u64,
-        redis: MultiplexedConnection,
+        redis: RawConnection,
         (server, topology, syncs): (Server, Topology, bool),
     ) -> Self {
         let client = &connections.link;
@@ -155,11 +155,7 @@ impl Connection {
     }
 
     /// Runs a script. A server that has another record than we know of is greeted first.
-    pub(super) async fn run(
-        &self,
-        redis: &MultiplexedConnection,
-        call: &Call,
-    ) -> Result<Ran, Failure> {
+    pub(super) async fn run(&self, redis: &RawConnection, call: &Call) -> Result<Ran, Failure> {
         if let Some(refusal) = self.record().refusal(call) {
             return Err(Failure::harmless(refusal.error(call.operation)));
         }
@@ -274,7 +270,7 @@ impl Connection {
         locked(&self.record)
     }
 
-    async fn evaluate(&self, redis: &MultiplexedConnection, call: &Call) -> Result<Ran, Failure> {
+    async fn evaluate(&self, redis: &RawConnection, call: &Call) -> Result<Ran, Failure> {
         let asked = match call.is_listing() {
             true => Some(match self.listings.asked() {
                 Some(asked) => asked,
@@ -446,7 +442,7 @@ fn micros(clock: BootInstant) -> u64 {
 
 /// How many replicas have all that was written on this connection, once they are as many as wanted or the time is over.
 pub(super) async fn replicas_of(
-    connection: &MultiplexedConnection,
+    connection: &RawConnection,
     wanted: usize,
     limit: Duration,
     operation: &'static str,

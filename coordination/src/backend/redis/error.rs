@@ -12,7 +12,9 @@ pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     let moved_to = error.redirect_node().filter(|_| is_moved);
     let moved_to = moved_to.map(|(address, _)| address.to_owned());
     let is_broken = is_broken(error);
-    Failure { is_broken, moved_to, ..Failure::harmless(from_redis(operation, error)) }
+    let told = from_redis(operation, error);
+    let is_hang_up = error.kind() == RedisKind::Io && told.kind() == ErrorKind::Unavailable;
+    Failure { is_broken, is_hang_up, moved_to, ..Failure::harmless(told) }
 }
 
 /// Whether a new connection may do better, perhaps to another server.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use redis::aio::{AsyncPushSender, MultiplexedConnection};
+use redis::aio::AsyncPushSender;
 use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::config::{Config, Place};
 use super::error::failure;
+use super::raw_connection::RawConnection;
 use super::server::Server;
 use super::topology::{Topology, nodes_in};
 use crate::backend::server::connections::Failure;
@@ -88,12 +89,13 @@ impl Config {
         (host, address): (&Host, Option<SocketAddr>),
         credentials: &Credentials,
         pushes: impl AsyncPushSender,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<RawConnection, Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(pushes);
         let login = self.login(credentials, self.database);
         match &self.place {
             Place::Socket(path) => {
-                open(ConnectionAddr::Unix(path.into()), login, None, config).await
+                let opened = RawConnection::by_socket(path.as_ref(), &login, unlimited(config));
+                opened.await.map_err(|error| failure("connect", &error))
             }
             _ => open_at((host, address), login, credentials.tls.as_ref(), config).await,
         }
@@ -135,54 +137,51 @@ pub(super) async fn open_at(
     login: RedisConnectionInfo,
     tls: Option<&Tls>,
     config: AsyncConnectionConfig,
-) -> Result<MultiplexedConnection, Failure> {
-    let port = host.port.unwrap_or_default();
-    let named = match tls {
-        None => ConnectionAddr::Tcp(host.name.clone(), port),
-        Some(tls) => ConnectionAddr::TcpTls {
-            host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
-            port,
-            insecure: false,
-            tls_params: None,
-        },
+) -> Result<RawConnection, Failure> {
+    let config = unlimited(config);
+    let opened = match tls {
+        None => RawConnection::by_tcp((host, address), &login, config).await,
+        Some(tls) => open_by_tls((host, address), login, tls, config).await,
     };
-    let config = config.set_dns_resolver(Resolver(host.clone(), address));
-    open(named, login, tls, config).await
+    opened.map_err(|error| failure("connect", &error))
 }
 
-async fn open(
-    address: ConnectionAddr,
+/// Before the handshake a server says nothing that could be heard.
+async fn open_by_tls(
+    (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
-    tls: Option<&Tls>,
+    tls: &Tls,
     config: AsyncConnectionConfig,
-) -> Result<MultiplexedConnection, Failure> {
-    let failed = |error: RedisError| failure("connect", &error);
-    let info = address.into_connection_info().map_err(failed)?;
+) -> Result<RawConnection, RedisError> {
+    let named = ConnectionAddr::TcpTls {
+        host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
+        port: host.port.unwrap_or_default(),
+        insecure: false,
+        tls_params: None,
+    };
+    let info = named.into_connection_info()?;
     // A request waits for no other: each is an answer that somebody waits for.
     let info: ConnectionInfo =
         info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = match tls {
-        None => Client::open(info),
-        Some(tls) => {
-            let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
-                client_cert: cert.clone(),
-                client_key: key.expose().as_bytes().to_vec(),
-            });
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.ca.clone() })
-        }
-    };
-    // Our own limits hold: those of calls, and that of making a connection.
-    let config = config.set_connection_timeout(None).set_response_timeout(None);
-    let client = client.map_err(failed)?;
-    client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+    let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
+        client_cert: cert.clone(),
+        client_key: key.expose().as_bytes().to_vec(),
+    });
+    let certificates = TlsCertificates { client_tls, root_cert: tls.ca.clone() };
+    let client = Client::build_with_tls(info, certificates)?;
+    let config = config.set_dns_resolver(Resolver(host.clone(), address));
+    client.get_multiplexed_async_connection_with_config(&config).await.map(RawConnection::from)
+}
+
+/// Our own limits hold: those of calls, and that of making a connection.
+fn unlimited(config: AsyncConnectionConfig) -> AsyncConnectionConfig {
+    config.set_connection_timeout(None).set_response_timeout(None)
 }
 
 /// Who is there, and who else? Fails with a replica that is in no cluster: in one it says who has our keys.
 ///
 /// With whether it syncs a log for each write, as far as it tells.
-pub(super) async fn probe(
-    connection: &MultiplexedConnection,
-) -> Result<(Server, Topology, bool), Failure> {
+pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topology, bool), Failure> {
     let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
     // The others may be forbidden to us.
     let (info, syncs, replicas) = tokio::join!(
@@ -197,7 +196,7 @@ pub(super) async fn probe(
 }
 
 /// Whether the log, if there is one, has each write before that is answered; `None`: we may not ask.
-pub(super) async fn syncs(connection: &MultiplexedConnection) -> Option<bool> {
+pub(super) async fn syncs(connection: &RawConnection) -> Option<bool> {
     let settings = settings(connection, "*appendfsync*").await.ok()?;
     let has = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
     // With that, it is not synced while a child of the server's is busy, which may be at any time.
@@ -205,7 +204,7 @@ pub(super) async fn syncs(connection: &MultiplexedConnection) -> Option<bool> {
 }
 
 async fn settings(
-    connection: &MultiplexedConnection,
+    connection: &RawConnection,
     like: &str,
 ) -> Result<HashMap<String, String>, RedisError> {
     let mut command = redis::cmd("CONFIG");
@@ -214,7 +213,7 @@ async fn settings(
 }
 
 /// The nodes of the cluster, as far as the one at `host` tells.
-pub(super) async fn nodes(connection: &MultiplexedConnection, host: &Host) -> Vec<Host> {
+pub(super) async fn nodes(connection: &RawConnection, host: &Host) -> Vec<Host> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     let answer = command.query_async::<Value>(&mut connection.clone()).await;

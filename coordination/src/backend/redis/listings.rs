@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-
+use super::raw_connection::RawConnection;
 use super::silence::Silence;
 use crate::backend::server::connections::Failure;
 
@@ -27,7 +26,7 @@ pub(super) struct Listings {
 
 /// A connection.
 pub(super) struct Listing {
-    pub(super) redis: MultiplexedConnection,
+    pub(super) redis: RawConnection,
     /// The server has closed it, be it for being idle.
     pub(super) is_over: Arc<AtomicBool>,
 }
@@ -72,7 +71,7 @@ impl Listings {
 }
 
 impl Asked<'_> {
-    pub(super) fn redis(&self) -> &MultiplexedConnection {
+    pub(super) fn redis(&self) -> &RawConnection {
         &self.open.listing.redis
     }
 

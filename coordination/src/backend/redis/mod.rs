@@ -69,6 +69,7 @@ mod fuzz;
 mod link;
 mod listings;
 mod open_sessions;
+mod raw_connection;
 mod rights;
 mod script;
 mod sentinels;

@@ -1,9 +1,9 @@
 //! Whether the user may do all that is done later: what is missing is told by who connects, and not by the first release.
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 
 use super::error::failure;
+use super::raw_connection::RawConnection;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 
@@ -13,10 +13,7 @@ pub(super) const SCRIPT: &str = include_str!("scripts/rights.lua");
 const UNKNOWN: &str = "0000000000000000000000000000000000000000";
 
 /// Fails if a right is missing, and names it. `nowhere`: a key, and a channel, that there never is.
-pub(super) async fn check(
-    connection: &MultiplexedConnection,
-    nowhere: &str,
-) -> Result<(), Failure> {
+pub(super) async fn check(connection: &RawConnection, nowhere: &str) -> Result<(), Failure> {
     let (mut evaluating, mut hashed, mut leaving) =
         (connection.clone(), connection.clone(), connection.clone());
     let mut all = redis::cmd("EVAL");

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 use super::config::Config;
 use super::error::failure;
 use super::link::{anonymous, open_at};
+use super::raw_connection::RawConnection;
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::Credentials;
 use crate::error::{Effect, Error, ErrorKind};
@@ -45,7 +45,7 @@ type Who = (Config, Credentials);
 /// A connection, if there is one, and the how manieth it is.
 #[derive(Clone, Default)]
 struct Connected {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<RawConnection>,
     number: u64,
 }
 
@@ -127,7 +127,7 @@ impl Sentinels {
         timeout(limit, asking).await.unwrap_or_else(|_| Err(late(limit)))
     }
 
-    async fn query(&self, mut connection: MultiplexedConnection) -> Result<Host, Failure> {
+    async fn query(&self, mut connection: RawConnection) -> Result<Host, Failure> {
         let mut command = Cmd::new();
         command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
@@ -144,7 +144,7 @@ impl Sentinels {
         self: &Arc<Self>,
         sentinel: &Sentinel,
         who: &Who,
-    ) -> Result<(MultiplexedConnection, u64), Failure> {
+    ) -> Result<(RawConnection, u64), Failure> {
         let mut connected = sentinel.connected.lock().await;
         if let Some(connection) = &connected.connection {
             return Ok((connection.clone(), connected.number));
@@ -159,7 +159,7 @@ impl Sentinels {
         self: &Arc<Self>,
         host: &Host,
         (config, credentials): &Who,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<RawConnection, Failure> {
         let open = async |login| {
             let pushes = pushes(Arc::downgrade(self));
             let config_of = AsyncConnectionConfig::new().set_push_sender(pushes);

@@ -79,6 +79,8 @@ pub(crate) struct Failure {
     pub(crate) is_broken: bool,
     /// The server closed it without a word.
     pub(crate) is_hang_up: bool,
+    /// The server has not said a word in time.
+    pub(crate) is_late: bool,
     /// The server that it names in its place.
     pub(crate) moved_to: Option<String>,
 }
@@ -459,7 +461,7 @@ impl<L: Link> Ready<'_, L> {
 impl Failure {
     /// One that says nothing against the connection.
     pub(crate) fn harmless(error: Error) -> Self {
-        Self { error, is_broken: false, is_hang_up: false, moved_to: None }
+        Self { error, is_broken: false, is_hang_up: false, is_late: false, moved_to: None }
     }
 
     pub(crate) fn broken(error: Error) -> Self {
@@ -470,7 +472,7 @@ impl Failure {
     pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);
-        Self::broken(error.with_effect(effect))
+        Self { is_late: true, ..Self::broken(error.with_effect(effect)) }
     }
 
     /// Whether the next try may do better, after the pause between connections.

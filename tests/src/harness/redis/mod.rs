@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use resp::{Reply, ask};
+pub use resp::{Operator, Reply, ask};
 pub use sentinels::{MASTER, Sentinels};
 
 use super::restless::Restless;

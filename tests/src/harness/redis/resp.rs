@@ -39,21 +39,44 @@ impl Reply {
     }
 }
 
+/// A connection of an administrator's.
+#[derive(Debug)]
+pub struct Operator {
+    stream: TcpStream,
+    answers: BufReader<TcpStream>,
+}
+
+impl Operator {
+    /// Connects to the server there.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer; likewise below.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        let answers = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, answers })
+    }
+
+    /// Sends a command; a refusal is an answer.
+    pub fn ask(&mut self, command: &[&str]) -> io::Result<Reply> {
+        self.stream.write_all(&encode(command))?;
+        read(&mut self.answers)
+    }
+}
+
 /// Sends one command on a connection of its own, after logging in where that is asked for.
 pub fn ask(
     address: SocketAddr,
     login: Option<(&str, &str)>,
     command: &[&str],
 ) -> io::Result<Reply> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    let mut answers = BufReader::new(stream.try_clone()?);
+    let mut operator = Operator::connect(address)?;
     if let Some((user, password)) = login {
-        stream.write_all(&encode(&["AUTH", user, password]))?;
-        read(&mut answers)?;
+        operator.ask(&["AUTH", user, password])?;
     }
-    stream.write_all(&encode(command))?;
-    read(&mut answers)
+    operator.ask(command)
 }
 
 fn encode(command: &[&str]) -> Vec<u8> {

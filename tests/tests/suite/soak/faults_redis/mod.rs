@@ -7,6 +7,7 @@ mod cluster;
 mod connecting;
 mod full;
 mod leases;
+mod limits;
 mod log;
 mod many;
 mod operator;
@@ -71,6 +72,7 @@ fn every_row_has_a_test_or_a_reason() {
         include_str!("connecting.rs"),
         include_str!("full.rs"),
         include_str!("leases.rs"),
+        include_str!("limits.rs"),
         include_str!("log.rs"),
         include_str!("many.rs"),
         include_str!("operator.rs"),

@@ -1,0 +1,277 @@
+//! Connections of the client crate, over sockets that hear the server out.
+//!
+//! A server that does not want us, as it has all the clients that it takes, says so and closes the connection at once,
+//! before it has read a word. Our first request may meet the closed connection then, and the client crate stops at that: it
+//! never reads what was said, or loses it with the answers that are missing. So a write that fails is told by the reads after
+//! it, and the first line is kept until the server has let us in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::env::names;
+use crate::url::Host;
+
+/// A refusal is no longer.
+const LONGEST_LINE: usize = 512;
+
+/// A connection, which is closed with its last clone, whatever is under way on it.
+#[derive(Clone)]
+pub(super) struct RawConnection {
+    redis: MultiplexedConnection,
+    /// The task that reads and writes, unless the client crate ends it by itself.
+    _task: Option<Arc<Task>>,
+}
+
+struct Task(AbortHandle);
+
+/// A socket on which a failed write is told by the reads after it.
+struct HeardOut<S> {
+    socket: S,
+    said: Arc<FirstLine>,
+    /// A write has failed, and so will all others.
+    is_closed: bool,
+}
+
+/// What the server said first.
+#[derive(Default)]
+struct FirstLine(Mutex<Vec<u8>>);
+
+impl RawConnection {
+    /// A connection to the server there, at this address if it is known.
+    pub(super) async fn by_tcp(
+        (host, address): (&Host, Option<SocketAddr>),
+        login: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<Self, RedisError> {
+        let socket = dial(host, address).await?;
+        // A request waits for no other: each is an answer that somebody waits for.
+        socket.set_nodelay(true)?;
+        Self::over(socket, login, config).await
+    }
+
+    pub(super) async fn by_socket(
+        path: &Path,
+        login: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<Self, RedisError> {
+        Self::over(UnixStream::connect(path).await?, login, config).await
+    }
+
+    async fn over<S>(
+        socket: S,
+        login: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<Self, RedisError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let said = Arc::new(FirstLine::default());
+        let socket = HeardOut { socket, said: Arc::clone(&said), is_closed: false };
+        let made = MultiplexedConnection::new_with_config(login, socket, config).await;
+        let (redis, work) = made.map_err(|error| match error.kind() {
+            redis::ErrorKind::Io => said.refusal().unwrap_or(error),
+            _ => error,
+        })?;
+        let task = Task(tokio::spawn(work).abort_handle());
+        Ok(Self { redis, _task: Some(Arc::new(task)) })
+    }
+}
+
+/// The first address that takes a connection.
+async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream> {
+    let addresses = match address {
+        Some(address) => vec![address],
+        None => names::addresses(&host.name, host.port.unwrap_or_default()).await?,
+    };
+    let mut dialing: JoinSet<_> = addresses.into_iter().map(TcpStream::connect).collect();
+    let mut failed = None;
+    while let Some(outcome) = dialing.join_next().await {
+        match outcome.map_err(io::Error::other).flatten() {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::Error::other("the host has no address")))
+}
+
+impl From<MultiplexedConnection> for RawConnection {
+    /// One that the client crate has made, whose task it ends.
+    fn from(redis: MultiplexedConnection) -> Self {
+        Self { redis, _task: None }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Deref for RawConnection {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.redis
+    }
+}
+
+impl DerefMut for RawConnection {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.redis
+    }
+}
+
+impl ConnectionLike for RawConnection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.redis.req_packed_command(command)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.redis.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.redis.get_db()
+    }
+}
+
+impl FirstLine {
+    fn hear(&self, bytes: &[u8]) {
+        let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.len() < LONGEST_LINE && !line.contains(&b'\n') {
+            line.extend(bytes.iter().take(LONGEST_LINE));
+        }
+    }
+
+    /// The refusal that was said, if it was one.
+    fn refusal(&self) -> Option<RedisError> {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = said.iter().position(|byte| *byte == b'\n')?;
+        let line = said.get(..=end).filter(|line| line.starts_with(b"-"))?;
+        redis::parse_redis_value(line).and_then(Value::extract_error).err()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HeardOut<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = ready!(Pin::new(&mut self.socket).poll_read(context, into));
+        self.said.hear(into.filled().get(before..).unwrap_or_default());
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeardOut<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_closed {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        match ready!(Pin::new(&mut self.socket).poll_write(context, bytes)) {
+            Err(error) if is_end(&error) => {
+                self.is_closed = true;
+                Poll::Ready(Ok(bytes.len()))
+            }
+            written => Poll::Ready(written),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+/// Whether the other side has closed the connection: a read tells it as well, after what was said before.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that says this and hangs up, whether or not something was sent to it before; what connecting tells.
+    async fn refused(said: &'static str, is_first: bool, database: i64) -> RedisError {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("somebody comes");
+            if !is_first {
+                socket.read_exact(&mut [0; 8]).await.expect("something is sent");
+            }
+            socket.write_all(said.as_bytes()).await.expect("it is taken");
+        });
+        let login = RedisConnectionInfo::default().set_db(database);
+        let host = Host { name: "127.0.0.1".to_owned(), port: Some(address.port()) };
+        let config = AsyncConnectionConfig::new();
+        let made = RawConnection::by_tcp((&host, Some(address)), &login, config).await;
+        serving.await.expect("no panic");
+        made.err().expect("it is refused")
+    }
+
+    #[tokio::test]
+    async fn what_the_server_said_before_it_hung_up_is_told() {
+        for is_first in [true, false] {
+            for _ in 0..20 {
+                let error = refused("-ERR max number of clients reached\r\n", is_first, 3).await;
+                assert!(error.to_string().contains("max number of clients"), "{error}");
+            }
+            let error = refused("", is_first, 3).await;
+            assert_eq!(error.kind(), redis::ErrorKind::Io, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_with_its_last_clone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let host = Host { name: "127.0.0.1".to_owned(), port: Some(address.port()) };
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new();
+        let made = RawConnection::by_tcp((&host, Some(address)), &login, config).await;
+        let connection = made.expect("nothing is to be asked");
+        let (mut socket, _) = listener.accept().await.expect("it has come");
+        let mut other = connection.clone();
+        let asking = tokio::spawn(async move { redis::cmd("PING").exec_async(&mut other).await });
+        socket.read_exact(&mut [0; 8]).await.expect("something is sent");
+        asking.abort();
+        drop(connection);
+        // No answer has come, nor will any.
+        let mut rest = Vec::new();
+        let ended =
+            tokio::time::timeout(std::time::Duration::from_secs(5), socket.read_to_end(&mut rest));
+        ended.await.expect("the connection ends").expect("nothing breaks");
+    }
+}
