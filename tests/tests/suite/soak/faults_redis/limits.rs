@@ -1,10 +1,12 @@
-//! F-72: the server has all the clients that it takes.
+//! F-72: the server has all the clients that it takes. F-65: one session has more names than one answer may list.
 
 use std::time::Duration;
 
+use coordination::Recipe;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::harness::redis::Operator;
-use coordination_tests::harness::{Redis, Server, judged};
+use coordination_tests::harness::{Redis, Server, judged, judged_on_threads};
+use tokio::task::block_in_place;
 
 use super::site;
 use crate::WORKER;
@@ -38,5 +40,32 @@ fn f72_the_server_is_full() {
         ask(&["CONFIG", "SET", "maxclients", "100"]);
         holder.acquire("y");
         holder.keeps("x");
+    });
+}
+
+/// A list of what is in use comes in pages, also where all of it belongs to one session.
+#[test]
+fn f65_the_names_of_one_session_are_listed_in_pages() {
+    judged_on_threads(async || {
+        /// More than the server keeps in one piece.
+        const NAMES: usize = 2_000;
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let holder = site.client("holder").await;
+        let mut guards = Vec::new();
+        for number in 0..NAMES {
+            let lock = holder.lock(format!("name-{number:04}")).expect("a good name");
+            guards.push(lock.acquire(None).await.expect("it is free"));
+        }
+        let calls = || {
+            let counts = block_in_place(|| redis.request_counts());
+            counts.get("evalsha").copied().unwrap_or_default()
+        };
+        let before = calls();
+        let names = holder.in_use(Recipe::Lock).await.expect("it answers");
+        let calls = calls() - before;
+        println!("F-65 redis: {calls} calls");
+        assert_eq!(names.len(), NAMES);
+        // A few heartbeats may be among them.
+        assert!(calls >= NAMES as u64 / 500 + 4, "{calls} calls");
     });
 }
