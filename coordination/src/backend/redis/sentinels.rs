@@ -1,9 +1,9 @@
 //! The Sentinels: which server do most of them say is the master?
 //!
 //! A Sentinel that is cut off with an old master goes on naming it. So only what more than half of those in the URL say
-//! counts: to take over, a new master needs as many.
+//! counts: to take over, a new master needs as many. One that the URL names twice, or by two names, has one vote.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -45,8 +45,23 @@ type Who = (Config, Credentials);
 /// A connection, if there is one, and the how manieth it is.
 #[derive(Clone, Default)]
 struct Connected {
-    connection: Option<RawConnection>,
+    connection: Option<Known>,
     number: u64,
+}
+
+/// A connection to the Sentinel whose process has this id, whatever the URL calls it.
+#[derive(Clone)]
+struct Known {
+    redis: RawConnection,
+    id: Arc<str>,
+}
+
+/// Which server each Sentinel names that has answered so far.
+struct Votes {
+    /// How many Sentinels there are, as far as is known yet.
+    sentinels: usize,
+    voted: HashSet<Arc<str>>,
+    counts: HashMap<Host, usize>,
 }
 
 impl Sentinels {
@@ -80,15 +95,14 @@ impl Sentinels {
             });
         }
         drop(answer);
-        let mut votes: HashMap<Host, usize> = HashMap::new();
+        let mut votes = Votes::of(self.each.len());
         let mut refusal = None;
         while let Some(answer) = answers.recv().await {
             match answer {
-                Ok(host) => {
-                    let count = votes.entry(host.clone()).or_default();
-                    *count += 1;
-                    if *count > self.each.len() / 2 {
-                        return Ok(host);
+                Ok((id, host)) => {
+                    votes.count(id, host);
+                    if let Some(host) = votes.winner() {
+                        return Ok(host.clone());
                     }
                 }
                 Err(failure) if failure.error.kind() != ErrorKind::Unavailable => {
@@ -97,14 +111,18 @@ impl Sentinels {
                 Err(_) => {}
             }
         }
-        Err(refusal.filter(|_| votes.is_empty()).unwrap_or_else(|| {
+        Err(refusal.filter(|_| votes.counts.is_empty()).unwrap_or_else(|| {
             let message = "no master is named by more than half of the Sentinels";
             Failure::harmless(Error::new(ErrorKind::Unavailable, "connect", message))
         }))
     }
 
     /// On the connection that there is, and if that has fallen silent, or was closed, on a new one.
-    async fn ask(self: &Arc<Self>, sentinel: &Sentinel, who: &Who) -> Result<Host, Failure> {
+    async fn ask(
+        self: &Arc<Self>,
+        sentinel: &Sentinel,
+        who: &Who,
+    ) -> Result<(Arc<str>, Host), Failure> {
         let known = sentinel.connected.lock().await.clone();
         if let Some(connection) = known.connection {
             match timeout(self.patience / 2, self.query(connection)).await {
@@ -127,16 +145,16 @@ impl Sentinels {
         timeout(limit, asking).await.unwrap_or_else(|_| Err(late(limit)))
     }
 
-    async fn query(&self, mut connection: RawConnection) -> Result<Host, Failure> {
+    async fn query(&self, mut known: Known) -> Result<(Arc<str>, Host), Failure> {
         let mut command = Cmd::new();
         command.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let answer = command.query_async::<Option<(String, u16)>>(&mut connection).await;
+        let answer = command.query_async::<Option<(String, u16)>>(&mut known.redis).await;
         let (name, port) =
             answer.map_err(|error| failure("connect", &error))?.ok_or_else(|| {
                 let message = "the Sentinel does not know a master of this name";
                 Failure::broken(Error::new(ErrorKind::Config, "connect", message))
             })?;
-        Ok(Host { name, port: Some(port) })
+        Ok((known.id, Host { name, port: Some(port) }))
     }
 
     /// The connection that there is, or a new one.
@@ -144,7 +162,7 @@ impl Sentinels {
         self: &Arc<Self>,
         sentinel: &Sentinel,
         who: &Who,
-    ) -> Result<(RawConnection, u64), Failure> {
+    ) -> Result<(Known, u64), Failure> {
         let mut connected = sentinel.connected.lock().await;
         if let Some(connection) = &connected.connection {
             return Ok((connection.clone(), connected.number));
@@ -159,15 +177,17 @@ impl Sentinels {
         self: &Arc<Self>,
         host: &Host,
         (config, credentials): &Who,
-    ) -> Result<RawConnection, Failure> {
+    ) -> Result<Known, Failure> {
         let open = async |login| {
             let pushes = pushes(Arc::downgrade(self));
             let config_of = AsyncConnectionConfig::new().set_push_sender(pushes);
             let tls = credentials.tls.as_ref();
-            let mut connection = open_at((host, None), login, tls, config_of).await?;
-            let subscribed = connection.subscribe(SWITCHED).await;
+            let mut redis = open_at((host, None), login, tls, config_of).await?;
+            let subscribed = redis.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
-            Ok(connection)
+            // Where it may not say that, it is known by its name.
+            let id = run_id(&mut redis).await.unwrap_or_else(|| host.to_string());
+            Ok(Known { redis, id: id.into() })
         };
         match open(anonymous()).await {
             Err(Failure { error, .. }) if error.kind() == ErrorKind::Auth => {
@@ -175,6 +195,26 @@ impl Sentinels {
             }
             opened => opened,
         }
+    }
+}
+
+impl Votes {
+    fn of(sentinels: usize) -> Self {
+        Self { sentinels, voted: HashSet::new(), counts: HashMap::new() }
+    }
+
+    fn count(&mut self, id: Arc<str>, host: Host) {
+        match self.voted.insert(id) {
+            true => *self.counts.entry(host).or_default() += 1,
+            // Another name of one that has voted.
+            false => self.sentinels -= 1,
+        }
+    }
+
+    /// The server that more than half of them name.
+    fn winner(&self) -> Option<&Host> {
+        let wins = |count: usize| count > self.sentinels / 2;
+        self.counts.iter().find_map(|(host, count)| wins(*count).then_some(host))
     }
 }
 
@@ -186,6 +226,12 @@ impl Sentinel {
             connected.connection = None;
         }
     }
+}
+
+/// What its process is known by.
+async fn run_id(redis: &mut RawConnection) -> Option<String> {
+    let info = redis::cmd("INFO").arg("server").query_async::<String>(redis).await.ok()?;
+    info.lines().find_map(|line| Some(line.strip_prefix("run_id:")?.trim().to_owned()))
 }
 
 fn late(after: Duration) -> Failure {
@@ -202,5 +248,27 @@ fn pushes(
             sentinels.on_switch.get().into_iter().for_each(|act| act());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn winner(sentinels: usize, votes: &[(&str, &str)]) -> Option<String> {
+        let mut counted = Votes::of(sentinels);
+        for (id, host) in votes {
+            counted.count((*id).into(), Host { name: (*host).to_owned(), port: None });
+        }
+        counted.winner().map(|host| host.name.clone())
+    }
+
+    #[test]
+    fn each_sentinel_has_one_vote() {
+        assert_eq!(winner(3, &[("a", "one")]), None);
+        assert_eq!(winner(3, &[("a", "one"), ("b", "two")]), None);
+        assert_eq!(winner(3, &[("a", "one"), ("b", "two"), ("c", "one")]).as_deref(), Some("one"));
+        assert_eq!(winner(3, &[("a", "one"), ("a", "one")]), None, "of two");
+        assert_eq!(winner(3, &[("a", "one"), ("a", "two"), ("a", "two")]).as_deref(), Some("one"));
     }
 }

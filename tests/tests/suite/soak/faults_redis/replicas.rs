@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::{Process, Site};
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{
@@ -272,6 +273,30 @@ fn f25_sentinels() {
         let refused =
             Process::unconnected(&unknown).try_connect(&unknown, "x").expect_err("unknown");
         assert_eq!(refused["kind"], "Config", "{refused}");
+    });
+}
+
+/// A Sentinel that the URL names twice, or by two names, is one of those that have to agree, and not most of them.
+#[test]
+fn f59_a_sentinel_with_two_names() {
+    judged(|| {
+        let (redis, _) = site(Redis::options());
+        let scratch = Scratch::new("sentinel");
+        let (sentinel, nobody) = (free_address(), free_address());
+        let _sentinel = start_sentinel(&scratch, sentinel, redis.node(0).address());
+        let knows = || coordination_tests::harness::redis::ask(sentinel, None, &["PING"]).is_ok();
+        assert!(wait_until(LONG, knows), "the Sentinel does not answer");
+        let mut client = Traced::new(WORKER, &[]);
+        let url = |hosts: &str| format!("redis://{hosts}/?sentinel=mymaster&quarantine=off");
+        let by_name = format!("localhost:{}", sentinel.port());
+        client.connects(&url(&sentinel.to_string()));
+        // All of one.
+        client.connects(&url(&format!("{sentinel},{sentinel}")));
+        client.connects(&url(&format!("{sentinel},{by_name}")));
+        for other in [sentinel.to_string(), by_name] {
+            let url = url(&format!("{sentinel},{other},{nobody}"));
+            client.refused_with(&url, &["Unavailable"], "more than half of the Sentinels");
+        }
     });
 }
 
