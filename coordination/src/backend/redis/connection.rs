@@ -219,7 +219,7 @@ impl Connection {
         self.silence.asked();
         let _listening = Listening(self);
         let outcome = work.await;
-        self.silence.broken();
+        self.silence.ended();
         outcome
     }
 
@@ -354,6 +354,7 @@ struct Listening<'a>(&'a Connection);
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
         let Connection { silence, confirmed_within, connections, epoch, .. } = self.0;
+        silence.left();
         if silence.is_longer(3 * *confirmed_within) {
             connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(*epoch));
         }

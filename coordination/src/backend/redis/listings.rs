@@ -82,12 +82,13 @@ impl Asked<'_> {
 
     /// Be it by an error.
     pub(super) fn is_answered(&self) {
-        self.open.silence.broken();
+        self.open.silence.ended();
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
+        self.open.silence.left();
         if self.open.silence.is_longer(self.listings.patience) {
             self.give_up();
         }

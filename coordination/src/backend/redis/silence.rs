@@ -3,27 +3,104 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Since when something is waited for, if nothing was answered meanwhile.
+/// For how long answers have been waited for since the last one. Time in which nobody waits is none of silence.
 #[derive(Default)]
-pub(super) struct Silence(Mutex<Option<Instant>>);
+pub(super) struct Silence(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    /// How many wait.
+    count: usize,
+    /// Since when somebody has waited, or the last answer came; `None`: nobody waits.
+    since: Option<Instant>,
+    /// How long others waited before that, and gave up.
+    before: Duration,
+}
 
 impl Silence {
-    /// Something is asked for.
+    /// Something is asked for; [`left`](Self::left) is to follow.
     pub(super) fn asked(&self) {
-        self.lock().get_or_insert_with(Instant::now);
+        let mut waiting = self.lock();
+        waiting.count += 1;
+        waiting.since.get_or_insert_with(Instant::now);
     }
 
     /// Something was answered, be it with an error.
-    pub(super) fn broken(&self) {
-        *self.lock() = None;
+    pub(super) fn ended(&self) {
+        let mut waiting = self.lock();
+        waiting.before = Duration::ZERO;
+        waiting.since = waiting.since.map(|_| Instant::now());
+    }
+
+    /// Somebody who has asked waits no more, answered or not.
+    pub(super) fn left(&self) {
+        let mut waiting = self.lock();
+        waiting.count = waiting.count.saturating_sub(1);
+        if waiting.count == 0 {
+            waiting.before = waiting.length();
+            waiting.since = None;
+        }
     }
 
     /// Whether it has lasted for longer than this.
     pub(super) fn is_longer(&self, than: Duration) -> bool {
-        self.lock().is_some_and(|since| since.elapsed() > than)
+        self.lock().length() > than
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn length(&self) -> Duration {
+        self.before + self.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn time_in_which_nobody_waits_is_not_silence() {
+        let silence = Silence::default();
+        silence.asked();
+        silence.left();
+        sleep(MOMENT);
+        silence.asked();
+        assert!(!silence.is_longer(MOMENT / 2));
+    }
+
+    #[test]
+    fn silence_goes_on_over_those_who_give_up() {
+        let silence = Silence::default();
+        for _ in 0..2 {
+            silence.asked();
+            sleep(MOMENT);
+            silence.left();
+        }
+        assert!(silence.is_longer(2 * MOMENT - MOMENT / 2));
+        silence.asked();
+        silence.ended();
+        silence.left();
+        assert!(!silence.is_longer(MOMENT));
+    }
+
+    #[test]
+    fn an_answer_to_one_begins_the_silence_for_the_others() {
+        let silence = Silence::default();
+        silence.asked();
+        silence.asked();
+        sleep(MOMENT);
+        silence.ended();
+        silence.left();
+        assert!(!silence.is_longer(MOMENT / 2));
+        sleep(MOMENT);
+        assert!(silence.is_longer(MOMENT / 2));
     }
 }
