@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::Postgres;
 use super::statement::Call;
 use crate::backend::server::in_time;
-use crate::backend::server::notifications::{Told, Wait};
+use crate::backend::server::notifications::{Told, Wait, Waited};
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -26,7 +26,12 @@ impl Watching for Postgres {
     ) -> Result<()> {
         let path = self.path(&entry.queue);
         let mut waiting = self.hub.wait(&Wait { queue: path.clone(), seq, mode: waiter });
-        let mut known = waiting.borrow().known;
+        let waited = *waiting.borrow();
+        let mut known = match waited {
+            Waited::Over => return Ok(()),
+            Waited::Blocks(known) => Some(known),
+            Waited::Unknown => None,
+        };
         let mut epochs = self.connections.epochs();
         // Otherwise the server does not know that we wait for this one.
         let is_expected = known.is_some();
@@ -50,7 +55,7 @@ impl Watching for Postgres {
             let until = until.min(Instant::now() + recheck) + LITTLE;
             tokio::select! {
                 biased;
-                _ = waiting.wait_for(|waited| waited.is_over) => return Ok(()),
+                _ = waiting.wait_for(Waited::is_over) => return Ok(()),
                 _ = epochs.changed() => {}
                 () = tokio::time::sleep_until(until.into()) => {}
             }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use super::Redis;
 use super::script::{Call, Script, queue_path};
 use crate::backend::server::in_time;
-use crate::backend::server::notifications::{Told, Wait, word_for};
+use crate::backend::server::notifications::{Known, Told, Wait, Waited, word_for};
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -26,34 +27,12 @@ impl Watching for Redis {
     ) -> Result<()> {
         let queue = queue_path(&entry.queue);
         let mut waiting = self.hub.wait(&Wait { queue: queue.clone(), seq, mode: waiter });
-        let mut known = waiting.borrow().known;
-        let mut epochs = self.connections.epochs();
-        // Otherwise the server does not know that we wait for this one.
-        let is_expected = known.is_some();
-        let mut following = None;
-        loop {
-            let epoch = *epochs.borrow_and_update();
-            let until = match known.take().filter(|known| known.epoch == epoch) {
-                Some(known) => known.until,
-                None => {
-                    if !is_expected {
-                        following = Some(self.connections.follow(&queue).await?);
-                    }
-                    let look = self.look(&queue, entry, seq, waiter, following.is_some());
-                    match in_time(self.patience, look).await? {
-                        Some(left) => Instant::now() + left,
-                        None => return Ok(()),
-                    }
-                }
-            };
-            let until = until.min(Instant::now() + recheck) + LITTLE;
-            tokio::select! {
-                biased;
-                _ = waiting.wait_for(|waited| waited.is_over) => return Ok(()),
-                _ = epochs.changed() => {}
-                () = tokio::time::sleep_until(until.into()) => {}
-            }
-            drop(following.take());
+        let waited = *waiting.borrow();
+        let end = End { entry, queue: &queue, seq, waiter, recheck };
+        match waited {
+            Waited::Over => Ok(()),
+            Waited::Blocks(known) => self.gone_as_told(&end, &mut waiting, known).await,
+            Waited::Unknown => self.gone_as_overheard(&end, &mut waiting).await,
         }
     }
 
@@ -76,23 +55,89 @@ impl Watching for Redis {
     }
 }
 
+/// The end of an entry that is waited for.
+struct End<'a> {
+    entry: &'a EntryRef,
+    queue: &'a str,
+    seq: u64,
+    waiter: Mode,
+    recheck: Duration,
+}
+
 impl Redis {
-    /// How long the entry has its lease yet; `None`: it does not block the waiter.
-    async fn look(
+    /// Waits for an entry of which the server tells us by itself, and said this last.
+    async fn gone_as_told(
         &self,
-        queue: &str,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        listens: bool,
-    ) -> Result<Option<Duration>> {
+        end: &End<'_>,
+        waiting: &mut watch::Receiver<Waited>,
+        known: Known,
+    ) -> Result<()> {
+        let mut epochs = self.connections.epochs();
+        let is_of_now = known.epoch == *epochs.borrow();
+        let mut until = is_of_now.then_some(known.until);
+        loop {
+            epochs.mark_unchanged();
+            let until = match until.take() {
+                Some(until) => until,
+                None => match self.look(end, false).await? {
+                    Some(until) => until,
+                    None => return Ok(()),
+                },
+            };
+            if end.is_told(waiting, &mut epochs, until).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for another one, by all that happens in its queue.
+    async fn gone_as_overheard(
+        &self,
+        end: &End<'_>,
+        waiting: &mut watch::Receiver<Waited>,
+    ) -> Result<()> {
+        let mut epochs = self.connections.epochs();
+        loop {
+            epochs.mark_unchanged();
+            let _listening = self.connections.follow(end.queue).await?;
+            let Some(until) = self.look(end, true).await? else { return Ok(()) };
+            if end.is_told(waiting, &mut epochs, until).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until when the entry has its lease; `None`: it does not block the waiter.
+    async fn look(&self, end: &End<'_>, listens: bool) -> Result<Option<Instant>> {
         let call = Call::new("watch", Script::Look)
-            .with(queue)
-            .with(entry.id.as_str())
-            .with_number(seq)
-            .with(word_for(waiter))
+            .with(end.queue)
+            .with(end.entry.id.as_str())
+            .with_number(end.seq)
+            .with(word_for(end.waiter))
             .with(if listens { "1" } else { "" });
-        let mut answer = self.connections.run(&call).await?;
-        answer.is_ok().then(|| answer.natural().map(Duration::from_micros)).transpose()
+        let looking = async {
+            let mut answer = self.connections.run(&call).await?;
+            let left = answer.is_ok().then(|| answer.natural()).transpose()?;
+            Ok(left.map(|left| Instant::now() + Duration::from_micros(left)))
+        };
+        in_time(self.patience, looking).await
+    }
+}
+
+impl End<'_> {
+    /// Whether it is told before it may have come without a word: by the end of the lease, or of the connection.
+    async fn is_told(
+        &self,
+        waiting: &mut watch::Receiver<Waited>,
+        epochs: &mut watch::Receiver<u64>,
+        until: Instant,
+    ) -> bool {
+        let until = until.min(Instant::now() + self.recheck) + LITTLE;
+        tokio::select! {
+            biased;
+            _ = waiting.wait_for(Waited::is_over) => true,
+            _ = epochs.changed() => false,
+            () = tokio::time::sleep_until(until.into()) => false,
+        }
     }
 }

@@ -56,11 +56,15 @@ pub(crate) struct Subscriptions {
 }
 
 /// What was told of something that is waited for.
-#[derive(Default)]
-pub(crate) struct Waited {
-    pub(crate) is_over: bool,
-    /// `None`: the server was not asked yet, and tells nothing by itself on our own channel.
-    pub(crate) known: Option<Known>,
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Waited {
+    /// Nothing: the server was not asked, and does not know that somebody waits.
+    #[default]
+    Unknown,
+    /// It blocks an entry of ours, and the server tells us on our own channel when it does no more.
+    Blocks(Known),
+    /// It blocks nothing of ours any more.
+    Over,
 }
 
 /// On which connection the server said that something blocks, and until when that has its lease.
@@ -175,7 +179,7 @@ impl Subscriptions {
 
     fn over(&self, wait: &Wait) {
         self.waits.tell(wait, |waited| {
-            waited.is_over = true;
+            *waited = Waited::Over;
             true
         });
     }
@@ -184,7 +188,10 @@ impl Subscriptions {
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
-            waited.known = Some(known);
+            // Its end may have been told before this answer came.
+            if !waited.is_over() {
+                *waited = Waited::Blocks(known);
+            }
             false
         });
     }
@@ -209,6 +216,12 @@ impl Subscriptions {
     pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
+    }
+}
+
+impl Waited {
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Over)
     }
 }
 
