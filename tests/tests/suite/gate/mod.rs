@@ -21,6 +21,8 @@ mod postgres_only;
 mod quarantine_redis;
 mod requests;
 mod settings;
+#[cfg(feature = "redis")]
+mod short_ways_redis;
 mod store_suite;
 
 coordination_tests::conformance!(gate);

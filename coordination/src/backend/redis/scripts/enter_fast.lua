@@ -1,7 +1,14 @@
--- The short way of enter.lua, before any function is made: nothing is odd, and no share is there.
+-- The short way of enter.lua, before any function is made: nothing is odd, and no share is there. What is odd goes the long
+-- way. That the server has been the master ever since it was greeted is looked at each time: see `is_master_since`.
 --
--- The session of whoever comes to a free lock is not asked for its end: its client knows that, and before us. That the server
--- has been the master ever since it was greeted is looked at each time: see `is_master_since`.
+-- Left out:
+--   whether the session is over: its client knows that, and before us
+--   whether it has the entry already, where the queue has no keys: it has not, or somebody has removed them by hand, and the
+--     entry is made anew, where the long way says that it was removed
+--   of the record's numbers all that is not used here, and that they are written in digits: see `is_sound`
+--   where the last number is ahead of the time, to set the clock to it: the next number is larger all the same
+--   to note how far the record reaches back: heartbeats do that
+--   to say how long the queue's key is to stay: whoever came first has said that, and says it again with each heartbeat
 do
   local queue, id = ARGV[5], ARGV[6]
   local base, field = string.sub(KEYS[1], 1, -6), 'entry:' .. queue .. '/' .. id

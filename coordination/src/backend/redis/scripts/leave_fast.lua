@@ -1,7 +1,14 @@
 -- The short way of leave.lua, before any function is made: the first of a queue without shares leaves.
 --
 -- Its number is known, so a call that entered it was answered: another one that is still under way came before
--- that on the same connection, or is on an older one, which that call has made stale. Nothing is to be kept here.
+-- that on the same connection, or is on an older one, which that call has made stale.
+--
+-- Left out:
+--   of which connection the call comes, and to note that: nothing that may come late has an effect, as it says above
+--   whether the record is the one that the client knows, where nobody waits: the entry with this number is removed in any
+--   of the record's numbers all but when it began: that is part of its name
+--   whether the first who waits is alive: if not, those behind him have noticed that by themselves when his lease was over
+--   to keep the time: nothing is granted here that was not entered before
 do
   local base, queue, id, seq = string.sub(KEYS[1], 1, -6), ARGV[5], ARGV[6], ARGV[7]
   local set = base .. 'exclusive:' .. queue
