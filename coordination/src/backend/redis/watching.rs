@@ -73,17 +73,14 @@ impl Redis {
         known: Known,
     ) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        let is_of_now = known.epoch == *epochs.borrow();
-        let mut until = is_of_now.then_some(known.until);
+        // Seen at once: a connection that is made in between would be missed otherwise.
+        let is_of_now = known.epoch == *epochs.borrow_and_update();
+        if is_of_now && end.is_told(waiting, &mut epochs, known.until).await {
+            return Ok(());
+        }
         loop {
             epochs.mark_unchanged();
-            let until = match until.take() {
-                Some(until) => until,
-                None => match self.look(end, false).await? {
-                    Some(until) => until,
-                    None => return Ok(()),
-                },
-            };
+            let Some(until) = self.look(end, false).await? else { return Ok(()) };
             if end.is_told(waiting, &mut epochs, until).await {
                 return Ok(());
             }
