@@ -153,7 +153,9 @@ local function was_done(what)
   return redis.call('ZSCORE', base .. 'done', what)
 end
 
--- Notes that this was done, for a minute at least: by then no call is under way that knows nothing of it.
+-- Notes that this was done, for a minute at least: by then no call is under way that knows nothing of it. What is older goes
+-- once there are a thousand, so never more stay than these and what was done within the last minute; and all of it goes by
+-- itself where nothing is done for a day.
 local function note_done(what)
   local done = base .. 'done'
   if redis.call('ZCARD', done) > 1000 then
