@@ -78,7 +78,7 @@ mod tests {
             assert!(seen.insert(tooz), "{tooz} is there twice");
         }
         // TestAPI, TestHook, the partitioner, the ring, retries, utilities, drivers, and what is absent.
-        assert_eq!(seen.len(), 82 + 2 + 5 + 18 + 6 + 12 + 12 + 12);
+        assert_eq!(seen.len(), 82 + 2 + 5 + 18 + 6 + 12 + 13 + 12);
     }
 
     #[test]
