@@ -1,0 +1,440 @@
+//! What can be asked of a queue of work: every call checks what it was given, and makes its step.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::draft::{Draft, Outcome};
+use super::layout::{Micros, Poison};
+use super::look::{self, Which};
+use super::post::{self, New};
+use super::types::{
+    Ack, ClaimOptions, ClaimView, Collected, ListOptions, MOST, NewItem, WorkItem, WorkStats,
+    duration, encoded, in_range, micros,
+};
+use super::{ClaimId, ItemId, WorkClaim, WorkQueue, ask, bring_back_then, claim, clear, items};
+use crate::env;
+use crate::error::{ErrorKind, Result};
+use crate::session::may_pass;
+
+/// How many dead items and claims that are over one call of `gc` removes unless it is said.
+const BUDGET: usize = 100;
+
+impl WorkQueue {
+    /// Says for all processes what becomes of items that were claimed `max_claims` times without being acknowledged: who
+    /// would claim one next finds it moved to `dead_letters`, where it lives for `ttl`, or as long as it would have.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue, or the ttl is not in the limits. Or those of
+    /// a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn set_dead_letters(
+        &self,
+        max_claims: u32,
+        dead_letters: &WorkQueue,
+        ttl: Option<Duration>,
+    ) -> Result<()> {
+        let mut outcome = in_range("max_claims", &max_claims, &(1..=u32::MAX));
+        if dead_letters.name() == self.name() {
+            outcome = outcome.and(Err("a queue cannot be its own dead letter queue".to_owned()));
+        }
+        let in_limits = |ttl| in_range("dead_letter_ttl", &ttl, &self.limits.item_ttl);
+        self.input("set_dead_letters", outcome.and(ttl.map_or(Ok(()), in_limits)))?;
+        let queue = dead_letters.name().to_owned();
+        let poison = Poison { max_claims, queue, ttl: ttl.map(micros) };
+        self.run("set_dead_letters", move |draft| {
+            draft.change().poison = Some(poison.clone());
+            Ok(Outcome::Done(()))
+        })
+        .await
+    }
+
+    /// Appends 1 to 1,000 items, all or none, and answers their names in the same order.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Input`]: there is no item or too many, a body is larger than 256 KiB, all together are larger than
+    ///   352 KiB as they are stored (in base64, and 160 bytes for each), or a ttl or a delay is not in the limits.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. With
+    ///   [`Effect::Unknown`](crate::Effect::Unknown) they may have been posted.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn post(&self, items: &[NewItem]) -> Result<Vec<ItemId>> {
+        self.input("post", in_range("the number of items", &items.len(), &(1..=MOST)))?;
+        items.iter().try_for_each(|item| self.input("post", self.check(item)))?;
+        let bodies = encoded(items).map_err(|message| self.refused("post", message))?;
+        let new = |(item, body): (&NewItem, String)| New {
+            body,
+            ttl: micros(item.ttl),
+            delay: micros(item.delay),
+            claims: 0,
+            mark: env::rng().random(),
+        };
+        let new: Vec<_> = items.iter().zip(bodies).map(new).collect();
+        self.run("post", move |draft| post::post(draft, &new)).await
+    }
+
+    fn check(&self, item: &NewItem) -> Result<(), String> {
+        in_range("ttl", &item.ttl, &self.limits.item_ttl)?;
+        in_range("delay", &item.delay, &self.limits.delay)?;
+        match item.delay < item.ttl {
+            true => Ok(()),
+            false => Err(format!("delay is {:?}, and must be less than ttl", item.delay)),
+        }
+    }
+
+    /// Claims ready items, the oldest first; `None`: none is ready.
+    ///
+    /// The claim ends with the session of this process. Its items' bodies have 1 MiB together at the most, in base64; where
+    /// ready items are few and far between, or more than 500 are asked for, it may have less of them than it could.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Input`]: an option is not in the limits, or this process has 1,000 claims of the queue.
+    /// * [`ErrorKind::Lost`]: the session ended meanwhile.
+    /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. What may have been
+    ///   claimed is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what is claimed after that is given back.
+    pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
+        self.check_claim(&options)?;
+        let holder = self.holder().await?;
+        let queue = self.clone();
+        let claim = async move { queue.claim_here(&options, holder).await };
+        let claimed = self.engine.queue.run("claim", claim).await?;
+        Ok(claimed.map(WorkClaim::had))
+    }
+
+    /// [`claim`](Self::claim) that waits until an item is ready, for at most `timeout`; `None` waits for ever, zero tries
+    /// once.
+    ///
+    /// Answers `None` when the time is over. Of those who wait, any may be first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim). It waits through an outage of the store; if there is one when the time is over, that
+    /// is the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`claim`](Self::claim).
+    pub async fn claim_wait(
+        &self,
+        options: ClaimOptions,
+        timeout: Option<Duration>,
+    ) -> Result<Option<WorkClaim>> {
+        self.check_claim(&options)?;
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return self.claim(options).await;
+        }
+        let mut failed = None;
+        let claiming = async {
+            let (mut views, delays) = (None, || self.session().retry_delays(None));
+            let mut pauses = delays();
+            loop {
+                match self.claim(options.clone()).await {
+                    Ok(Some(claim)) => return Ok(claim),
+                    Ok(None) => (failed, pauses) = (None, delays()),
+                    Err(error) if may_pass(&error) || error.kind() == ErrorKind::Lost => {
+                        failed = Some(error);
+                        // The queue may be as it was, with items that are ready.
+                        self.engine.queue.out_of_time(Some(pauses.next_delay())).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                let views = views.get_or_insert_with(|| self.engine.queue.observe());
+                self.until_ready(views).await?;
+            }
+        };
+        let claimed = tokio::select! {
+            biased;
+            claimed = claiming => Some(claimed?),
+            () = self.engine.queue.out_of_time(timeout) => None,
+        };
+        match (claimed, failed) {
+            (None, Some(error)) => Err(error),
+            (claimed, _) => Ok(claimed),
+        }
+    }
+
+    /// Claims for whoever has the id, which is a capability: the claim does not end with the session of this process. For
+    /// services whose callers claim.
+    ///
+    /// A call with the same id answers the claim that the first one made, as long as that is live.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim), and [`ErrorKind::ClaimIdReused`]: a claim of this id is over. [`ErrorKind::Input`] also
+    /// where the id was read from text that is no name of a claim.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn claim_as(&self, id: ClaimId, options: ClaimOptions) -> Result<Option<ClaimView>> {
+        self.check_claim(&options)?;
+        if id.is_nothing() {
+            return Err(self.refused("claim", "this is no name of a claim".to_owned()));
+        }
+        let queue = self.clone();
+        let claim = async move { queue.take(&ask(id, &options, None), None).await };
+        let taken = self.engine.queue.run("claim", claim).await?;
+        taken.map(ClaimView::of).transpose()
+    }
+
+    /// The claim of this name, with the items that it still has.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchClaim`]: there never was such a claim, or it is over. Or those of a store that refuses or does not
+    /// answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
+        let seen = self.run("get", move |draft| claim::seen(draft, id).map(Outcome::Done)).await?;
+        ClaimView::of(seen)
+    }
+
+    /// Renews a claim, as [`WorkClaim::renew`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::renew`].
+    pub async fn renew(
+        &self,
+        id: ClaimId,
+        ttl: Option<Duration>,
+        grace: Option<Duration>,
+    ) -> Result<Duration> {
+        let terms = self.check_renewal(ttl, grace)?;
+        let queue = self.clone();
+        let renewing = async move { queue.renew_here(id, terms).await };
+        self.engine.queue.run("renew", renewing).await
+    }
+
+    pub(super) fn check_renewal(
+        &self,
+        ttl: Option<Duration>,
+        grace: Option<Duration>,
+    ) -> Result<(Option<Micros>, Option<Micros>)> {
+        let of_ttl = ttl.map_or(Ok(()), |ttl| in_range("ttl", &ttl, &self.limits.claim_ttl));
+        let of_grace = grace.map_or(Ok(()), |grace| in_range("grace", &grace, &self.limits.grace));
+        self.input("renew", of_ttl.and(of_grace))?;
+        Ok((ttl.map(micros), grace.map(micros)))
+    }
+
+    /// [`renew`](Self::renew) in a task of the session, which goes before other calls of this process.
+    pub(super) async fn renew_here(
+        &self,
+        id: ClaimId,
+        (ttl, grace): (Option<Micros>, Option<Micros>),
+    ) -> Result<Duration> {
+        let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, ttl, grace);
+        Ok(duration(self.engine.run_first("renew", step).await?))
+    }
+
+    /// Ends a claim and answers how many items are free by that: none, if there is no such claim.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn release(&self, id: ClaimId) -> Result<usize> {
+        self.run("release", move |draft| claim::release(draft, id)).await
+    }
+
+    pub(super) async fn detach(&self, id: ClaimId) -> Result<()> {
+        self.run("detach", move |draft| claim::detach(draft, id)).await
+    }
+
+    /// Removes an item that this claim has, as [`WorkClaim::ack`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::ack`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::ack`].
+    pub async fn ack(&self, item: ItemId, claim: ClaimId) -> Result<Ack> {
+        Ok(if self.ack_many(&[item], claim).await? > 0 { Ack::Done } else { Ack::AlreadyGone })
+    }
+
+    /// Removes items that this claim has, all or none; those that are gone are passed over. Answers how many it removed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::ack`], of the first item that has one, and [`ErrorKind::Input`]: there are more than 1,000.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::ack`].
+    pub async fn ack_many(&self, items: &[ItemId], claim: ClaimId) -> Result<usize> {
+        self.input("ack", in_range("the number of items", &items.len(), &(0..=MOST)))?;
+        let items = items.to_vec();
+        self.run("ack", move |draft| items::ack(draft, &items, claim)).await
+    }
+
+    /// Removes those of these items that the claim still has.
+    pub(super) async fn ack_left(&self, items: Vec<ItemId>, claim: ClaimId) -> Result<usize> {
+        self.run("ack", move |draft| items::ack_left(draft, &items, claim)).await
+    }
+
+    /// Gives an item back that this claim has, as [`WorkClaim::nack`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkClaim::nack`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`WorkClaim::nack`].
+    pub async fn nack(&self, item: ItemId, claim: ClaimId, delay: Duration) -> Result<Ack> {
+        self.input("nack", in_range("delay", &delay, &self.limits.delay))?;
+        let delay = micros(delay);
+        let done = self.run("nack", move |draft| items::nack(draft, item, claim, delay)).await?;
+        Ok(if done { Ack::Done } else { Ack::AlreadyGone })
+    }
+
+    /// Removes an item that no claim has; false: it was gone.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::IsClaimed`]: a claim has it. Or those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn delete(&self, item: ItemId) -> Result<bool> {
+        self.run("delete", move |draft| items::delete(draft, item, false)).await
+    }
+
+    /// Removes an item, also one that a claim has: for operators. False: it was gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn force_delete(&self, item: ItemId) -> Result<bool> {
+        self.run("delete", move |draft| items::delete(draft, item, true)).await
+    }
+
+    /// Removes ready items and answers them, in one step: each is handed out once at most, and lost if the answer is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: `limit` is not in the limits. Or those of a store that refuses or does not answer; with
+    /// [`Effect::Unknown`](crate::Effect::Unknown) items may be gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the items may be gone.
+    pub async fn pop(&self, limit: usize) -> Result<Vec<WorkItem>> {
+        self.input("pop", in_range("limit", &limit, &self.limits.limit))?;
+        let queue = self.clone();
+        let popping = async move {
+            let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+                bring_back_then(draft, entries, |draft| items::pop(draft, limit))
+            };
+            let popped = queue.engine.run_here("pop", step).await?;
+            queue.deliver().await;
+            popped.into_iter().map(WorkItem::of).collect()
+        };
+        self.engine.queue.run("pop", popping).await
+    }
+
+    /// How many items there are. Those of a worker that died count as claimed until somebody claims.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn stats(&self) -> Result<WorkStats> {
+        Ok(WorkStats::of(self.run("stats", look::stats).await?))
+    }
+
+    /// Items in the order of the queue, without claiming them. After a name that is not there, none.
+    ///
+    /// Their bodies have about 1 MiB together at the most, in base64.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Input`]: the limit is not 1 to 1,000. Or those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
+        self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
+        let which = Which {
+            after: options.after,
+            limit: options.limit,
+            claimed: options.include_claimed,
+            delayed: options.include_delayed,
+        };
+        let listed = self.run("list", move |draft| look::list(draft, which)).await?;
+        listed.into_iter().map(WorkItem::of).collect()
+    }
+
+    /// Removes what nobody can see any more, in one step: dead items, and claims that were over a minute ago; `budget` at the
+    /// most, or 100. Claims remove dead items on their way too, so this is needed only where nobody claims.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn gc(&self, budget: Option<usize>) -> Result<Collected> {
+        let budget = budget.unwrap_or(BUDGET);
+        let removed = self.run("gc", move |draft| clear::gc(draft, budget)).await?;
+        Ok(Collected { items: removed.items, claims: removed.claims })
+    }
+
+    /// Removes the queue, with its items, its claims and its settings, all at once, and then what is left of it at the store.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background.
+    pub async fn delete_queue(&self) -> Result<()> {
+        let queue = self.clone();
+        let deleting = async move {
+            queue.engine.run_here("delete", |draft, _| clear::delete_queue(draft)).await?;
+            if let Err(error) =
+                queue.engine.run_here("delete", |draft, _| clear::clean(draft)).await
+            {
+                tracing::debug!(%error, "what a deleted queue has left is removed later");
+            }
+            Ok(())
+        };
+        self.engine.queue.run("delete", deleting).await
+    }
+}
