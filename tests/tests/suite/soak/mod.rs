@@ -8,6 +8,8 @@ mod crowd;
 mod faults_consul;
 mod faults_etcd;
 mod faults_file;
+#[cfg(feature = "postgres")]
+mod faults_postgres;
 #[cfg(feature = "redis")]
 mod faults_redis;
 #[cfg(feature = "zookeeper")]

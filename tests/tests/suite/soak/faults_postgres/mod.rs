@@ -1,0 +1,30 @@
+//! The fault matrix on `postgres://`: a test for each row, or the reason why there is none.
+//!
+//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
+
+mod replicas;
+
+use std::time::Duration;
+
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::matrix;
+
+coordination_tests::fault_rows!(all server Postgres);
+
+/// Longer than anything that a row waits for.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Rows without a test here, and why.
+const NOT_APPLICABLE: &[(u32, &str)] = &[
+    (35, "there is no lock file; F-23 deletes the entry"),
+    (36, "a server without space for its log ends: F-8 is what clients see"),
+    (37, "there is no directory; a role without the rights is in the check of SEC-7"),
+    (38, "there is no file system"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
+];
+
+#[test]
+fn every_row_has_a_test_or_a_reason() {
+    let sources = [include_str!("replicas.rs")];
+    matrix::assert_complete(Backend::Postgres, &sources, NOT_APPLICABLE);
+}
