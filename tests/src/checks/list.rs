@@ -285,6 +285,7 @@ macro_rules! conformance {
             work_odd wk2_a_dropped_claim_does_not_count [everywhere] two;
             work_odd wk2_wider_limits [everywhere] two;
             work_odd wk3_a_shorter_claim_is_kept_alive [everywhere] two;
+            work_odd wk3_a_claim_is_kept_alive_late [everywhere] two;
             work_odd wk3_a_shorter_claim_is_not_relied_on [everywhere] two;
             work_odd wk3_what_was_given_back_is_not_left [everywhere] two;
             work_odd wk3_nobody_claims_under_no_name [everywhere] two;

@@ -115,6 +115,21 @@ pub async fn wk3_a_shorter_claim_is_kept_alive(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// WK3: a claim that is kept alive from late on is renewed before it ends.
+pub async fn wk3_a_claim_is_kept_alive_late(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    posted(&jobs, 1).await?;
+    let ttl = Duration::from_secs(4);
+    let mut claim = jobs.claim(limit(1).ttl(ttl)).await?.expect("one is ready");
+    sleep(ttl * 3 / 4).await;
+    claim.keep_alive();
+    sleep(ttl / 2).await;
+    assert!(claim.is_held());
+    assert_eq!(claim.ack_all().await?, 1);
+    Ok(())
+}
+
 /// WK1, WK3: whoever makes a claim shorter and does not wait for the answer does not rely on it for longer.
 pub async fn wk3_a_shorter_claim_is_not_relied_on(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);

@@ -17,6 +17,9 @@ use crate::session::may_pass;
 use crate::time::{BootInstant, sleep_until};
 use crate::token::FencingToken;
 
+/// The least time between two tries to renew.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+
 /// Items that nobody else has until this claim is over. Returned by [`WorkQueue::claim`].
 ///
 /// It is over when its ttl has passed without a renewal, or when the session of this process ends, whichever comes first.
@@ -115,13 +118,19 @@ impl Life {
         }
     }
 
-    /// Waits for a third of its ttl, which may change meanwhile.
-    async fn until_renewal(&self) {
+    /// Waits until a third of its ttl is over, which may change meanwhile; after a renewal that failed, for a quarter of what is
+    /// left.
+    async fn until_renewal(&self, has_failed: bool) {
         let mut terms = self.terms.subscribe();
         loop {
-            let ttl = terms.borrow_and_update().ttl;
+            let Terms { deadline, ttl, .. } = *terms.borrow_and_update();
+            let left = deadline.remaining();
+            let pause = match has_failed {
+                true => (left / 4).max(LEAST_PAUSE),
+                false => left.saturating_sub(ttl / 3 * 2),
+            };
             tokio::select! {
-                () = tokio::time::sleep(ttl / 3) => return,
+                () = tokio::time::sleep(pause) => return,
                 _ = terms.wait_for(|terms| terms.ttl != ttl) => {}
             }
         }
@@ -219,20 +228,21 @@ impl WorkClaim {
         self.queue.engine.queue.run("renew", renewing).await
     }
 
-    /// Renews it in the background, after each third of its ttl, until it is given up or lost.
+    /// Renews it in the background, after each third of its ttl, until it is given up or lost; at once if a third is over.
     pub fn keep_alive(&mut self) {
         if self.keeper.is_some() {
             return;
         }
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
         let task = self.queue.session().spawn(async move {
+            let mut has_failed = false;
             while !life.terms().is_past() {
-                life.until_renewal().await;
-                match life.renew(&queue, id, (None, None)).await {
+                life.until_renewal(has_failed).await;
+                has_failed = match life.renew(&queue, id, (None, None)).await {
                     Err(error) if !may_pass(&error) => {
                         return tracing::debug!(%error, "a claim is not renewed any more");
                     }
-                    _ => {}
+                    renewed => renewed.is_err(),
                 }
             }
         });
