@@ -27,10 +27,13 @@ pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAdd
 /// [`addresses`], on this thread.
 pub(crate) fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     #[cfg(coordination_internals)]
-    if let Some(found) = test::addresses(name, port) {
-        return Ok(found);
-    }
-    let found: Vec<_> = (name, port).to_socket_addrs()?.collect();
+    let of_test = test::addresses(name, port);
+    #[cfg(not(coordination_internals))]
+    let of_test = None;
+    let found: Vec<_> = match of_test {
+        Some(found) => found,
+        None => (name, port).to_socket_addrs()?.collect(),
+    };
     match found.is_empty() {
         true => Err(io::Error::other("failed to lookup address: the host has none")),
         false => Ok(found),

@@ -86,6 +86,9 @@ macro_rules! conformance {
             liveness l4_a_waiter_cut_off_returns_in_time [servers] gate;
             closing l5_recovers_after_an_outage [own_server] gate;
             closing l5_recovers_after_the_directory_was_away [file] gate;
+            outlasting l5_waits_outlast_refusals [servers] two;
+            outlasting l5_waits_outlast_silence [servers] two;
+            outlasting l5_waits_outlast_a_missing_name [servers] two;
             closing l6_stop_is_confirmed [everywhere] gate;
             closing l6_stop_is_bounded [own_server] gate;
             liveness l7_a_thousand_waiters [everywhere] two;

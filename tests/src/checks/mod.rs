@@ -24,6 +24,7 @@ mod list;
 pub mod liveness;
 pub mod multi_lock;
 pub mod once;
+pub mod outlasting;
 pub mod partition;
 pub mod rate_limiter;
 pub mod recipes;

@@ -59,6 +59,7 @@ pub const RECIPES: &[Recipe] = &[
             "liveness",
             "cancellation",
             "closing",
+            "outlasting",
             "reconnect",
             "errors",
             "effects",

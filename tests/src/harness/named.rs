@@ -21,6 +21,8 @@ const FULL: usize = 4;
 pub struct Named {
     file: PathBuf,
     name: String,
+    /// The addresses that it begins with.
+    first: Vec<Ipv4Addr>,
     /// What listens at the silent addresses, and what fills its queues.
     _silent: Vec<OwnedFd>,
 }
@@ -38,10 +40,25 @@ impl Named {
         let sockets = dead.iter().flat_map(at).flat_map(|at| silence(SocketAddr::from(at)));
         let (directory, name) = (env::temp_dir().join("coordination-names"), name());
         fs::create_dir_all(&directory).expect("the directory for temporary files is there");
-        let named = Self { file: directory.join(&name), name, _silent: sockets.collect() };
-        let living = [Ipv4Addr::LOCALHOST];
-        named.set(&[&dead[..], &living[..]].concat());
+        let _silent = sockets.collect();
+        let first = [&dead[..], &[Ipv4Addr::LOCALHOST]].concat();
+        let named = Self { file: directory.join(&name), name, first, _silent };
+        named.come_back();
         named
+    }
+
+    /// It is not found any more.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be written; likewise below.
+    pub fn vanish(&self) {
+        self.set(&[]);
+    }
+
+    /// It has the addresses again that it had at first.
+    pub fn come_back(&self) {
+        self.set(&self.first);
     }
 
     /// From now on it has these addresses.
