@@ -8,20 +8,45 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+/// A pid namespace counts its processes from 1 on. A child that is forked into a new one gets one of the first numbers, which may
+/// be that of its parent: a container's first process has 1 as well. Above this number nobody asks for the namespace.
+#[cfg(target_os = "linux")]
+const LOW: u32 = 300;
+
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(u32);
+pub(crate) struct Process {
+    number: u32,
+    /// Of a low number, the pid namespace in which it counts.
+    namespace: Option<u64>,
+}
 
 impl Process {
     /// This one.
     pub(crate) fn this() -> Self {
-        Self(std::process::id())
+        let number = std::process::id();
+        Self { number, namespace: namespace_of(number) }
     }
 
     /// Whether this is still the same process, and not a child that was forked since.
     pub(crate) fn is_this(self) -> bool {
-        self.0 == std::process::id()
+        let number = std::process::id();
+        self.number == number && self.namespace == namespace_of(number)
     }
+}
+
+/// This process' pid namespace, if its number is low; nothing where `/proc` is missing.
+#[cfg(target_os = "linux")]
+fn namespace_of(number: u32) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let found = (number <= LOW).then(|| std::fs::metadata("/proc/self/ns/pid").ok()).flatten();
+    found.map(|found| found.ino())
+}
+
+/// Elsewhere a process has one number.
+#[cfg(not(target_os = "linux"))]
+fn namespace_of(_number: u32) -> Option<u64> {
+    None
 }
 
 /// A future that a forked child forgets instead of dropping it.

@@ -4,10 +4,14 @@
 //! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks so often, beside threads that are busy with locks, and
 //!   each child drops one thing; see [`Case`]. It fails when the parent loses anything by that.
 //!
+//! With `FORKER_APART` in its environment each child is the first process of a pid namespace of its own.
+//!
 //! A child of a process with threads may do little but ask and write: any lock of another thread,
 //! the allocator's included, may be taken for ever. glibc keeps its allocator usable; and the child has
 //! thirty seconds before it is killed, should anything else hang.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
 use coordination::{ErrorKind, LockGuard, Result, State};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::runtime::{Builder, Runtime};
 
 /// A child that hangs is killed after this time.
@@ -251,10 +256,36 @@ fn wait_for(child: i32, meanwhile: impl Fn()) {
 
 #[allow(unsafe_code, reason = "there is no safe way to fork")]
 fn fork() -> i32 {
+    let apart = std::env::var_os("FORKER_APART").map(|_| Apart::begin());
     // SAFETY: the child uses only what the module's docs speak of, and ends by `_exit`.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "it cannot fork");
+    if process != 0 {
+        apart.into_iter().for_each(Apart::end);
+    }
     process
+}
+
+/// The pid namespace of this process, while its children are to get one of their own.
+struct Apart(File);
+
+impl Apart {
+    #[allow(
+        unsafe_code,
+        reason = "a thread that shares its file table may lose it: not with this flag"
+    )]
+    fn begin() -> Self {
+        let own = File::open("/proc/self/ns/pid").expect("/proc is mounted");
+        // SAFETY: nothing of this process changes but where its next child is.
+        unsafe { unshare_unsafe(UnshareFlags::NEWPID) }.expect("the test runs as root");
+        Self(own)
+    }
+
+    /// No thread can be started before.
+    fn end(self) {
+        let own = Some(LinkNameSpaceType::ProcessID);
+        move_into_link_name_space(self.0.as_fd(), own).expect("it was there before");
+    }
 }
 
 #[allow(unsafe_code, reason = "the child must not run what the parent has registered for its exit")]

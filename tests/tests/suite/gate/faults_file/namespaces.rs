@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -47,6 +48,24 @@ fn process_ids_of_containers_are_not_mixed_up() {
         holder.kill();
         must_hold!(waiter.granted(waiting, LONG).token > first.token);
         assert!(outside.try_acquire(LOCK).is_none());
+    });
+}
+
+/// Parent and child both have the process id 1, each in a pid namespace of its own.
+#[test]
+fn c9_a_forked_child_with_the_number_of_its_parent() {
+    judged(|| {
+        let site = Site::start(Backend::File, 1, WORKER);
+        let contained = ["--pid", "--fork", "--kill-child", "--mount-proc", "--"];
+        let mut command = Command::new("unshare");
+        command.args(contained).args([env!("CARGO_BIN_EXE_forker"), &site.url, LOCK]);
+        let report = command.env("FORKER_APART", "1").output().expect("it starts");
+        let text = String::from_utf8_lossy(&report.stdout);
+        let errors = String::from_utf8_lossy(&report.stderr);
+        assert!(report.status.success(), "{}\n{text}\n{errors}", report.status);
+        for expected in ["child: held false", "child: release refused", "parent: held true"] {
+            assert!(text.contains(expected), "{expected:?} is not in:\n{text}\n{errors}");
+        }
     });
 }
 
