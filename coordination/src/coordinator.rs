@@ -194,7 +194,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer. What was removed before is removed.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer. What was removed before is removed.
     ///
     /// # Cancel safety
     ///

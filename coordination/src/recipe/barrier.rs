@@ -60,7 +60,7 @@ impl Barrier {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer; with
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer; with
     /// [`Effect::Unknown`](crate::Effect::Unknown) it may be closed.
     ///
     /// # Cancel safety
@@ -97,7 +97,7 @@ impl Barrier {
     ///
     /// # Errors
     ///
-    /// Those of a store that does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that does not answer.
     ///
     /// # Cancel safety
     ///

@@ -124,7 +124,7 @@ impl DoubleBarrier {
     ///
     /// # Errors
     ///
-    /// Those of a store that does not answer, and [`ErrorKind::Mismatch`].
+    /// The [kinds of error](crate::ErrorKind) of a store that does not answer, and [`ErrorKind::Mismatch`].
     ///
     /// # Cancel safety
     ///

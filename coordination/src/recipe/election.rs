@@ -248,7 +248,7 @@ impl Leadership {
     /// * [`ErrorKind::Value`](crate::ErrorKind::Value): it cannot be written as JSON, or has more than 4 KiB.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
     ///   leadership was lost; the next leader's value was not touched.
-    /// * Those of a store that refuses; the value is unchanged.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses; the value is unchanged.
     ///
     /// # Cancel safety
     ///

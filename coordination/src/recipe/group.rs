@@ -54,7 +54,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +103,7 @@ impl Group {
     ///
     /// * [`ErrorKind::GroupExists`]: the group already exists. With [`Effect::Unknown`], this call may have
     ///   created it.
-    /// * Those of a store that refuses or does not answer.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -124,7 +124,7 @@ impl Group {
     ///
     /// * [`ErrorKind::GroupMissing`]: the group does not exist.
     /// * [`ErrorKind::GroupNotEmpty`]: it has members, or somebody is just joining.
-    /// * Those of a store that refuses or does not answer.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -152,7 +152,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -286,7 +286,7 @@ impl Group {
     /// # Errors
     ///
     /// * [`ErrorKind::GroupMissing`]: the group does not exist.
-    /// * Those of a store that refuses or does not answer.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///

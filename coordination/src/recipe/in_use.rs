@@ -54,7 +54,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///

@@ -115,7 +115,7 @@ impl Latch {
     /// # Errors
     ///
     /// * [`ErrorKind::Mismatch`]: the latch is stored with another count.
-    /// * Those of a store that refuses or does not answer. With
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer. With
     ///   [`Effect::Unknown`](crate::Effect::Unknown) it may have been counted; never twice.
     ///
     /// # Cancel safety

@@ -324,7 +324,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///

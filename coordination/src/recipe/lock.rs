@@ -361,7 +361,7 @@ impl LockGuard {
     ///
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
     ///   the lock was lost before.
-    /// * Those of a store that refuses; then the lock is released.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses; then the lock is released.
     ///
     /// # Cancel safety
     ///

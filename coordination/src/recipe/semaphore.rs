@@ -174,7 +174,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///

@@ -72,7 +72,7 @@ impl Watches {
         Self { connections, hub: Arc::default(), asked: OnceCell::new() }
     }
 
-    /// Watches `key`: from now on, or earlier if it is watched already.
+    /// Subscribes to `key`. A key that is watched already is not watched again: the older watch is shared.
     ///
     /// `None`: there is no stream any more.
     pub(super) async fn watch(&self, key: &str, scope: Scope) -> Option<Watch> {

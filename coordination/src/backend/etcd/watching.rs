@@ -74,7 +74,8 @@ impl Watching for Etcd {
 }
 
 impl Etcd {
-    /// Watches a key from now on, or earlier: the watch, and the revision from which on it tells everything.
+    /// Subscribes to a key, perhaps by sharing an older watch; returns the subscription and the revision from which on it is
+    /// complete.
     async fn begin(&self, key: &str, scope: Scope) -> Result<(Watch, i64)> {
         let begun = async {
             loop {

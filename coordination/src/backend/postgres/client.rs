@@ -232,7 +232,7 @@ impl Client {
     }
 }
 
-/// What the hub calls our own channel.
+/// The name under which the shared watches know the channel that belongs to this client alone.
 pub(super) const OWN: &str = "client:own";
 
 impl Connections {

@@ -69,7 +69,8 @@ pub(super) enum Ran {
     Moving,
 }
 
-/// What a client was told last, by which it knows data that are older: a record, and the last time within it.
+/// What a server told a client last: its record, and the newest time in it. By that the client recognises a server whose data
+/// are older.
 #[derive(Clone, Default)]
 pub(super) struct Known {
     /// Empty: none yet.
@@ -110,7 +111,7 @@ struct Record {
     asked: Instant,
     /// Somebody was told that nothing is granted yet.
     is_quarantine_told: bool,
-    /// The last refusal of what asked for a quarantine of this length.
+    /// For each length of quarantine that was asked for: the last refusal.
     refused: HashMap<String, Refusal>,
 }
 

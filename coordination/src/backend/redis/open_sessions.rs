@@ -60,7 +60,7 @@ impl OpenSessions {
             .with(key::encode(&session.member))
             .with(self.channel.as_str())
             .with_number(lease)
-            // Lost here, it must not live on there.
+            // The previous session is lost for this process: the server ends it in the same step, or its entries would live on.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
         // Replicas confirm it with the first heartbeat, or the first grant.
         if self.connections.run_vouched(&call, false).await?.status == "taken" {

@@ -105,7 +105,8 @@ impl Call {
         matches!(self.script, Script::Read | Script::Names | Script::Queues)
     }
 
-    /// A call of this session: on a connection that was given up it comes to nothing.
+    /// Makes it a call of this session. The server rejects it (`stale`) if it arrives on a connection older than the one that this
+    /// session uses now.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self

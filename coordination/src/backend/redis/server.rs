@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The server at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// Whether it still has all that it answered after its process ended: each answer waits for the disk.
+    /// Whether writes that it has acknowledged survive a restart: then every write is synced before it is answered.
     pub(super) keeps: Durability,
     /// May remove keys when its memory is full.
     pub(super) evicts: bool,

@@ -104,7 +104,7 @@ struct State<L: Link> {
     first: Option<First>,
 }
 
-/// A call that may be made: on this connection.
+/// A place among the calls that may be under way at once, and the connection on which to send the call.
 pub(crate) struct Ready<'a, L: Link> {
     pub(crate) connections: &'a Connections<L>,
     pub(crate) operation: &'static str,

@@ -43,7 +43,7 @@ pub(crate) fn patience(settings: &Settings) -> Duration {
     settings.call_timeout(settings.ttl)
 }
 
-/// A question that is asked within a wait.
+/// Bounds one request inside `gone` or `changed`: where no answer comes in time, the error is `Unavailable`.
 pub(crate) async fn in_time<T>(
     patience: Duration,
     question: impl Future<Output = Result<T>>,

@@ -38,8 +38,8 @@ where
     Ok(names)
 }
 
-/// The names of the queues with these parts of keys, as far as their entries tell them, in order. `read` answers the
-/// texts of entries, each with its queue's part.
+/// The names, in order, of the queues that these parts of keys stand for. An entry has the name of its queue in its text, unless
+/// another library wrote it; `read` reads the texts of entries, each with the part of its queue.
 pub(crate) async fn of_entries<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>, Extent) -> F,

@@ -287,7 +287,7 @@ impl Zookeeper {
             let updated = node.map(|node| node.data).unwrap_or_default();
             let fresh = self.entries_of(queue, &asked, found)?;
             let now = Look { age, updated, names, value };
-            // Not updated since: who comes now need not be looked at too.
+            // Where the queue was not updated between the two looks, the older one will do: who came since stands behind us.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {

@@ -145,8 +145,8 @@ impl Zookeeper {
     /// Asks who is there. The first session connects.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // A ping waits for an answer within that time, and one may take as long as a call. So long waits the first
-        // connection for a silent server too, before it tries the next one.
+        // The client crate gives a connection up when nothing comes on it for this time. A ping may take as long as a call, so
+        // the time is not shorter than that. The first connection waits as long for a silent server before it tries the next.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {

@@ -200,7 +200,8 @@ impl OpenSessions {
     }
 }
 
-/// That the session is over whose connection was used is no loss of what is in no session.
+/// A call that concerns no session of its caller went over the connection of one that has ended: for the caller that is no loss,
+/// but a store that could not be reached.
 pub(super) fn no_loss(error: Error) -> Error {
     if error.loss_reason().is_none() {
         return error;

@@ -59,7 +59,7 @@ impl Reads {
         self.0.update(queue.clone(), |known| {
             let known = known.get_or_insert_with(|| Known::new(age));
             if !known.grow(age, updated) {
-                // Somebody else has looked since, and what is known is of then.
+                // Another look was made since this one was sent, so what is known is newer than `fresh`: it is left as it is.
                 return pick(&mut fresh.clone(), names);
             }
             let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));

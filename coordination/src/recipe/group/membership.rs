@@ -58,7 +58,7 @@ impl Membership {
     ///   too large.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
     ///   member is no longer in the group.
-    /// * Those of a store that refuses.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses.
     ///
     /// # Fairness
     ///

@@ -147,7 +147,7 @@ impl RejoiningMembership {
     ///
     /// * [`ErrorKind::Value`]: the capabilities cannot be written as JSON, or are too large.
     /// * [`ErrorKind::Closed`], [`ErrorKind::GroupMissing`]: it has [ended](Presence::Ended).
-    /// * Those of a store that refuses.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses.
     ///
     /// # Cancel safety
     ///

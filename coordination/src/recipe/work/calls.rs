@@ -251,7 +251,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -330,7 +330,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -367,7 +367,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -404,7 +404,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -419,7 +419,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///

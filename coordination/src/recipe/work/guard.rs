@@ -300,7 +300,7 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// Those of a store that refuses or does not answer: the items are given back in the background, or come back when the
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer: the items are given back in the background, or come back when the
     /// session ends.
     ///
     /// # Cancel safety

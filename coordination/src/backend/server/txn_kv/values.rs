@@ -102,7 +102,7 @@ impl<T: Transact> TxnKv<T> {
         tried.map(|(tried, _)| tried)
     }
 
-    /// Makes a call of this write: what became of it, and whether it was done.
+    /// Sends the transaction of this write once; returns what became of the write, and whether the transaction was carried out.
     async fn commit_write(
         &self,
         writing: &mut Writing<'_>,
@@ -218,7 +218,8 @@ impl Writing<'_> {
         Ok(Txn { conditions, changes, looks })
     }
 
-    /// The version that this write made, if it is what was found: an earlier call of it did that.
+    /// The version that this write made, if the value that was found is its own: then an earlier try got through, and its answer was
+    /// lost.
     fn written_before(&self, found: Option<&Kept>) -> Result<Option<u64>> {
         let Some(kept) = found else { return Ok(None) };
         check_name(&self.write.queue, &kept.value)?;
