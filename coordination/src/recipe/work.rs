@@ -17,6 +17,7 @@ mod layout;
 mod letters;
 mod look;
 mod post;
+mod precedence;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -106,6 +107,7 @@ impl Coordinator {
             limits: Arc::default(),
         })
     }
+
 }
 
 impl WorkQueue {
@@ -127,6 +129,16 @@ impl WorkQueue {
         mut step: impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>> + Send + 'static,
     ) -> Result<T> {
         self.engine.run(operation, move |draft, _| step(draft)).await
+    }
+
+    /// [`run`](Self::run) for what only reads.
+    async fn look<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&mut Draft<'_>) -> Step<T> + Send + 'static,
+    ) -> Result<T> {
+        let step = move |draft: &mut Draft<'_>, _: &[u64]| step(draft).map(Outcome::Done);
+        self.engine.run_reading(operation, step).await
     }
 
     /// The entry of this process: the one that it has, or a new one.

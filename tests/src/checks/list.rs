@@ -273,6 +273,9 @@ macro_rules! conformance {
             work wk2_out_of_range [everywhere] gate;
             work wk3_who_may_acknowledge [everywhere] gate;
             work wk5_a_repeated_claim_is_the_same [everywhere] gate;
+            work_busy wk7_a_reader_beside_many_writers [everywhere] gate;
+            work_busy wk7_a_far_client_beside_many_writers [servers] gate;
+            work_busy wk7_writers_have_their_turn [everywhere] gate;
             work_life wk3_a_claim_ends_with_its_ttl [everywhere] gate;
             work_life wk3_a_claim_is_kept_alive [everywhere] two;
             work_life wk4_a_killed_workers_items_come_back [file own_server] gate;

@@ -38,6 +38,7 @@ pub mod timing;
 pub mod tools;
 pub mod value;
 pub mod work;
+pub mod work_busy;
 pub mod work_life;
 pub mod work_odd;
 
@@ -115,7 +116,7 @@ pub const CLAUSES: &[&str] = &[
     "L3", "L4", "L5", "L6", "L7", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "R1", "R2",
     "R3", "R4", "R5", "X1", "X2", "X2a", "X2b", "P1", "P2", "LM1", "LM2", "LM3", "E1", "E2", "E3",
     "E4", "VA1", "VA2", "VA3", "RL1", "RL2", "W1", "TR1", "ML1", "ON1", "ON2", "BR1", "BR2", "BR3",
-    "G1", "G2", "G3", "G4", "HR1", "IU1", "WK1", "WK2", "WK3", "WK4", "WK5", "WK6",
+    "G1", "G2", "G3", "G4", "HR1", "IU1", "WK1", "WK2", "WK3", "WK4", "WK5", "WK6", "WK7",
 ];
 
 const NO_LEASE: &str = "a session has no lease: it lives as long as its process, so no deadline can \

@@ -201,7 +201,7 @@ impl WorkQueue {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
-        let seen = self.run("get", move |draft| claim::seen(draft, id).map(Outcome::Done)).await?;
+        let seen = self.look("get", move |draft| claim::seen(draft, id)).await?;
         ClaimView::of(seen)
     }
 
@@ -373,7 +373,7 @@ impl WorkQueue {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn stats(&self) -> Result<WorkStats> {
-        Ok(WorkStats::of(self.run("stats", look::stats).await?))
+        Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
 
     /// Items in the order of the queue, without claiming them. After a name that is not there, none.
@@ -395,7 +395,7 @@ impl WorkQueue {
             claimed: options.include_claimed,
             delayed: options.include_delayed,
         };
-        let listed = self.run("list", move |draft| look::list(draft, which)).await?;
+        let listed = self.look("list", move |draft| look::list(draft, which)).await?;
         listed.into_iter().map(WorkItem::of).collect()
     }
 

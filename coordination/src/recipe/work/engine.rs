@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
@@ -11,12 +10,12 @@ use super::clear::sweep;
 use super::clock::{Clock, Moment};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
-use crate::backend::{Beside, Listing, MOST_BESIDE, Write};
+use super::precedence::{Manner, Precedence, ahead};
+use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Write};
 use crate::env::Process;
 use crate::error::{Effect, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
-use crate::retry::DecorrelatedJitter;
 use crate::session::Written;
 use crate::time::BootInstant;
 
@@ -35,10 +34,12 @@ pub(super) struct Engine {
     cache: Mutex<Cache>,
     /// Held by the step that is at the store, so that steps of one process do not make each other start again.
     turn: tokio::sync::Mutex<()>,
-    /// Held by the one that waits for its turn, so that a renewal has one of those before it at the most.
-    next: tokio::sync::Mutex<()>,
+    /// The same among renewals, which wait for no other steps.
+    renewing: tokio::sync::Mutex<()>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
+    /// The newest entry that was to go first, and took too long.
+    pub(super) passed_over: AtomicU64,
     /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether no clock that
     /// this process can read says when the last write was: that of a server that was started since does not.
     has_letters: AtomicBool,
@@ -61,6 +62,8 @@ pub(super) struct Look {
     pub(super) moment: Moment,
     /// The entries that there are, in order.
     pub(super) entries: Vec<u64>,
+    /// Those of steps that go first.
+    pub(super) ahead: Vec<Blocker>,
     pub(super) has_clock: bool,
 }
 
@@ -68,8 +71,8 @@ pub(super) struct Look {
 struct Made<T> {
     outcome: Result<Outcome<T>>,
     writes: Option<(Head, Vec<Beside>)>,
-    /// Whether something was read beside the head.
-    has_read: bool,
+    /// What was read beside the head.
+    read: Vec<Arc<str>>,
 }
 
 impl Engine {
@@ -79,8 +82,9 @@ impl Engine {
             clock: Clock::default(),
             cache: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
-            next: tokio::sync::Mutex::default(),
+            renewing: tokio::sync::Mutex::default(),
             newest: AtomicU64::new(0),
+            passed_over: AtomicU64::new(0),
             has_letters: AtomicBool::new(false),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
@@ -102,54 +106,66 @@ impl Engine {
         self.queue.run(operation, async move { engine.run_here(operation, step).await }).await
     }
 
+    /// [`run`](Self::run) for a step that only reads: it waits for no other step of this process.
+    pub(super) async fn run_reading<T: Send + 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>> + Send + 'static,
+    ) -> Result<T> {
+        let engine = Arc::clone(self);
+        let reading = async move { engine.run_until_done(operation, Manner::Reads, step).await };
+        self.queue.run(operation, reading).await
+    }
+
     /// [`run`](Self::run) in a task of the session.
     pub(super) async fn run_here<T>(
         &self,
         operation: &'static str,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        let next = self.next.lock().await;
-        let turn = self.turn.lock().await;
-        drop(next);
-        let done = self.run_until_done(operation, step).await;
-        drop(turn);
-        done
+        let _turn = self.turn.lock().await;
+        self.run_until_done(operation, Manner::Writes, step).await
     }
 
-    /// [`run_here`](Self::run_here) before all that wait, for what has to be in time.
+    /// [`run_here`](Self::run_here) beside all others, for what has to be in time.
     pub(super) async fn run_first<T>(
         &self,
         operation: &'static str,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        let _turn = self.turn.lock().await;
-        self.run_until_done(operation, step).await
+        let _turn = self.renewing.lock().await;
+        self.run_until_done(operation, Manner::InTime, step).await
     }
 
     async fn run_until_done<T>(
         &self,
         operation: &'static str,
+        manner: Manner,
         mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        let mut delays =
-            DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+        let (mut precedence, mut wanted) = (Precedence::new(self, manner), Vec::new());
         loop {
             let look = self.look(operation).await?;
-            let mut made = self.make(operation, &look, &mut step).await?;
+            if precedence.let_others_go(&look).await {
+                continue;
+            }
+            let mut made = self.make(operation, &look, wanted, &mut step).await?;
             if made.writes.is_some() && look.head.is_cluttered() {
-                made = self.make(operation, &look, &mut |draft, _| sweep(draft)).await?;
+                let sweeping = &mut |draft: &mut Draft<'_>, _: &[u64]| sweep(draft);
+                made = self.make(operation, &look, Vec::new(), sweeping).await?;
             }
             let is_done = match made.writes {
                 Some((head, beside)) => self.write(operation, &look, head, beside).await?,
-                None => !made.has_read || self.is_still(operation, &look).await?,
+                None => made.read.is_empty() || self.is_still(operation, &look).await?,
             };
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
                     Outcome::Again => {}
                 },
-                _ => tokio::time::sleep(delays.next_delay()).await,
+                _ => precedence.lost().await,
             }
+            wanted = made.read;
         }
     }
 
@@ -188,6 +204,7 @@ impl Engine {
             version: value.map(|value| value.version),
             moment,
             entries: listing.entries.iter().map(|entry| entry.seq).collect(),
+            ahead: ahead(listing),
             has_clock: listing.clock.is_some(),
         })
     }
@@ -197,39 +214,51 @@ impl Engine {
         look.version.unwrap_or_default() >= self.newest.load(Ordering::Acquire)
     }
 
-    /// Makes the step, and reads what it asks for.
+    /// Makes the step, and reads what it asks for; at first what is `wanted`, all at once.
     async fn make<T>(
         &self,
         operation: &'static str,
         look: &Look,
+        mut wanted: Vec<Arc<str>>,
         step: &mut impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<Made<T>> {
         let version = look.version.unwrap_or_default();
-        let mut known = self.cached(version);
         // What is kept is as of the version that was just read.
-        let mut has_read = false;
+        let mut known = self.cached(version);
+        wanted.retain(|name| !known.contains_key(name));
+        let mut read = Vec::new();
         loop {
+            self.fetch(operation, &wanted, &mut known).await?;
+            read.append(&mut wanted);
             let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
             let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
-            let names = match done {
+            match done {
                 Ok((outcome, writes)) => {
                     self.keep(version, known);
-                    return Ok(Made { outcome: Ok(outcome), writes, has_read });
+                    return Ok(Made { outcome: Ok(outcome), writes, read });
                 }
                 Err(Stop::Fail(error)) => {
-                    return Ok(Made { outcome: Err(error), writes: None, has_read });
+                    return Ok(Made { outcome: Err(error), writes: None, read });
                 }
-                Err(Stop::Fetch(names)) => names,
-            };
-            has_read = true;
-            for names in names.chunks(MOST_BESIDE) {
-                let (session, key) = (&self.queue.session, &self.queue.key);
-                let read =
-                    session.retry_briefly(operation, || session.backend.records(key, names)).await;
-                let (records, _) = read.map_err(|error| error.with_effect(Effect::None))?;
-                known.extend(names.iter().cloned().zip(records));
+                Err(Stop::Fetch(names)) => wanted = names,
             }
         }
+    }
+
+    async fn fetch(
+        &self,
+        operation: &'static str,
+        names: &[Arc<str>],
+        known: &mut Known,
+    ) -> Result<()> {
+        for names in names.chunks(MOST_BESIDE) {
+            let (session, key) = (&self.queue.session, &self.queue.key);
+            let read =
+                session.retry_briefly(operation, || session.backend.records(key, names)).await;
+            let (records, _) = read.map_err(|error| error.with_effect(Effect::None))?;
+            known.extend(names.iter().cloned().zip(records));
+        }
+        Ok(())
     }
 
     /// Writes what a step has made; false: others have written since it was read.
@@ -314,15 +343,16 @@ impl Engine {
     }
 
     fn cached(&self, version: u64) -> Known {
-        let mut cache = self.cache();
-        if cache.version != version {
-            *cache = Cache { version, known: Known::new() };
-        }
-        std::mem::take(&mut cache.known)
+        let cache = self.cache();
+        if cache.version == version { cache.known.clone() } else { Known::new() }
     }
 
     fn keep(&self, version: u64, known: Known) {
-        *self.cache() = Cache { version, known: worth_keeping(known) };
+        let mut cache = self.cache();
+        // One that only reads may be late.
+        if cache.version <= version {
+            *cache = Cache { version, known: worth_keeping(known) };
+        }
     }
 
     fn wrote(&self, before: u64, version: u64, beside: Vec<Beside>) {

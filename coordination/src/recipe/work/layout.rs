@@ -122,11 +122,24 @@ pub(super) struct Summary {
     /// When the last of them dies.
     #[serde(rename = "u")]
     pub(super) until: Micros,
+    /// When the oldest and the newest of those were posted that are not dead.
+    #[serde(rename = "o")]
+    pub(super) oldest: Micros,
+    #[serde(rename = "n")]
+    pub(super) newest: Micros,
 }
 
 impl Summary {
-    const NOTHING: Self =
-        Self { ready: 0, claimed: 0, delayed: 0, dead: 0, wake: Micros::MAX, until: 0 };
+    pub(super) const NOTHING: Self = Self {
+        ready: 0,
+        claimed: 0,
+        delayed: 0,
+        dead: 0,
+        wake: Micros::MAX,
+        until: 0,
+        oldest: Micros::MAX,
+        newest: 0,
+    };
 
     pub(super) fn of(page: &Page, now: Micros) -> Self {
         page.values().fold(Self::NOTHING, |sum, item| sum.with(Self::of_one(item, now)))
@@ -137,7 +150,13 @@ impl Summary {
     }
 
     fn of_one(item: &Item, now: Micros) -> Self {
-        let alive = Self { wake: item.next_change(now), until: item.expires, ..Self::NOTHING };
+        let alive = Self {
+            wake: item.next_change(now),
+            until: item.expires,
+            oldest: item.made,
+            newest: item.made,
+            ..Self::NOTHING
+        };
         match item.state(now) {
             State::Ready => Self { ready: 1, ..alive },
             State::Claimed => Self { claimed: 1, ..alive },
@@ -146,7 +165,7 @@ impl Summary {
         }
     }
 
-    fn with(self, next: Self) -> Self {
+    pub(super) fn with(self, next: Self) -> Self {
         Self {
             ready: self.ready + next.ready,
             claimed: self.claimed + next.claimed,
@@ -154,7 +173,15 @@ impl Summary {
             dead: self.dead + next.dead,
             wake: self.wake.min(next.wake),
             until: self.until.max(next.until),
+            oldest: self.oldest.min(next.oldest),
+            newest: self.newest.max(next.newest),
         }
+    }
+
+    /// The same when all of it is dead by now.
+    pub(super) fn when_dead(self) -> Self {
+        let dead = self.ready + self.claimed + self.delayed + self.dead;
+        Self { dead, ..Self::NOTHING }
     }
 
     /// Whether an item of it is alive.

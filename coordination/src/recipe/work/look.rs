@@ -1,7 +1,7 @@
 //! Looking at a queue without changing it.
 
 use super::claim::{SeenItem, seen_items};
-use super::draft::{Draft, Outcome, Step};
+use super::draft::{Draft, Step};
 use super::ids::ItemId;
 use super::layout::{GROUP, Micros, State, Summary};
 use super::select::{length_of, page_of};
@@ -15,69 +15,55 @@ pub(super) struct Counts {
     pub(super) ready: u64,
     pub(super) claimed: u64,
     pub(super) delayed: u64,
+    pub(super) dead: u64,
     pub(super) oldest: Option<Micros>,
     pub(super) newest: Option<Micros>,
 }
 
-impl Counts {
-    fn add(&mut self, summary: &Summary) {
-        self.ready += summary.ready;
-        self.claimed += summary.claimed;
-        self.delayed += summary.delayed;
-    }
-}
-
-/// Counts what is so now. What is said of pages that have not changed by time is taken for granted.
-pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Outcome<Counts>> {
-    let (now, mut counts) = (draft.now, Counts::default());
+/// Counts what is so now. What a summary says that has not changed by time is so: mostly the head says all.
+pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Counts> {
+    let (now, mut sum) = (draft.now, Summary::NOTHING);
     let groups: Vec<_> = draft.head.live.groups.iter().map(|(group, all)| (*group, *all)).collect();
     let due = groups.iter().filter(|(_, all)| all.is_alive(now) && all.is_due(now));
     let names: Vec<_> = due.map(|(group, _)| draft.group_name(group * GROUP)).collect();
     draft.want(names)?;
-    for (group, all) in groups.iter().filter(|(_, all)| all.is_alive(now)) {
-        match all.is_due(now) {
-            false => counts.add(all),
-            true => count_group(draft, *group, &mut counts)?,
-        }
+    for (group, all) in groups {
+        sum = sum.with(match all.is_due(now) && all.is_alive(now) {
+            true => sum_of_group(draft, group)?,
+            false => at(all, now),
+        });
     }
-    let is_alive = |summary: &Summary| summary.is_alive(now);
-    if let Some(first) = draft.next_page(0, is_alive)? {
-        let last = last_page(draft)?.unwrap_or(first);
-        draft.want([draft.page_name(first), draft.page_name(last)])?;
-        let age = |made: Option<Micros>| made.map(|made| now.saturating_sub(made));
-        let alive = |draft: &mut Draft<'_>, page| -> Step<Vec<Micros>> {
-            let items = draft.page(page)?.values().filter(|item| item.state(now) != State::Dead);
-            Ok(items.map(|item| item.made).collect())
-        };
-        counts.oldest = age(alive(draft, first)?.first().copied());
-        counts.newest = age(alive(draft, last)?.last().copied());
-    }
-    Ok(Outcome::Done(counts))
+    let is_there = sum.ready + sum.claimed + sum.delayed > 0;
+    let age = |made: Micros| is_there.then(|| now.saturating_sub(made));
+    Ok(Counts {
+        ready: sum.ready,
+        claimed: sum.claimed,
+        delayed: sum.delayed,
+        dead: sum.dead,
+        oldest: age(sum.oldest),
+        newest: age(sum.newest),
+    })
 }
 
-fn count_group(draft: &mut Draft<'_>, group: u64, counts: &mut Counts) -> Step<()> {
-    let now = draft.now;
-    let pages = draft.group(group)?.iter().filter(|(_, summary)| summary.is_alive(now));
-    let pages: Vec<_> = pages.map(|(page, summary)| (*page, *summary)).collect();
-    let due = pages.iter().filter(|(_, summary)| summary.is_due(now));
+fn sum_of_group(draft: &mut Draft<'_>, group: u64) -> Step<Summary> {
+    let (now, mut sum) = (draft.now, Summary::NOTHING);
+    let pages: Vec<_> = draft.group(group)?.iter().map(|(page, all)| (*page, *all)).collect();
+    let is_due = |all: &Summary| all.is_alive(now) && all.is_due(now);
+    let due = pages.iter().filter(|(_, all)| is_due(all));
     let names: Vec<_> = due.map(|(page, _)| draft.page_name(*page)).collect();
     draft.want(names)?;
-    for (page, summary) in pages {
-        match summary.is_due(now) {
-            false => counts.add(&summary),
-            true => counts.add(&Summary::of(draft.page(page)?, now)),
-        }
+    for (page, all) in pages {
+        sum = sum.with(match is_due(&all) {
+            true => Summary::of(draft.page(page)?, now),
+            false => at(all, now),
+        });
     }
-    Ok(())
+    Ok(sum)
 }
 
-fn last_page(draft: &mut Draft<'_>) -> Step<Option<u64>> {
-    let now = draft.now;
-    let groups = draft.head.live.groups.iter().rev();
-    let last = groups.filter(|(_, all)| all.is_alive(now)).map(|(group, _)| *group).next();
-    let Some(last) = last else { return Ok(None) };
-    let mut pages = draft.group(last)?.iter().rev();
-    Ok(pages.find(|(_, summary)| summary.is_alive(now)).map(|(page, _)| *page))
+/// What a summary comes to that is not due.
+fn at(all: Summary, now: Micros) -> Summary {
+    if all.is_alive(now) { all } else { all.when_dead() }
 }
 
 /// Which items are listed.
@@ -89,10 +75,10 @@ pub(super) struct Which {
     pub(super) delayed: bool,
 }
 
-pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Outcome<Vec<SeenItem>>> {
+pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Vec<SeenItem>> {
     let now = draft.now;
     let (mut items, mut length) = (Vec::new(), 0);
-    let Some(first) = start(draft, which.after)? else { return Ok(Outcome::Done(Vec::new())) };
+    let Some(first) = start(draft, which.after)? else { return Ok(Vec::new()) };
     let mut from = page_of(first);
     'pages: while let Some(page) = draft.next_page(from, |summary| summary.is_alive(now))? {
         for (rank, item) in draft.page(page)?.range(first..) {
@@ -112,7 +98,7 @@ pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Outcome<Vec<Seen
         }
         from = page + 1;
     }
-    seen_items(draft, &items).map(Outcome::Done)
+    seen_items(draft, &items)
 }
 
 /// The first rank after a marker; `None`: it is none that there was.

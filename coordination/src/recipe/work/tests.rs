@@ -98,6 +98,10 @@ impl Fake {
         }
     }
 
+    fn look<T>(&mut self, mut step: impl FnMut(&mut Draft<'_>) -> Step<T>) -> T {
+        self.run(|draft| step(draft).map(Outcome::Done)).expect("it is there")
+    }
+
     fn post(&mut self, items: &[New]) -> Vec<ItemId> {
         self.run(|draft| post(draft, items)).expect("it has room")
     }
@@ -127,6 +131,7 @@ struct Model {
 
 #[derive(Clone)]
 struct Item {
+    made: Micros,
     expires: Micros,
     not_before: Micros,
     claim: Option<ClaimId>,
@@ -225,6 +230,12 @@ impl Model {
         }
     }
 
+    fn ages(&self) -> (Option<Micros>, Option<Micros>) {
+        let alive = || self.items.values().filter(|item| self.now < item.expires);
+        let ages = || alive().map(|item| self.now - item.made);
+        (ages().max(), ages().min())
+    }
+
     fn counts(&self) -> (u64, u64, u64) {
         let alive = || self.items.values().filter(|item| self.now < item.expires);
         let claimed = alive().filter(|item| self.owner(item).is_some()).count() as u64;
@@ -318,7 +329,8 @@ impl Both {
         let ids = self.fake.post(&items);
         for (id, new) in ids.iter().zip(&items) {
             let (expires, not_before) = (self.model.now + new.ttl, self.model.now + new.delay);
-            let item = Item { expires, not_before, claim: None, claims: 0 };
+            let made = self.model.now;
+            let item = Item { made, expires, not_before, claim: None, claims: 0 };
             self.model.items.insert(*id, item);
         }
         self.seen.0.extend(ids);
@@ -435,8 +447,9 @@ impl Both {
     }
 
     fn compare(&mut self) {
-        let counts = self.fake.run(stats).expect("it is there");
+        let counts = self.fake.look(stats);
         assert_eq!((counts.ready, counts.claimed, counts.delayed), self.model.counts());
+        assert_eq!((counts.oldest, counts.newest), self.model.ages());
         let id = self.a_claim();
         let found = self.fake.run(|draft| seen(draft, id).map(Outcome::Done));
         match self.model.is_live(id) {
@@ -545,9 +558,9 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
     }
     from.run(|draft| letters::delivered(draft, 2)).expect("never refused");
     assert_eq!(from.run(letters::pending).expect("never refused"), []);
-    assert_eq!(from.run(stats).ok(), Some(Counts::default()));
+    assert_eq!(from.look(stats), Counts::default());
     let which = Which { after: None, limit: 10, claimed: false, delayed: false };
-    let listed = to.run(|draft| list(draft, which)).expect("it is there");
+    let listed = to.look(|draft| list(draft, which));
     assert_eq!(
         listed.iter().map(|item| (item.claims, item.expires_in)).collect::<Vec<_>>(),
         [(1, 9_999); 3]

@@ -250,6 +250,8 @@ pub struct WorkStats {
     pub claimed: u64,
     /// Those that can be claimed later.
     pub delayed: u64,
+    /// Those whose life is over, as far as they have not been removed; they are in no other number.
+    pub dead: u64,
     /// The age of the oldest of them all.
     pub oldest: Option<Duration>,
     /// The age of the newest of them all.
@@ -262,12 +264,13 @@ impl WorkStats {
             ready: counts.ready,
             claimed: counts.claimed,
             delayed: counts.delayed,
+            dead: counts.dead,
             oldest: counts.oldest.map(duration),
             newest: counts.newest.map(duration),
         }
     }
 
-    /// All of them.
+    /// All of them that are not dead.
     pub fn total(&self) -> u64 {
         self.ready + self.claimed + self.delayed
     }

@@ -18,9 +18,9 @@ fn sparse(pages: u64) -> Fake {
 fn what_a_dead_process_had_comes_back_in_several_steps() {
     let mut fake = sparse(160);
     while !fake.claim(&ask(30, 500_000, 0, Some(9))).is_empty() {}
-    assert_eq!(fake.run(stats).expect("it is there").claimed, 160);
+    assert_eq!(fake.look(stats).claimed, 160);
     fake.run(|draft| bring_back(draft, &[])).expect("never refused");
-    assert_eq!(fake.run(stats).expect("it is there").ready, 160);
+    assert_eq!(fake.look(stats).ready, 160);
     assert_eq!(fake.head.live.holders.len(), 0);
 }
 
@@ -77,7 +77,7 @@ fn letters_with_large_bodies_go_one_by_one() {
         came += letters.len();
     }
     assert_eq!(came, 65);
-    assert_eq!(to.run(stats).expect("it is there").ready, 65);
+    assert_eq!(to.look(stats).ready, 65);
 }
 
 #[test]
