@@ -83,8 +83,9 @@ pub(crate) enum Command {
 ///
 /// The command runs without a shell, in a process group of its own. It gets LOCK_NAME, LOCK_TOKEN (larger with
 /// each grant: hand it to what you write to) and, on stores with leases, LOCK_DEADLINE (seconds since 1970; moved
-/// on while we run); it does not get COORDINATION_URL. Its group is ended when the lock is lost or we die, and what
-/// it leaves running in its group is ended before the lock is released. Signals are passed on to the group.
+/// on while we run); it does not get COORDINATION_URL. It is ended when the lock is lost or we die, with all that it has started, and what
+/// it leaves running is ended before the lock is released, but for what has COORDINATION_RUN=leave in its environment. Signals
+/// are passed on to the group.
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("held").args(["lock", "semaphore", "singleton", "rate"]).required(true).multiple(true)))]
 #[command(group(ArgGroup::new("named").args(["lock", "semaphore", "singleton"])))]
@@ -327,7 +328,7 @@ pub(crate) struct Child {
     pub(crate) settle: Option<Duration>,
     /// Leave the command in our process group, so that it may read from the terminal
     ///
-    /// Then only the command itself is ended, not what it started.
+    /// Then signals are passed on to the command itself only; what it has started ends with it all the same.
     #[arg(long)]
     pub(crate) foreground: bool,
 }

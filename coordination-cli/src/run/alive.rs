@@ -1,28 +1,80 @@
 //! Who lives. A process that has ended and that nobody has waited for is there, and does not live.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use rustix::process::Pid;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
+    test_kill_process_group, waitpgid,
+};
 
-/// Whether a process of this group lives.
-pub(super) fn has_living(group: Pid) -> bool {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|process| Some((field(&process.path(), GROUP)?, process))).any(
-        |(its, process)| {
-            its == group.as_raw_nonzero().to_string() && has_living_thread(&process.path())
-        },
-    )
+use crate::exit::printable;
+
+/// A process that lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    pub(super) place: Place,
+    /// In the kernel's ticks: another process of the same number has another one.
+    pub(super) started: u64,
+    pub(super) name: String,
 }
 
-/// Whether this process lives.
-pub(super) fn is_alive(process: Pid) -> bool {
-    has_living_thread(&Path::new("/proc").join(process.as_raw_nonzero().to_string()))
+impl Process {
+    /// `None`: it does not live.
+    pub(super) fn of(pid: Pid) -> Option<Self> {
+        let path = format!("/proc/{}", pid.as_raw_nonzero());
+        let stat = fs::read_to_string(format!("{path}/stat")).ok()?;
+        let (_, name) = stat.rsplit_once(") ")?.0.split_once('(')?;
+        let started = field_of(&stat, STARTED)?.parse().ok()?;
+        let lives = is_living(field_of(&stat, STATE)?) || has_living_thread(Path::new(&path));
+        let place = Place::of(&stat)?;
+        lives.then(|| Self { pid, place, started, name: name.to_owned() })
+    }
+
+    /// What it was started with; empty if that cannot be read.
+    pub(super) fn environment(&self) -> Vec<u8> {
+        fs::read(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).unwrap_or_default()
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_some_and(|now| now.is_same(self))
+    }
+
+    /// Whether it is the same one, whatever it has become.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
+
+    /// Sends it a signal, and nobody else who has its number by now.
+    pub(super) fn signal(&self, signal: Signal) {
+        // An error would be that it has ended, or is another user's.
+        let _ = match pidfd_open(self.pid, PidfdFlags::empty()) {
+            Ok(file) if self.is_alive() => pidfd_send_signal(file, signal),
+            Err(Errno::NOSYS) if self.is_alive() => kill_process(self.pid, signal),
+            _ => Ok(()),
+        };
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.pid.as_raw_nonzero(), printable(&self.name))
+    }
+}
+
+/// All that live.
+pub(super) fn processes() -> Vec<Process> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = names.filter_map(|name| name.file_name().to_str()?.parse().ok());
+    ids.filter_map(Pid::from_raw).filter_map(Process::of).collect()
 }
 
 /// Where a process stands among others, by its numbers in `/proc`: 0 is what is outside of our pid namespace, where a
 /// system call's wrapper would take it for a process id.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) parent: i32,
     pub(crate) group: i32,
@@ -41,18 +93,37 @@ impl Place {
     }
 
     fn read(process: &Path) -> Option<Self> {
-        let stat = fs::read_to_string(process.join("stat")).ok()?;
-        let number = |place| field_of(&stat, place)?.parse().ok();
+        Self::of(&fs::read_to_string(process.join("stat")).ok()?)
+    }
+
+    fn of(stat: &str) -> Option<Self> {
+        let number = |place| field_of(stat, place)?.parse().ok();
         Some(Self { parent: number(PARENT)?, group: number(GROUP)?, session: number(SESSION)? })
     }
 }
 
-/// Our own children, the dead that nobody has waited for with them. Orphans come to the first thread.
-pub(super) fn children() -> impl Iterator<Item = Pid> {
-    let us = std::process::id();
-    let children = fs::read_to_string(format!("/proc/{us}/task/{us}/children")).unwrap_or_default();
+/// This process's children, the dead that nobody has waited for with them. Orphans come to the first thread.
+pub(super) fn children(process: Pid) -> impl Iterator<Item = Pid> {
+    let children = fs::read_to_string(children_of(process)).unwrap_or_default();
     let children: Vec<_> = children.split(' ').filter_map(|child| child.parse().ok()).collect();
     children.into_iter().filter_map(Pid::from_raw)
+}
+
+/// Whether [`children`] can be relied on: not every kernel lists them.
+pub(super) fn has_children_listed() -> bool {
+    Path::new(&children_of(rustix::process::getpid())).exists()
+}
+
+fn children_of(process: Pid) -> String {
+    let id = process.as_raw_nonzero();
+    format!("/proc/{id}/task/{id}/children")
+}
+
+/// Whether the group has a process that has not been waited for; those of ours that have ended are waited for.
+pub(super) fn is_group_there(group: Pid) -> bool {
+    while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
+    // Another user's lives, and does not obey us.
+    matches!(test_kill_process_group(group), Ok(()) | Err(Errno::PERM))
 }
 
 /// Places in `stat`, after the name.
@@ -60,17 +131,17 @@ const STATE: usize = 0;
 const PARENT: usize = 1;
 const GROUP: usize = 2;
 const SESSION: usize = 3;
+const STARTED: usize = 19;
 
 /// Its first thread may have ended before the others.
 fn has_living_thread(process: &Path) -> bool {
     let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let state = |thread: fs::DirEntry| field(&thread.path(), STATE);
-    threads.filter_map(state).any(|state| !matches!(state.as_str(), "Z" | "X"))
+    let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok();
+    threads.filter_map(stat).any(|stat| field_of(&stat, STATE).is_some_and(is_living))
 }
 
-fn field(process: &Path, place: usize) -> Option<String> {
-    let stat = fs::read_to_string(process.join("stat")).ok()?;
-    field_of(&stat, place).map(str::to_owned)
+fn is_living(state: &str) -> bool {
+    !matches!(state, "Z" | "X")
 }
 
 fn field_of(stat: &str, place: usize) -> Option<&str> {
@@ -90,13 +161,16 @@ mod tests {
     fn the_dead_do_not_live() {
         let mut child = Command::new("sleep").arg("600").process_group(0).spawn().expect("sleep");
         let pid = Pid::from_child(&child);
-        assert!(is_alive(pid) && has_living(pid));
-        child.kill().expect("ours");
+        let process = Process::of(pid).expect("it lives");
+        assert_eq!(process.place.group, pid.as_raw_nonzero().get());
+        assert!(processes().contains(&process) && is_group_there(pid));
+        process.signal(Signal::KILL);
         // Nobody has waited for it yet.
-        while is_alive(pid) || has_living(pid) {
+        while process.is_alive() || Process::of(pid).is_some() {
             std::thread::yield_now();
         }
+        assert!(children(rustix::process::getpid()).any(|child| child == pid));
         child.wait().expect("ours");
-        assert!(!is_alive(pid) && !has_living(pid));
+        assert!(!process.is_alive() && !is_group_there(pid));
     }
 }

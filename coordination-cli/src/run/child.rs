@@ -10,23 +10,25 @@ use std::process::ExitStatus;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::{Claim, Grant};
-use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
-    test_kill_process_group, waitpgid, waitpid,
+    waitpid,
 };
 use tokio::process::{Child as Process, Command};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::alive;
+use super::alive::{self, Process as Living};
+use super::family::{self, Family, MARK};
 use super::signals::{self, Signals};
 use super::wanted::Hold;
-use super::watch::{MARK, Watch, Word};
+use super::watch::{Watch, Word, new_mark};
 use crate::args::{Child as Options, OnLost};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::settings;
+
+mod ending;
 
 /// How long before its deadline the lock counts as lost for the command: it takes that long to end it.
 const KILL_LEAD: Duration = Duration::from_millis(20);
@@ -36,16 +38,15 @@ const REVOKED_GRACE: Duration = Duration::from_millis(50);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// How often the watch is told the deadline, in parts of the lease.
 const UPDATES: u32 = 8;
-/// How long a process may take to be gone that was sent SIGKILL: it may be within the kernel.
-const KILLED: Duration = Duration::from_secs(1);
-/// How often it is looked whether a group has ended.
-const POLL: Duration = Duration::from_millis(2);
 
 /// A command that can be started: there is such a program, and who watches over it is there or about to be.
 pub(crate) struct Prepared<'a> {
     program: PathBuf,
     words: &'a [OsString],
     watch: Watch,
+    family: Family,
+    /// The marks of this run and of those that it runs in.
+    marks: String,
     /// Tells that children of ours have ended.
     deaths: unix::Signal,
     options: &'a Options,
@@ -66,6 +67,7 @@ struct Running<'a> {
     process: Process,
     pid: Pid,
     watch: Watch,
+    family: Family,
     /// Tells that children of ours have ended: the two above, and orphans.
     deaths: unix::Signal,
     options: &'a Options,
@@ -81,6 +83,8 @@ struct Running<'a> {
     /// When SIGKILL follows; `None`: the command need not end.
     kill_at: Option<Instant>,
     was_stopped: bool,
+    /// A signal that ends others was passed on.
+    was_told_to_end: bool,
     /// The loss was told, and not only feared.
     is_lost: bool,
 }
@@ -116,8 +120,12 @@ impl<'a> Prepared<'a> {
         let program = find(words)?;
         // Before there are children: while it is ignored, as it may be when we are started, the kernel keeps no status of theirs.
         let deaths = signal(SignalKind::child()).map_err(not_started)?;
-        let watch = Watch::start().map_err(not_started)?;
-        Ok(Self { program, words, watch, deaths, options, quiet })
+        let mark = new_mark();
+        let marks = family::marks(env::var(MARK).ok(), &mark);
+        // Before there is the watch: whoever is a child of ours by now is none of the command's.
+        let family = Family::of_us(&mark);
+        let watch = Watch::start(mark).map_err(not_started)?;
+        Ok(Self { program, words, watch, family, marks, deaths, options, quiet })
     }
 
     /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
@@ -170,7 +178,7 @@ impl<'a> Prepared<'a> {
         }
         let mut command = Command::new(&self.program);
         command.arg0(&self.words[0]).args(&self.words[1..]).kill_on_drop(true);
-        command.env_remove(settings::URL).env(MARK, self.watch.mark());
+        command.env_remove(settings::URL).env(MARK, &self.marks);
         if let Some(hold) = &hold {
             if !hold.is_held() {
                 let what = format!("{:?} was lost before the command started", hold.name());
@@ -198,11 +206,14 @@ impl<'a> Prepared<'a> {
             true => Word::Single(pid),
             false => Word::Group(pid),
         });
-        let Self { watch, deaths, options, quiet, .. } = self;
+        self.family.group = (!self.options.foreground).then_some(pid);
+        self.family.command = Some(pid);
+        let Self { watch, family, deaths, options, quiet, .. } = self;
         Ok(Running {
             process,
             pid,
             watch,
+            family,
             deaths,
             options,
             quiet,
@@ -212,6 +223,7 @@ impl<'a> Prepared<'a> {
             grace,
             kill_at: None,
             was_stopped: false,
+            was_told_to_end: false,
             is_lost: false,
         })
     }
@@ -270,8 +282,11 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
+                    // Whatever is known of the command: what it has started ends before the lock is free.
+                    self.end_family(signals, &status).await;
+                    self.watch.look_at(Word::Goodbye);
                     let status = status.map_err(|error| Failure::system("cannot wait for the command", &error))?;
-                    return Ok(self.end(status).await);
+                    return Ok(Ended { code: code_of(status), was_stopped: self.was_stopped });
                 }
                 number = signals.next() => self.pass_on(number),
                 reason = lost(bound), if !self.is_lost => {
@@ -344,9 +359,9 @@ impl Running<'_> {
         match self.options.on_lost {
             OnLost::Kill => self.kill(),
             OnLost::Term | OnLost::Ignore => {
-                self.signal(Signal::TERM);
+                self.signal_all(Signal::TERM);
                 // It may have been stopped: a signal is of no use to who does not run.
-                self.signal(Signal::CONT);
+                self.signal_all(Signal::CONT);
                 // Never later than was said before: that was in time for the deadline.
                 let kill_at = Instant::now() + grace;
                 self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
@@ -359,7 +374,18 @@ impl Running<'_> {
 
     fn kill(&mut self) {
         self.kill_at = None;
-        self.signal(Signal::KILL);
+        self.signal_all(Signal::KILL);
+    }
+
+    /// Also what has left the process group.
+    fn signal_all(&self, signal: Signal) {
+        // Those first that one call reaches.
+        self.signal(signal);
+        let is_beyond = |process: &&Living| {
+            self.options.foreground || process.place.group != self.pid.as_raw_nonzero().get()
+        };
+        let family = self.family.living(self.watch.pid());
+        family.iter().filter(is_beyond).for_each(|process| process.signal(signal));
     }
 
     fn signal(&self, signal: Signal) {
@@ -373,12 +399,12 @@ impl Running<'_> {
     /// What the command has left to us, and has ended, would stay until we end.
     fn wait_for_orphans(&self) {
         let own = [Some(self.pid), self.watch.pid()];
-        for child in alive::children().filter(|child| !own.contains(&Some(*child))) {
+        for child in alive::children(getpid()).filter(|child| !own.contains(&Some(*child))) {
             let _ = waitpid(Some(child), WaitOptions::NOHANG);
         }
     }
 
-    fn pass_on(&self, number: i32) {
+    fn pass_on(&mut self, number: i32) {
         if number == signals::TSTP && !signals::can_go_on() {
             return;
         }
@@ -391,6 +417,7 @@ impl Running<'_> {
             // What ends others is to end it too if it stands still: it may have read a terminal that is not its own.
             if matches!(number, signals::HUP | signals::INT | signals::QUIT | signals::TERM) {
                 self.signal(Signal::CONT);
+                self.was_told_to_end = true;
             }
         }
         // While we stand still, so does the command; and the watch ends it if that takes too long.
@@ -398,38 +425,12 @@ impl Running<'_> {
             signals::stop_ourselves();
         }
     }
-
-    /// The command has ended; ends what it left in its group, before the lock goes to another.
-    async fn end(&mut self, status: ExitStatus) -> Ended {
-        if !self.options.foreground && is_there(self.pid) {
-            let _ = kill_process_group(self.pid, Signal::TERM);
-            let start = Instant::now();
-            while is_there(self.pid) && start.elapsed() < self.grace + KILLED {
-                let is_held = self.hold.as_ref().is_none_or(|hold| hold.is_held());
-                if self.was_stopped || !is_held || start.elapsed() >= self.grace {
-                    let _ = kill_process_group(self.pid, Signal::KILL);
-                }
-                tokio::time::sleep(POLL).await;
-            }
-            if is_there(self.pid) {
-                say(format_args!(
-                    "processes of the command go on: another user's, or SIGKILL does not end them"
-                ));
-            }
-        }
-        self.watch.look_at(Word::Goodbye);
-        let by_signal = status.signal().map(exit::by_signal);
-        let own = status.code().and_then(|code| u8::try_from(code).ok());
-        Ended { code: own.or(by_signal).unwrap_or(exit::SYSTEM), was_stopped: self.was_stopped }
-    }
 }
 
-/// Whether the group has a process that lives.
-fn is_there(group: Pid) -> bool {
-    // Those that have ended and are ours count until they are waited for.
-    while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
-    // Another user's lives, and does not obey us.
-    matches!(test_kill_process_group(group), Ok(()) | Err(Errno::PERM))
+fn code_of(status: ExitStatus) -> u8 {
+    let by_signal = status.signal().map(exit::by_signal);
+    let own = status.code().and_then(|code| u8::try_from(code).ok());
+    own.or(by_signal).unwrap_or(exit::SYSTEM)
 }
 
 async fn lost(grant: Option<&Grant>) -> coordination::LossReason {

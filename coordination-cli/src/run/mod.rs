@@ -3,6 +3,7 @@
 pub(crate) mod alive;
 pub(crate) mod child;
 pub(crate) mod elect;
+mod family;
 pub(crate) mod join;
 mod progress;
 pub(crate) mod signals;

@@ -11,11 +11,9 @@
 //! every start, and reaches neither what the command has started nor a command whose wrapper stands still.
 //!
 //! A wrapper may be killed when the command is there, and the watch not told of it. So each command has the
-//! [`MARK`] of its run in its environment, and a watch that was told of none looks for it.
+//! mark of its run in its environment ([`family`](super::family)), and a watch that was told of none looks for it.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +27,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
@@ -38,22 +36,19 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
-use super::alive::{self, is_alive};
+use super::alive::Process;
+use super::family::Family;
 
 /// Our first argument in the process that watches; then comes the run's mark.
 pub(crate) const WATCH: &str = "__watch";
-/// The variable in the command's environment that says of which run it is.
-pub(super) const MARK: &str = "COORDINATION_RUN";
 /// How long before the deadline the watch acts, if we could not.
 const LEAD: Duration = Duration::from_millis(10);
 /// How long a command is looked for that nobody has told of: it was being started when we were killed.
 const HUNT: Duration = Duration::from_secs(1);
-/// How often it is looked for.
-const HUNT_STEP: Duration = Duration::from_millis(10);
-/// How often it is looked whether what was killed is dead.
+/// How often it is looked whether what was killed is dead, at first; later in parts of the time that it has taken.
 const DEATH_STEP: Duration = Duration::from_millis(1);
-/// The same for what takes long to die.
-const LONGEST_DEATH_STEP: Duration = Duration::from_millis(20);
+const DEATH_STEPS: u32 = 20;
+const LONGEST_DEATH_STEP: Duration = Duration::from_millis(500);
 /// A watch that was killed is started anew, at most this often.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -148,18 +143,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start() -> io::Result<Self> {
-        let now = clock_gettime(ClockId::Boottime);
-        // No other process of this host has both, also after its numbers have come round.
-        let mark = format!("{}-{}{:09}", std::process::id(), now.tv_sec, now.tv_nsec);
+    /// Of the run that has this mark.
+    pub(super) fn start(mark: String) -> io::Result<Self> {
         let (process, socket) = spawn(&mark)?;
         let started = Instant::now();
         Ok(Self { process, started, socket, mark, kept: None, watched: None, deadline: None })
-    }
-
-    /// What the command's environment has as [`MARK`].
-    pub(super) fn mark(&self) -> &str {
-        &self.mark
     }
 
     /// `None`: there is none just now.
@@ -222,6 +210,13 @@ impl Watch {
     }
 }
 
+/// What tells this run from all others.
+pub(super) fn new_mark() -> String {
+    let now = clock_gettime(ClockId::Boottime);
+    // No other process of this host has both, also after its numbers have come round.
+    format!("{}-{}{:09}", std::process::id(), now.tv_sec, now.tv_nsec)
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.tell(Word::Goodbye);
@@ -249,35 +244,65 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
         let _within = runtime.enter();
         [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal)
     });
+    let mut family = Family::of_parent(mark);
     // Open until we end: by then what is to end is dead.
     let mut kept = Vec::new();
-    match wait(io::stdin(), &mut kept) {
-        Ok(Some(Word::Group(group))) => {
-            end(|| kill_process_group(group, Signal::KILL), || alive::has_living(group))
+    let outcome = wait(io::stdin(), &mut kept);
+    let (is_late, whom) = outcome.unwrap_or((false, None));
+    if !is_late {
+        // It may still be our parent, but takes no orphans any more.
+        family.forget_wrapper();
+    }
+    match whom {
+        Some(Word::Group(group)) => {
+            family.group = Some(group);
+            // While the wrapper lives, what this leaves without a parent is found among the wrapper's children; so the most comes first.
+            if family.has_wrapper() {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            end(&family, Duration::ZERO);
         }
-        Ok(Some(Word::Single(process))) => {
-            end(|| kill_process(process, Signal::KILL), || is_alive(process));
+        Some(Word::Single(process)) => {
+            family.command = Some(process);
+            end(&family, Duration::ZERO);
         }
-        Ok(Some(Word::Goodbye)) => {}
-        _ => hunt(mark),
+        Some(Word::Goodbye) => {}
+        _ => end(&family, HUNT),
     }
     ExitCode::SUCCESS
 }
 
-/// Kills until nothing of it lives. As with flock(1), what cannot be killed keeps its lock.
-fn end(kill: impl Fn() -> rustix::io::Result<()>, lives: impl Fn() -> bool) {
-    let mut step = DEATH_STEP;
-    // That nothing is there is the only certain answer at once: some of a group may be another user's.
-    while kill() != Err(rustix::io::Errno::SRCH) && lives() {
-        std::thread::sleep(step);
-        step = (2 * step).min(LONGEST_DEATH_STEP);
+/// Kills until nothing of it lives, and for so long at least: it may be about to be born. As with flock(1), what cannot be killed
+/// keeps its lock.
+///
+/// All are stopped before one is killed: whoever stands still starts no others, and with a parent's death it would not be known
+/// any more whose children they are.
+fn end(family: &Family, at_least: Duration) {
+    let (start, mut known) = (Instant::now(), Vec::<Process>::new());
+    loop {
+        loop {
+            let mut found = family.living(None);
+            found.retain(|process| !known.iter().any(|known| known.is_same(process)));
+            if found.is_empty() {
+                break;
+            }
+            found.iter().for_each(|process| process.signal(Signal::STOP));
+            known.extend(found);
+        }
+        known.iter().for_each(|process| process.signal(Signal::KILL));
+        known.retain(Process::is_alive);
+        if known.is_empty() && start.elapsed() >= at_least {
+            return;
+        }
+        std::thread::sleep((start.elapsed() / DEATH_STEPS).clamp(DEATH_STEP, LONGEST_DEATH_STEP));
     }
 }
 
-/// Answers whom to end; `None`: nobody was told of; [`Word::Goodbye`]: nobody is to end.
+/// Answers whether it is by the deadline, and not by the wrapper's end, and whom to end; `None`: nobody was told of;
+/// [`Word::Goodbye`]: nobody is to end.
 ///
 /// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
-fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
+fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<(bool, Option<Word>)> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     let mut watched = None;
     loop {
@@ -290,15 +315,15 @@ fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
         // The newest word counts, also where the deadline before it has passed by now.
         if words_ready {
             match receive(&words, kept)? {
-                None => return Ok(watched),
+                None => return Ok((false, watched)),
                 Some(Word::Keep) => {}
-                Some(Word::Goodbye) => return Ok(Some(Word::Goodbye)),
+                Some(Word::Goodbye) => return Ok((false, Some(Word::Goodbye))),
                 Some(Word::NoDeadline) => set(&timer, 0)?,
                 Some(Word::Deadline(nanos)) => set(&timer, nanos)?,
                 whom => watched = whom,
             }
         } else if timer_ready {
-            return Ok(watched);
+            return Ok((true, watched));
         }
     }
 }
@@ -315,27 +340,11 @@ fn set(timer: impl AsFd, nanos: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills what has this mark in its environment, for a while: it may be about to be born. Then all of it is dead.
-fn hunt(mark: &OsStr) {
-    let entry = [MARK.as_bytes(), b"=", mark.as_encoded_bytes()].concat();
-    let (start, mut killed) = (Instant::now(), HashSet::new());
-    while start.elapsed() < HUNT || killed.iter().copied().any(is_alive) {
-        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let id = process.file_name().to_str().and_then(|name| name.parse().ok());
-            let Some(pid) = id.and_then(Pid::from_raw) else { continue };
-            // Another user's cannot be read, and could not be killed.
-            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
-            if pid != getpid() && environment.split(|byte| *byte == 0).any(|one| one == entry) {
-                let _ = kill_process(pid, Signal::KILL);
-                killed.insert(pid);
-            }
-        }
-        std::thread::sleep(HUNT_STEP);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::process::getpid;
+
+    use super::super::family::{MARK, tests::orphaned};
     use super::*;
 
     #[test]
@@ -381,7 +390,7 @@ mod tests {
             command.arg("600").env(MARK, mark).spawn().expect("sleep")
         };
         let (mut ours, mut another) = (start("1-23"), start("1-234"));
-        hunt(OsStr::new("1-23"));
+        end(&orphaned("1-23"), Duration::ZERO);
         let lives = another.try_wait().expect("ours").is_none();
         another.kill().expect("ours");
         assert!(lives, "a mark that begins alike");

@@ -257,26 +257,35 @@ fn what_another_user_has_in_the_group_is_waited_for_and_told() {
         let started = store.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
         let script = store.script("command", &text);
-        // What the other user needs is his, or open to all.
-        let program = store.path("coordination");
-        std::fs::copy(env!("CARGO_BIN_EXE_coordination"), &program).expect("there is room");
-        std::os::unix::fs::chown(store.path("."), Some(NOBODY), None).expect("we are root");
-        let mut command = Command::new("setpriv");
-        command.arg(format!("--reuid={NOBODY}")).arg("--clear-groups").arg(program);
-        command.args(["run", "--kill-after", "10ms", "--lock", "x", "--", &script]);
-        command.env("COORDINATION_URL", &store.url).stderr(Stdio::piped());
-        let mut wrapper = Wrapper::start(&mut command);
+        let mut wrapper = as_nobody(&store, &["--kill-after", "10ms"], &script);
         let group = written(&started).trim().parse().expect("a process id");
         let other = Command::new("sleep").arg("60").process_group(group).spawn();
         let mut other = Wrapper(other.expect("the group is there"));
         wrapper.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(other.is_running() && wrapper.is_running());
+        drop(other);
         assert_eq!(wrapper.code(), Some(143));
         let mut said = String::new();
         let mut stderr = wrapper.0.stderr.take().expect("a pipe");
         std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
-        assert!(said.contains("another user's"), "{said}");
-        assert!(other.is_running());
+        assert!(said.contains("another user's") && said.contains("(sleep)"), "{said}");
     });
+}
+
+/// A wrapper, and its command, of another user than ours; what is said can be read.
+pub(super) fn as_nobody(store: &Store, options: &[&str], script: &str) -> Wrapper {
+    // What the other user needs is his, or open to all.
+    let program = store.path("coordination");
+    if !program.exists() {
+        std::fs::copy(env!("CARGO_BIN_EXE_coordination"), &program).expect("there is room");
+    }
+    std::os::unix::fs::chown(store.path("."), Some(NOBODY), None).expect("we are root");
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={NOBODY}")).arg("--clear-groups").arg(program);
+    command.arg("run").args(options).args(["--lock", "x", "--", script]);
+    command.env("COORDINATION_URL", &store.url).stderr(Stdio::piped());
+    Wrapper::start(&mut command)
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod inherited;
 mod kept_apart;
 mod looks;
 mod offices;
+mod reach;
 mod serve;
 mod terminal;

@@ -1,0 +1,122 @@
+//! The command has ended; what it has started ends too, before the lock is free.
+
+use std::io;
+use std::process::{ExitStatus, exit};
+use std::time::Duration;
+
+use coordination::Grant;
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::{Running, code_of};
+use crate::args::OnLost;
+use crate::exit::{SYSTEM, say};
+use crate::run::alive::Process;
+use crate::run::family::named;
+use crate::run::signals::Signals;
+use crate::stderr;
+
+/// What is about to end by itself has this long: the reader at a pipe's end, what a script left to the last.
+const LINGER: Duration = Duration::from_millis(100);
+/// How long a process may take to be gone that was sent SIGKILL: it may be within the kernel.
+const KILLED: Duration = Duration::from_secs(1);
+/// How often it is looked whether all have ended, at first; later less often.
+const POLL: Duration = Duration::from_millis(2);
+const LONGEST_POLL: Duration = Duration::from_millis(20);
+/// The same for those that cannot be ended.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Running<'_> {
+    /// Waits for what the command has started, ends it, and waits for what does not end.
+    pub(super) async fn end_family(
+        &mut self,
+        signals: &mut Signals,
+        status: &io::Result<ExitStatus>,
+    ) {
+        let linger = if self.is_over() || status.is_err() { Duration::ZERO } else { LINGER };
+        let (start, mut told, mut poll) = (Instant::now(), Vec::<Process>::new(), POLL);
+        loop {
+            let left = self.left();
+            if left.is_empty() {
+                break;
+            }
+            let spent = start.elapsed().saturating_sub(linger);
+            if spent >= self.grace + KILLED {
+                return self.keep(&left, signals, status).await;
+            }
+            let is_held = self.hold.as_ref().is_none_or(|hold| hold.is_held());
+            if self.was_stopped || !is_held || spent >= self.grace {
+                left.iter().for_each(|process| process.signal(Signal::KILL));
+            }
+            if start.elapsed() >= linger {
+                let is_new = |process: &Process| !told.iter().any(|told| told.is_same(process));
+                let new: Vec<_> = left.into_iter().filter(is_new).collect();
+                for process in &new {
+                    process.signal(Signal::TERM);
+                    process.signal(Signal::CONT);
+                }
+                told.extend(new);
+            }
+            self.move_deadline_on();
+            sleep(poll).await;
+            poll = (2 * poll).min(LONGEST_POLL);
+        }
+        if !told.is_empty() && !self.is_over() && !self.quiet {
+            say(format_args!("ended what the command had left running: {}", named(&told)));
+        }
+    }
+
+    /// Somebody has ended the command; that the rest ends too is no news.
+    fn is_over(&self) -> bool {
+        self.was_stopped || self.was_told_to_end
+    }
+
+    /// What the command has started and lives.
+    fn left(&self) -> Vec<Process> {
+        self.wait_for_orphans();
+        match self.family.is_gone(self.watch.pid()) {
+            true => Vec::new(),
+            false => self.family.living(self.watch.pid()),
+        }
+    }
+
+    fn move_deadline_on(&mut self) {
+        let is_ignored = self.options.on_lost == OnLost::Ignore;
+        let bound: Option<&Grant> = self.hold.as_deref().filter(|_| !is_ignored);
+        self.watch.update(bound);
+    }
+
+    /// What does not end keeps the lock, for as long as we have it and nobody tells us to end.
+    async fn keep(
+        &mut self,
+        left: &[Process],
+        signals: &mut Signals,
+        status: &io::Result<ExitStatus>,
+    ) {
+        let has_lock = self.hold.as_ref().is_some_and(|hold| hold.is_held()) && !self.was_stopped;
+        let then = if has_lock { "; the lock is kept until they have ended" } else { "" };
+        say(format_args!(
+            "processes of the command go on, another user's, or SIGKILL does not end them: {}{then}",
+            named(left)
+        ));
+        while has_lock && self.hold.as_ref().is_some_and(|hold| hold.is_held()) {
+            tokio::select! {
+                biased;
+                _ = signals.ending() => self.leave(status),
+                () = sleep(LOOK) => {}
+            }
+            if self.left().is_empty() {
+                break;
+            }
+            self.move_deadline_on();
+        }
+    }
+
+    /// Ends without a word to the store or to the watch: what goes on keeps the lock, on one host until it has ended, as the
+    /// watch has the session's file, and elsewhere until the lease ends.
+    fn leave(&self, status: &io::Result<ExitStatus>) -> ! {
+        stderr::finish();
+        let code = status.as_ref().map_or(SYSTEM, |status| code_of(*status));
+        exit(i32::from(code))
+    }
+}

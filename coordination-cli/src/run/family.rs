@@ -1,0 +1,232 @@
+//! What a command has started: all that descends from it, in whatever process group or session.
+//!
+//! A signal to the command's process group misses a descendant that has left the group, and many have: what `timeout` in a
+//! script has started, a job under a shell's `set -m`, what Python starts with `start_new_session`, what sudo starts.
+//!
+//! While the wrapper lives, nothing that the command has started leaves the wrapper's descendants: the wrapper is a *subreaper*,
+//! so that an orphan becomes the wrapper's own child. When the wrapper was killed, orphans go elsewhere. Then the watch goes by
+//! the command's process group, by the run's mark in a process's environment, and by descent from a process that has one
+//! of the two. So out of its reach is only a process that has left the group, has no environment of the command, and has lost its
+//! parent, all three.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::process::{Pid, getpid, getppid};
+
+use super::alive::{self, Process};
+
+/// The variable in the command's environment that says of which runs it is, the outermost first, with colons between them.
+pub(super) const MARK: &str = "COORDINATION_RUN";
+/// What a process has there that is to go on when the command has ended.
+const LEAVE: &[u8] = b"leave";
+
+/// Those that end with a command.
+pub(super) struct Family {
+    mark: Vec<u8>,
+    /// As long as the wrapper lives, the command and the orphans among its descendants are the wrapper's children. `None`: it
+    /// had ended when we began.
+    wrapper: Option<Pid>,
+    /// Children that the wrapper had when it began: whoever became the wrapper has left them to it.
+    strangers: HashSet<Pid>,
+    /// The command's process group, if it has one of its own.
+    pub(super) group: Option<Pid>,
+    /// The command itself.
+    pub(super) command: Option<Pid>,
+}
+
+impl Family {
+    /// That of our own command, which does not run yet.
+    pub(super) fn of_us(mark: &str) -> Self {
+        Self::of(mark.as_bytes(), Some(getpid()))
+    }
+
+    /// The same for the process that watches.
+    pub(super) fn of_parent(mark: &OsStr) -> Self {
+        // The mark begins with the wrapper's number. If another process is our parent by now, its children are none of ours.
+        let wrapper = getppid().filter(|parent| {
+            let number = format!("{}-", parent.as_raw_nonzero());
+            mark.as_bytes().starts_with(number.as_bytes())
+        });
+        Self::of(mark.as_bytes(), wrapper)
+    }
+
+    fn of(mark: &[u8], wrapper: Option<Pid>) -> Self {
+        let children = wrapper.into_iter().flat_map(alive::children);
+        let strangers = children.filter(|child| *child != getpid()).collect();
+        Self { mark: mark.to_owned(), wrapper, strangers, group: None, command: None }
+    }
+
+    /// It has ended.
+    pub(super) fn forget_wrapper(&mut self) {
+        self.wrapper = None;
+    }
+
+    /// Whether our wrapper lives: the orphans of the command are its children then.
+    pub(super) fn has_wrapper(&self) -> bool {
+        self.wrapper.is_some_and(|wrapper| wrapper == getpid() || getppid() == Some(wrapper))
+    }
+
+    /// Whether it can be told without looking at all processes that nothing lives but the watch.
+    pub(super) fn is_gone(&self, watch: Option<Pid>) -> bool {
+        let known = |child: &Pid| Some(*child) == watch || self.strangers.contains(child);
+        alive::has_children_listed()
+            && self.group.is_none_or(|group| !alive::is_group_there(group))
+            && alive::children(getpid()).all(|child| known(&child))
+    }
+
+    /// Those that live, and are to end with the command.
+    pub(super) fn living(&self, watch: Option<Pid>) -> Vec<Process> {
+        self.among(alive::processes(), watch, self.has_wrapper())
+    }
+
+    fn among(&self, all: Vec<Process>, watch: Option<Pid>, wrapper_lives: bool) -> Vec<Process> {
+        let is_first = |process: &Process| {
+            self.group.is_some_and(|group| process.place.group == group.as_raw_nonzero().get())
+                || self.command == Some(process.pid)
+                || (wrapper_lives && self.is_adopted(process))
+                || (!wrapper_lives && has_mark(process, &self.mark))
+        };
+        let (mut found, mut rest): (Vec<_>, Vec<_>) = (Vec::new(), all);
+        rest.retain(|process| ![watch, self.wrapper, Some(getpid())].contains(&Some(process.pid)));
+        let mut parents = HashSet::new();
+        // One generation after the other; those that are to stay, and what they have started, are left out.
+        loop {
+            let is_next = |process: &mut Process| {
+                parents.contains(&process.place.parent) || (found.is_empty() && is_first(process))
+            };
+            let next: Vec<_> =
+                rest.extract_if(.., is_next).filter(|process| !has_mark(process, LEAVE)).collect();
+            if next.is_empty() {
+                return found;
+            }
+            parents = next.iter().map(|process| process.pid.as_raw_nonzero().get()).collect();
+            found.extend(next);
+        }
+    }
+
+    /// A child of the wrapper that is not a stranger. Where there are strangers, one of the wrapper's orphans may be theirs.
+    fn is_adopted(&self, process: &Process) -> bool {
+        self.wrapper.is_some_and(|wrapper| process.place.parent == wrapper.as_raw_nonzero().get())
+            && !self.strangers.contains(&process.pid)
+            && (self.strangers.is_empty() || has_mark(process, &self.mark))
+    }
+}
+
+/// The marks of a run with this one, which runs in those that our own environment names.
+pub(super) fn marks(outer: Option<String>, own: &str) -> String {
+    let outer = outer.unwrap_or_default();
+    let outer = outer.split(':').filter(|mark| !mark.is_empty() && mark.as_bytes() != LEAVE);
+    outer.chain([own]).collect::<Vec<_>>().join(":")
+}
+
+/// Whether this is among the marks of a process. Another user's environment cannot be read.
+fn has_mark(process: &Process, mark: &[u8]) -> bool {
+    let environment = process.environment();
+    let mut entries = environment.split(|byte| *byte == 0);
+    let marks = entries.find_map(|entry| entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+    marks.is_some_and(|marks| marks.split(|byte| *byte == b':').any(|one| one == mark))
+}
+
+/// Names for people: `123 (sleep), 124 (sh) and 3 more`.
+pub(super) fn named(processes: &[Process]) -> String {
+    const SHOWN: usize = 3;
+    let names: Vec<_> = processes.iter().take(SHOWN).map(Process::to_string).collect();
+    match processes.len().saturating_sub(SHOWN) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleep(mark: Option<&str>) -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_remove(MARK);
+        if let Some(mark) = mark {
+            command.env(MARK, mark);
+        }
+        command.spawn().expect("sleep")
+    }
+
+    /// Of a wrapper that has ended.
+    pub(in super::super) fn orphaned(mark: &str) -> Family {
+        Family::of(mark.as_bytes(), None)
+    }
+
+    #[test]
+    fn marks_are_compared_whole() {
+        let cases = [
+            (Some("1-23"), true),
+            (Some("0-1:1-23:7-8"), true),
+            (Some("1-234"), false),
+            (Some("leave"), false),
+            (None, false),
+        ];
+        for (marks, expected) in cases {
+            let mut child = sleep(marks);
+            let process = Process::of(Pid::from_child(&child)).expect("it lives");
+            // By then it is `sleep`, with its own environment.
+            let has = has_mark(&process, b"1-23");
+            child.kill().and_then(|()| child.wait()).expect("ours");
+            assert_eq!(has, expected, "{marks:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_has_the_marks_of_those_around_it() {
+        for (outer, expected) in [
+            (None, "3-4"),
+            (Some(""), "3-4"),
+            (Some("leave"), "3-4"),
+            (Some("1-2"), "1-2:3-4"),
+            (Some("0-1:1-2"), "0-1:1-2:3-4"),
+        ] {
+            assert_eq!(marks(outer.map(str::to_owned), "3-4"), expected);
+        }
+    }
+
+    #[test]
+    fn generations_are_found_but_not_those_that_stay() {
+        let number = |pid| Pid::from_raw(pid).expect("not zero");
+        let process = |pid, parent, group| Process {
+            pid: number(pid),
+            place: alive::Place { parent, group, session: 1 },
+            started: 0,
+            name: String::new(),
+        };
+        // No such processes are there, so that none has a mark.
+        let (base, wrapper) = (2_000_000_000, 2_000_000_001);
+        let family = Family {
+            mark: b"1-23".to_vec(),
+            wrapper: Some(number(wrapper)),
+            strangers: HashSet::from([number(base + 9)]),
+            group: Some(number(base + 2)),
+            command: None,
+        };
+        let all = || {
+            vec![
+                process(base + 6, base + 5, base + 6),
+                process(wrapper, base, base),
+                process(base + 2, wrapper, base + 2),
+                process(base + 5, base + 3, base + 5),
+                process(base + 3, base + 2, base + 2),
+                process(base + 9, wrapper, base),
+                process(base + 10, base + 9, base),
+            ]
+        };
+        let mut found: Vec<_> = family
+            .among(all(), None, true)
+            .iter()
+            .map(|process| process.pid.as_raw_nonzero().get() - base)
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, [2, 3, 5, 6]);
+        assert!(!named(&family.among(all(), None, true)).is_empty());
+    }
+}
