@@ -1,6 +1,5 @@
 //! Who lives. A process that has ended and that nobody has waited for is there, and does not live.
 
-use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -9,8 +8,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
     test_kill_process_group, waitpgid,
 };
-
-use crate::exit::printable;
 
 /// A process that lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +53,6 @@ impl Process {
             Err(Errno::NOSYS) if self.is_alive() => kill_process(self.pid, signal),
             _ => Ok(()),
         };
-    }
-}
-
-impl fmt::Display for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.pid.as_raw_nonzero(), printable(&self.name))
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
     waitpid,
 };
-use tokio::process::{Child as Process, Command};
+use tokio::process::Child as Process;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use super::alive::{self, Process as Living};
 use super::family::{self, Family, MARK};
 use super::signals::{self, Signals};
+use super::started;
 use super::wanted::Hold;
 use super::watch::{Watch, Word, new_mark};
 use crate::args::{Child as Options, OnLost};
@@ -176,8 +177,8 @@ impl<'a> Prepared<'a> {
         if let Some(file) = hold.as_ref().map(|hold| hold.session_file()).transpose()?.flatten() {
             self.watch.keep_open(file);
         }
-        let mut command = Command::new(&self.program);
-        command.arg0(&self.words[0]).args(&self.words[1..]).kill_on_drop(true);
+        let mut command = started::command(&self.program, self.words);
+        command.kill_on_drop(true);
         command.env_remove(settings::URL).env(MARK, &self.marks);
         if let Some(hold) = &hold {
             if !hold.is_held() {
@@ -408,12 +409,12 @@ impl Running<'_> {
         if number == signals::TSTP && !signals::can_go_on() {
             return;
         }
-        // In the terminal's foreground those of its keys have reached the command by themselves.
-        let is_by_key = matches!(number, signals::INT | signals::QUIT | signals::TSTP);
-        if !(self.options.foreground && is_by_key)
-            && let Some(signal) = Signal::from_named_raw(number)
-        {
-            self.signal(signal);
+        // In the terminal's foreground those of its keys, and of its size, have reached the command by themselves.
+        if !(self.options.foreground && signals::is_by_terminal(number)) {
+            match Signal::from_named_raw(number) {
+                Some(signal) => self.signal(signal),
+                None => signals::send_unnamed(number, self.pid, self.options.foreground),
+            }
             // What ends others is to end it too if it stands still: it may have read a terminal that is not its own.
             if matches!(number, signals::HUP | signals::INT | signals::QUIT | signals::TERM) {
                 self.signal(Signal::CONT);

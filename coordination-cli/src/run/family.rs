@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::process::{Pid, getpid, getppid};
 
 use super::alive::{self, Process};
+use crate::exit::printable;
 
 /// The variable in the command's environment that says of which runs it is, the outermost first, with colons between them.
 pub(super) const MARK: &str = "COORDINATION_RUN";
@@ -132,7 +133,10 @@ fn has_mark(process: &Process, mark: &[u8]) -> bool {
 /// Names for people: `123 (sleep), 124 (sh) and 3 more`.
 pub(super) fn named(processes: &[Process]) -> String {
     const SHOWN: usize = 3;
-    let names: Vec<_> = processes.iter().take(SHOWN).map(Process::to_string).collect();
+    let name = |process: &Process| {
+        format!("{} ({})", process.pid.as_raw_nonzero(), printable(&process.name))
+    };
+    let names: Vec<_> = processes.iter().take(SHOWN).map(name).collect();
     match processes.len().saturating_sub(SHOWN) {
         0 => names.join(", "),
         more => format!("{} and {more} more", names.join(", ")),

@@ -7,6 +7,7 @@ mod family;
 pub(crate) mod join;
 mod progress;
 pub(crate) mod signals;
+mod started;
 mod wanted;
 pub(crate) mod watch;
 

@@ -3,10 +3,11 @@
 use std::fs;
 use std::future::poll_fn;
 use std::iter;
+use std::process::Stdio;
 use std::task::Poll;
 
 use coordination::Coordinator;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::alive::Place;
@@ -20,6 +21,14 @@ pub(super) const CONT: i32 = 18;
 pub(super) const TSTP: i32 = 20;
 const USR1: i32 = 10;
 const USR2: i32 = 12;
+const URG: i32 = 23;
+const XFSZ: i32 = 25;
+const WINCH: i32 = 28;
+/// The last one of Linux.
+const LAST: i32 = 64;
+/// Those that we leave as they are: they tell of a fault of our own (4, 7, 8, 11), cannot be received (9, 19), are no message to us but
+/// of the kernel about pipes, children and terminals (13, 17, 21, 22), or are the C library's own (32, 33).
+const LEFT: [i32; 12] = [4, 7, 8, 9, 11, 13, 17, 19, 21, 22, 32, 33];
 
 /// Receives signals instead of dying of them.
 pub(crate) struct Signals(Vec<(i32, unix::Signal)>);
@@ -28,17 +37,18 @@ impl Signals {
     /// Those that were ignored when we were started stay so, as for `nohup`.
     pub(crate) fn new() -> Outcome<Self> {
         let ignored = ignored();
-        let wanted = [HUP, INT, QUIT, USR1, USR2, TERM, CONT, TSTP];
-        let wanted = wanted.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
+        let is_wanted = |number: &i32| !LEFT.contains(number) && ignored >> (number - 1) & 1 == 0;
         let receive = |number| Ok((number, unix::signal(SignalKind::from_raw(number))?));
-        let signals: std::io::Result<_> = wanted.map(receive).collect();
+        let signals: std::io::Result<_> = (1..=LAST).filter(is_wanted).map(receive).collect();
         signals.map(Self).map_err(|error| Failure::system("cannot receive signals", &error))
     }
 
     pub(super) async fn next(&mut self) -> i32 {
         poll_fn(|context| {
+            // That a file may not grow is told by the error of who writes it.
             let mut came = self.0.iter_mut().filter_map(|(number, signal)| {
-                matches!(signal.poll_recv(context), Poll::Ready(Some(()))).then_some(*number)
+                let has_come = matches!(signal.poll_recv(context), Poll::Ready(Some(())));
+                (has_come && *number != XFSZ).then_some(*number)
             });
             came.next().map_or(Poll::Pending, Poll::Ready)
         })
@@ -49,9 +59,9 @@ impl Signals {
     pub(crate) async fn ending(&mut self) -> i32 {
         loop {
             match self.next().await {
-                number @ (HUP | INT | QUIT | TERM) => return number,
                 TSTP if can_go_on() => stop_ourselves(),
-                _ => {}
+                TSTP | CONT | URG | WINCH | USR1 | USR2 => {}
+                number => return number,
             }
         }
     }
@@ -79,6 +89,23 @@ pub(super) fn can_go_on() -> bool {
     let ancestors = iter::successors(us.of_parent(), |ancestor| ancestor.of_parent());
     let mut ours = ancestors.take_while(|ancestor| ancestor.session == us.session);
     ours.any(|ancestor| ancestor.group != us.group)
+}
+
+/// Whether a terminal sends this to all of its foreground.
+pub(super) fn is_by_terminal(number: i32) -> bool {
+    matches!(number, INT | QUIT | TSTP | WINCH)
+}
+
+/// Sends a signal that has no name, as real-time signals have none.
+///
+/// By a shell, whose word for it is as old as the signals: there is no other way without unsafe code.
+pub(super) fn send_unnamed(number: i32, whom: Pid, is_single: bool) {
+    let group = if is_single { "" } else { "-" };
+    let words = format!("kill -s {number} -- {group}{}", whom.as_raw_nonzero());
+    let mut shell = tokio::process::Command::new("/bin/sh");
+    shell.args(["-c", &words]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // It is waited for as the orphans are.
+    let _ = shell.spawn();
 }
 
 /// What Ctrl-Z does with who does not catch it.

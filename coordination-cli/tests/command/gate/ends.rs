@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::{Etcd, judged, wait_until};
 use rustix::process::{Pid, Signal};
 
-use crate::{LONG, Store, Wrapper, is_alive, output, plain, state, stderr, stdout, written};
+use crate::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
 
 /// Another user than root.
 const NOBODY: u32 = 65534;
 
 /// On one host, and on a server.
-fn everywhere(check: impl Fn(&Store)) {
+pub(super) fn everywhere(check: impl Fn(&Store)) {
     judged(|| check(&Store::file()));
     judged(|| {
         let server = Etcd::one();
@@ -395,64 +395,6 @@ fn children(wrapper: &Wrapper) -> Vec<String> {
     let id = wrapper.0.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
     children.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
-}
-
-#[test]
-fn signals_reach_the_command_and_its_children() {
-    everywhere(|store| {
-        let (ready, got) = (store.path("ready"), store.path("got"));
-        let text = format!(
-            "#!/bin/sh\ntrap 'echo usr1 > {got}' USR1\ntrap 'exit 9' TERM\necho $$ > {ready}\n\
-         while :; do sleep 0.01; done\n",
-            got = got.display(),
-            ready = ready.display()
-        );
-        let command = store.script("command", &text);
-        let mut wrapper = store.start(&format!("--lock x -- {command}"));
-        written(&ready);
-        // `sleep` dies of it, and the loop goes on.
-        wrapper.signal(Signal::USR1);
-        assert_eq!(written(&got), "usr1\n");
-        wrapper.signal(Signal::TERM);
-        assert_eq!(wrapper.code(), Some(9));
-    });
-}
-
-#[test]
-fn signals_that_end_reach_a_command_that_stands_still() {
-    judged(|| {
-        let store = Store::file();
-        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
-            let (mut wrapper, id) = store.running(&format!("--lock {code}"));
-            let command = id.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
-            rustix::process::kill_process(command, Signal::STOP).expect("it runs");
-            assert!(wait_until(LONG, || state(&id) == Some('T')));
-            wrapper.signal(signal);
-            assert_eq!(wrapper.code(), Some(code));
-        }
-    });
-}
-
-#[test]
-fn a_command_stops_and_goes_on_with_us() {
-    judged(|| {
-        let store = Store::file();
-        let started = store.path("started");
-        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
-        let mut command = store.coordination(["run", "--lock", "x", "--"]);
-        // A job as a shell has it: we could let it go on.
-        command.arg(store.script("command", &text)).process_group(0);
-        let mut wrapper = Wrapper::start(&mut command);
-        let ids = [written(&started), wrapper.0.id().to_string()];
-        let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
-        // What Ctrl-Z sends.
-        wrapper.signal(Signal::TSTP);
-        assert!(wait_until(LONG, stand_still));
-        wrapper.signal(Signal::CONT);
-        assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
-        wrapper.signal(Signal::TERM);
-        assert_eq!(wrapper.code(), Some(143));
-    });
 }
 
 #[test]

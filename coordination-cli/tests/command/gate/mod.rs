@@ -9,4 +9,6 @@ mod looks;
 mod offices;
 mod reach;
 mod serve;
+mod signals;
+mod started;
 mod terminal;

@@ -1,0 +1,81 @@
+/*
+ * What is settled before Rust's runtime begins, as nobody can ask for it, or change it, afterwards without unsafe code:
+ * src/run/started.rs.
+ *
+ * The runtime ignores SIGPIPE before `main`, so how that signal was treated is forgotten by then. The standard library gives each
+ * process that it starts an empty signal mask and the default for SIGPIPE.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LAST 64
+
+static unsigned long long ignored(int number) {
+    struct sigaction now;
+    int is_ignored = sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+    return is_ignored ? 1ULL << (number - 1) : 0;
+}
+
+/* Becomes the command, with what whoever started us had set. */
+static void become(const char *state, char **words) {
+    unsigned long long blocked = 0, to_ignore = 0;
+    sigset_t mask;
+    sscanf(state, "%llx:%llx", &blocked, &to_ignore);
+    unsetenv("COORDINATION_BECOME");
+    sigemptyset(&mask);
+    for (int number = 1; number <= LAST; number++) {
+        if (blocked >> (number - 1) & 1)
+            sigaddset(&mask, number);
+        if (to_ignore >> (number - 1) & 1)
+            signal(number, SIG_IGN);
+    }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    execv(words[0], words + 1);
+    int reason = errno;
+    dprintf(STDERR_FILENO, "coordination: %s: %s\n", words[1], strerror(reason));
+    _exit(reason == ENOENT ? 127 : 126);
+}
+
+/* What the watch has open, somebody might wait for: a lock of the kernel's, the end of a pipe. */
+static void close_inherited(void) {
+    if (syscall(SYS_close_range, 3, ~0U, 0) == 0)
+        return;
+    DIR *files = opendir("/proc/self/fd");
+    for (struct dirent *file; files && (file = readdir(files));) {
+        int number = atoi(file->d_name);
+        if (number > 2 && number != dirfd(files))
+            close(number);
+    }
+    if (files)
+        closedir(files);
+}
+
+__attribute__((constructor)) static void begin(int count, char **words, char **environment) {
+    (void)environment;
+    const char *state = getenv("COORDINATION_BECOME");
+    if (state && count > 2)
+        become(state, words + 1);
+    if (count > 1 && strcmp(words[1], "__watch") == 0)
+        close_inherited();
+    sigset_t none, was;
+    sigemptyset(&none);
+    if (sigprocmask(SIG_SETMASK, &none, &was) != 0)
+        return;
+    unsigned long long blocked = 0, ignores = ignored(SIGPIPE) | ignored(SIGCHLD);
+    for (int number = 1; number <= LAST; number++)
+        if (sigismember(&was, number) == 1)
+            blocked |= 1ULL << (number - 1);
+    unsetenv("COORDINATION_STARTED");
+    if (blocked || ignores) {
+        char text[40];
+        snprintf(text, sizeof text, "%llx:%llx", blocked, ignores);
+        setenv("COORDINATION_STARTED", text, 1);
+    }
+}

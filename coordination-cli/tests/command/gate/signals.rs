@@ -1,0 +1,110 @@
+//! Signals to the wrapper.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use coordination_tests::harness::{judged, wait_until};
+use rustix::process::{Pid, Signal};
+
+use super::ends::everywhere;
+use crate::{LONG, Store, Wrapper, output, state, written};
+
+#[test]
+fn signals_reach_the_command_and_its_children() {
+    everywhere(|store| {
+        let (ready, got) = (store.path("ready"), store.path("got"));
+        let text = format!(
+            "#!/bin/sh\ntrap 'echo usr1 > {got}' USR1\ntrap 'exit 9' TERM\necho $$ > {ready}\n\
+         while :; do sleep 0.01; done\n",
+            got = got.display(),
+            ready = ready.display()
+        );
+        let command = store.script("command", &text);
+        let mut wrapper = store.start(&format!("--lock x -- {command}"));
+        written(&ready);
+        // `sleep` dies of it, and the loop goes on.
+        wrapper.signal(Signal::USR1);
+        assert_eq!(written(&got), "usr1\n");
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(9));
+    });
+}
+
+/// Whatever can be received: by its name or by its number, whether others die of it or not.
+#[test]
+fn every_signal_that_can_be_received_reaches_the_command() {
+    judged(|| {
+        let store = Store::file();
+        let got = store.path("got");
+        let numbers = "1 2 3 5 6 10 12 14 15 16 23 24 26 27 28 29 30 31 34 35 50 64";
+        // One that is not for other shells: dash knows no signal from 34 on.
+        let text = format!(
+            "#!/usr/bin/env python3\nimport signal, time\ndef note(number, _):\n    open({got:?}, 'a').write(f'{{number}}\\n')\n\
+             for number in map(int, '{numbers}'.split()): signal.signal(number, note)\nopen({got:?}, 'w').write('ready\\n')\n\
+             while True: time.sleep(60)\n",
+        );
+        let (script, mut seen) = (store.script("notes", &text), String::from("ready\n"));
+        let mut wrapper = store.start(&format!("--lock x -- {script}"));
+        assert_eq!(written(&got), seen);
+        for number in numbers.split(' ') {
+            let words = format!("kill -{number} {}", wrapper.0.id());
+            assert!(output(Command::new("bash").args(["-c", &words])).status.success());
+            seen.push_str(number);
+            seen.push('\n');
+            let is_there = || std::fs::read_to_string(&got).is_ok_and(|text| text == seen);
+            assert!(wait_until(LONG, is_there), "{number}: {:?}", std::fs::read_to_string(&got));
+            assert!(wrapper.is_running(), "{number}");
+        }
+    });
+}
+
+/// What ends others ends the command and not the wrapper alone, which would get it SIGKILL and no chance to clean up.
+#[test]
+fn a_signal_that_ends_others_ends_the_command() {
+    judged(|| {
+        let store = Store::file();
+        for number in [6, 14, 24, 31, 34, 64] {
+            let (mut wrapper, _) = store.running(&format!("--lock x{number}"));
+            let words = format!("kill -{number} {}", wrapper.0.id());
+            assert!(output(Command::new("bash").args(["-c", &words])).status.success());
+            assert_eq!(wrapper.code(), Some(128 + number));
+        }
+    });
+}
+
+#[test]
+fn signals_that_end_reach_a_command_that_stands_still() {
+    judged(|| {
+        let store = Store::file();
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+            let (mut wrapper, id) = store.running(&format!("--lock {code}"));
+            let command = id.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+            rustix::process::kill_process(command, Signal::STOP).expect("it runs");
+            assert!(wait_until(LONG, || state(&id) == Some('T')));
+            wrapper.signal(signal);
+            assert_eq!(wrapper.code(), Some(code));
+        }
+    });
+}
+
+#[test]
+fn a_command_stops_and_goes_on_with_us() {
+    judged(|| {
+        let store = Store::file();
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let mut command = store.coordination(["run", "--lock", "x", "--"]);
+        // A job as a shell has it: we could let it go on.
+        command.arg(store.script("command", &text)).process_group(0);
+        let mut wrapper = Wrapper::start(&mut command);
+        let ids = [written(&started), wrapper.0.id().to_string()];
+        let stand_still = || ids.iter().all(|id| state(id) == Some('T'));
+        // What Ctrl-Z sends.
+        wrapper.signal(Signal::TSTP);
+        assert!(wait_until(LONG, stand_still));
+        wrapper.signal(Signal::CONT);
+        assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
+        wrapper.signal(Signal::TERM);
+        assert_eq!(wrapper.code(), Some(143));
+    });
+}
