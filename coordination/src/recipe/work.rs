@@ -107,7 +107,6 @@ impl Coordinator {
             limits: Arc::default(),
         })
     }
-
 }
 
 impl WorkQueue {
