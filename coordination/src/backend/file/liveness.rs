@@ -149,12 +149,11 @@ impl OpenSessions {
             return Ok(true);
         }
         let Some(file) = self.sessions.file_to_probe(name)? else { return Ok(false) };
-        match fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            // Nobody makes a file of this name again, so it can go.
-            Ok(()) => self.sessions.remove(name).map(|()| false),
-            Err(errno) => Err(storage("lock", self.sessions.path(), errno)),
+        if is_taken(&self.sessions, &file)? {
+            return Ok(true);
         }
+        // Nobody makes a file of this name again, so it can go.
+        self.sessions.remove(name).map(|()| false)
     }
 
     /// Whether a live session has this member's file, which is locked: its owner has written into it which one it is. On a
@@ -181,8 +180,10 @@ impl OpenSessions {
             let names = directory.names().unwrap_or_default();
             let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
-                // What cannot be swept now is swept by the next one.
+                // What cannot be swept now is swept by the next one. To lock a file exclusively it is opened for writing, and who
+                // waits takes the close of such a file for the end of a session: so only those are that nobody has locked.
                 if let Ok(false) = directory.is_fresh(name)
+                    && let Ok(false) = is_locked(directory, name)
                     && let Ok(Some(_lock)) = lock_named_existing(directory, name)
                 {
                     let _ = directory.remove(name);
@@ -214,6 +215,21 @@ pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<Own
             Attempt::Taken => return Ok(None),
             Attempt::Replaced => {}
         }
+    }
+}
+
+/// Whether somebody has the file of this name locked. Nobody hears of the look.
+fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
+    let file = directory.file_to_probe(name)?;
+    file.map_or(Ok(false), |file| is_taken(directory, &file))
+}
+
+/// Whether somebody else has this file locked; otherwise it is locked as long as it is open here, for other looks too.
+fn is_taken(directory: &Directory, file: &OwnedFd) -> Result<bool> {
+    match fs::flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(storage("lock", directory.path(), errno)),
     }
 }
 
@@ -252,6 +268,7 @@ mod tests {
     use std::fs::{self, File};
     use std::time::{Duration, SystemTime};
 
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
     use tempfile::TempDir;
 
     use super::super::tests::{open, store};
@@ -289,6 +306,27 @@ mod tests {
             is_clear()
         });
         assert!(is_done, "some are never looked at");
+    }
+
+    /// The close of a session's file tells all who wait that it may have ended. A look whether somebody lives is none.
+    #[test]
+    fn whoever_connects_wakes_nobody() {
+        let directory = TempDir::new().expect("a directory");
+        let living = store(directory.path());
+        (0..8).for_each(|_| drop(open(&living)));
+        let sessions = directory.path().join("test/sessions");
+        for file in fs::read_dir(&sessions).expect("it is there") {
+            let file = File::open(file.expect("it is listed").path()).expect("it is ours");
+            let hour = Duration::from_secs(60 * 60);
+            file.set_modified(SystemTime::now() - hour).expect("it is ours");
+        }
+        let other = store(directory.path());
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("granted");
+        let ends = WatchFlags::CLOSE_WRITE | WatchFlags::DELETE;
+        inotify::add_watch(&events, &sessions, ends).expect("granted");
+        open(&other);
+        let read = rustix::io::read(&events, &mut [0; 4096]);
+        assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
     /// Its owner may be about to lock it, and must not find it locked.
