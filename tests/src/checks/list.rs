@@ -276,6 +276,14 @@ macro_rules! conformance {
             work_busy wk7_a_reader_beside_many_writers [everywhere] gate;
             work_busy wk7_a_far_client_beside_many_writers [servers] gate;
             work_busy wk7_writers_have_their_turn [everywhere] gate;
+            work_defects wk1_a_live_claim_between_free_items [everywhere] gate;
+            work_defects wk2_a_claim_outlasts_the_life_of_its_item [everywhere] gate;
+            work_defects wk2_dead_items_in_front [everywhere] two;
+            work_defects wk2_lives_of_claimed_items [everywhere] two;
+            work_defects wk3_a_renewal_revives_nothing [everywhere] two;
+            work_defects wk3_renewals_are_no_claims [everywhere] two;
+            work_defects wk3_there_or_not [everywhere] gate;
+            work_defects wk4_killed_within_a_claim [file own_server] gate;
             work_life wk3_a_claim_ends_with_its_ttl [everywhere] gate;
             work_life wk3_a_claim_is_kept_alive [everywhere] two;
             work_life wk4_a_killed_workers_items_come_back [file own_server] gate;

@@ -39,6 +39,7 @@ pub mod tools;
 pub mod value;
 pub mod work;
 pub mod work_busy;
+pub mod work_defects;
 pub mod work_life;
 pub mod work_odd;
 

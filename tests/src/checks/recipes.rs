@@ -245,7 +245,7 @@ pub const RECIPES: &[Recipe] = &[
         ],
     },
     Recipe {
-        modules: &["work", "work_busy", "work_life", "work_odd"],
+        modules: &["work", "work_busy", "work_defects", "work_life", "work_odd"],
         title: "work queue",
         page: "docs/recipes/work-queues.md",
         proofs: [

@@ -1,0 +1,178 @@
+//! WK1 to WK4: defects that Zaqar's queues have, or had. `docs/testing.md` says which check finds which of them.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Ack, ClaimOptions, ErrorKind, ListOptions, NewItem, Result, WorkItem};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::Stage;
+use super::tools::PATIENCE;
+use super::work::{claimed, ids, jobs, kind, limit, posted};
+
+/// A claim that is over soon, and one that is not.
+const SHORT: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(600);
+const SECOND: Duration = Duration::from_secs(1);
+/// How much of its time an item may have spent since it was claimed.
+const SPENT: Duration = Duration::from_secs(15);
+
+/// WK1: who claims beside a claim that is over and one that is live gets the items of the first, and none of the other.
+pub async fn wk1_a_live_claim_between_free_items(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let posted = posted(&jobs, 6).await?;
+    let over = jobs.claim(limit(2).ttl(SHORT)).await?.expect("six are ready");
+    let live = jobs.claim(limit(2).ttl(LONG)).await?.expect("four are ready");
+    while theirs.stats().await?.claimed > 2 {
+        sleep(SHORT / 10).await;
+    }
+    let next = theirs.claim(limit(6)).await?.expect("four are ready");
+    assert_eq!(ids(&next), [&posted[..2], &posted[4..]].concat());
+    assert_eq!(theirs.get(live.id()).await?.items.len(), 2);
+    assert_eq!(kind(over.ack(posted[0]).await), Some(ErrorKind::NoSuchClaim));
+    assert_eq!(kind(next.ack(posted[2]).await), Some(ErrorKind::NotClaimedBy));
+    assert_eq!((live.ack_all().await?, next.ack_all().await?), (2, 4));
+    Ok(())
+}
+
+/// WK2: an item whose life would be over lives on for as long as a claim has it.
+pub async fn wk2_a_claim_outlasts_the_life_of_its_item(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let life = 3 * SECOND;
+    jobs.post(&[NewItem::new("short").ttl(life)]).await?;
+    let begun = Instant::now();
+    let claim = jobs.claim(limit(1).ttl(2 * life).grace(Duration::ZERO)).await?;
+    let claim = claim.expect("it is alive");
+    // Almost as long as the claim lasts.
+    sleep((life * 5 / 3).saturating_sub(begun.elapsed())).await;
+    assert_eq!(theirs.get(claim.id()).await?.items.len(), 1);
+    assert_eq!(claim.ack_all().await?, 1);
+    Ok(())
+}
+
+/// WK2: some thousand dead items in front of one that is alive keep nobody from it.
+pub async fn wk2_dead_items_in_front(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    let dead: Vec<_> = (0..1_000).map(|_| NewItem::new("dead").ttl(SHORT)).collect();
+    for _ in 0..stage.rounds(20, 4) {
+        jobs.post(&dead).await?;
+    }
+    let alive = posted(&jobs, 2).await?;
+    while jobs.stats().await?.total() > 2 {
+        sleep(SHORT / 5).await;
+    }
+    assert_eq!(ids(&claimed(&jobs, 1).await?), alive[..1]);
+    let popped: Vec<_> = jobs.pop(2).await?.iter().map(WorkItem::id).collect();
+    assert!(popped.contains(&alive[1]), "{popped:?}");
+    Ok(())
+}
+
+/// WK3: a renewal touches what the claim still has: an item that was acknowledged stays gone, one that was given back free.
+pub async fn wk3_a_renewal_revives_nothing(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    let posted = posted(&jobs, 3).await?;
+    let claim = claimed(&jobs, 3).await?;
+    assert_eq!(claim.ack(posted[0]).await?, Ack::Done);
+    assert_eq!(claim.nack(posted[1], Duration::ZERO).await?, Ack::Done);
+    claim.renew(None, None).await?;
+    let has: Vec<_> = theirs.get(claim.id()).await?.items.iter().map(WorkItem::id).collect();
+    assert_eq!(has, posted[2..]);
+    let next = claimed(&theirs, 1).await?;
+    assert_eq!(ids(&next), posted[1..2]);
+    claim.renew(None, None).await?;
+    assert_eq!(next.ack_all().await?, 1, "a renewal takes nothing from another claim");
+    assert_eq!(theirs.stats().await?.total(), 1);
+    assert_eq!(claim.ack_all().await?, 1);
+    Ok(())
+}
+
+/// WK4: a worker that is killed in the middle of a claim leaves none, or one that ends.
+pub async fn wk4_killed_within_a_claim(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("next").await?;
+    let jobs = jobs(&coordinator);
+    for millis in [0, 1, 3, 6, 12, 25] {
+        let posted = posted(&jobs, 3).await?;
+        let worker = stage.worker(&format!("worker-{millis}"));
+        worker.send(json!({ "command": "claim_work", "queue": "resize-jobs", "limit": 3 }));
+        sleep(Duration::from_millis(millis)).await;
+        let killed = Instant::now();
+        worker.kill();
+        let mut left = posted.clone();
+        while !left.is_empty() {
+            let claim = jobs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("they come back");
+            let took = killed.elapsed();
+            assert!(took <= stage.crash_bound() + SECOND, "claimed after {took:?}");
+            left.retain(|item| !ids(&claim).contains(item));
+            claim.ack_all().await?;
+        }
+        assert_eq!(jobs.stats().await?.total(), 0);
+    }
+    Ok(())
+}
+
+/// WK2: how long an item lives that is claimed is its own life, or the claim's with the grace, whichever is longer.
+pub async fn wk2_lives_of_claimed_items(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    for (ttl, grace, lives) in
+        [(777, 0, 777), (777, 23, 800), (121, 22, 143), (60, 30, 120), (100, 60, 160)]
+    {
+        jobs.post(&[NewItem::new("").ttl(120 * SECOND)]).await?;
+        let options = ClaimOptions::default().ttl(ttl * SECOND).grace(grace * SECOND);
+        let claim = jobs.claim(options).await?.expect("one is ready");
+        let (left, lives) = (claim.items()[0].expires_in(), lives * SECOND);
+        assert!(left <= lives && left + SPENT > lives, "{ttl} {grace}: {left:?}");
+        let listed = ListOptions { include_claimed: true, ..ListOptions::default() };
+        let listed = jobs.list(listed).await?;
+        assert!(listed[0].expires_in() <= lives && listed[0].expires_in() + SPENT > lives);
+        assert_eq!(claim.ack_all().await?, 1);
+    }
+    Ok(())
+}
+
+/// WK3: a claim that is asked for is there until its ttl is over, and never again after that, and there is no other answer.
+pub async fn wk3_there_or_not(stage: &Stage) -> Result<()> {
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (jobs, theirs) = (jobs(&one), jobs(&other));
+    posted(&jobs, 1).await?;
+    let begun = Instant::now();
+    let claim = jobs.claim(limit(1).ttl(SHORT)).await?.expect("one is ready");
+    let mut over = 0;
+    while over < 5 {
+        match theirs.get(claim.id()).await {
+            Ok(seen) => {
+                assert_eq!(over, 0, "it is over for good");
+                assert!(seen.expires_in > Duration::ZERO && seen.items.len() == 1, "{seen:?}");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSuchClaim);
+                assert!(begun.elapsed() >= SHORT, "no earlier: {:?}", begun.elapsed());
+                over += 1;
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE, "it ends");
+    }
+    Ok(())
+}
+
+/// WK3: renewals are no claims: after three of them the item was claimed once, and is not put aside.
+pub async fn wk3_renewals_are_no_claims(stage: &Stage) -> Result<()> {
+    let coordinator = stage.connect("one").await?;
+    let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
+    jobs.set_dead_letters(2, &dead, None).await?;
+    posted(&jobs, 1).await?;
+    let claim = claimed(&jobs, 1).await?;
+    for _ in 0..3 {
+        claim.renew(None, None).await?;
+    }
+    assert_eq!(jobs.get(claim.id()).await?.items[0].claims(), 1);
+    claim.release().await?;
+    let again = claimed(&jobs, 1).await?;
+    assert_eq!(again.items()[0].claims(), 2);
+    assert_eq!(dead.stats().await?.total(), 0);
+    Ok(())
+}
