@@ -67,22 +67,31 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let code = match error.kind() {
-            ErrorKind::Config
-            | ErrorKind::Name
-            | ErrorKind::Unsupported
-            | ErrorKind::Input
-            | ErrorKind::Mismatch
-            | ErrorKind::Value => USAGE,
-            ErrorKind::Timeout
-            | ErrorKind::MemberExists
-            | ErrorKind::AlreadyJoined
-            | ErrorKind::GroupExists
-            | ErrorKind::GroupNotEmpty => BUSY,
-            ErrorKind::Lost | ErrorKind::Closed => LOST,
-            _ => UNAVAILABLE,
-        };
-        Self::new(code, error.to_string())
+        Self::new(code_of(error.kind()), error.to_string())
+    }
+}
+
+fn code_of(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Config
+        | ErrorKind::Name
+        | ErrorKind::Unsupported
+        | ErrorKind::Input
+        | ErrorKind::ClaimIdReused
+        | ErrorKind::Mismatch
+        | ErrorKind::Value => USAGE,
+        ErrorKind::Timeout
+        | ErrorKind::IsClaimed
+        | ErrorKind::MemberExists
+        | ErrorKind::AlreadyJoined
+        | ErrorKind::GroupExists
+        | ErrorKind::GroupNotEmpty => BUSY,
+        ErrorKind::Lost
+        | ErrorKind::Closed
+        | ErrorKind::NoSuchClaim
+        | ErrorKind::NotClaimed
+        | ErrorKind::NotClaimedBy => LOST,
+        _ => UNAVAILABLE,
     }
 }
 
@@ -112,6 +121,15 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_queues_have_codes() {
+        for kind in [ErrorKind::NoSuchClaim, ErrorKind::NotClaimed, ErrorKind::NotClaimedBy] {
+            assert_eq!(code_of(kind), LOST);
+        }
+        let others = [ErrorKind::IsClaimed, ErrorKind::ClaimIdReused].map(code_of);
+        assert_eq!(others, [BUSY, USAGE]);
+    }
 
     #[test]
     fn what_controls_a_terminal_is_escaped() {

@@ -4,7 +4,7 @@
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
 //!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job. `serve` offers it all over HTTP. `secrets` keeps
-//!   passwords out of what is said.
+//!   passwords out of what is said. `post` is the other end of `run::work`.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -13,6 +13,7 @@ mod doctor;
 mod exit;
 mod follow;
 mod info;
+mod post;
 mod prune;
 mod reset;
 mod run;
@@ -65,6 +66,8 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Run(run) => block_on(run::run(run, store)),
         Command::Elect(elect) => block_on(run::elect::elect(elect, store)),
         Command::Join(join) => block_on(run::join::join(join, store)),
+        Command::Work(work) => block_on(run::work::work(work, store)),
+        Command::Post(post) => block_on(post::post(post, store)),
         Command::Status(status) => block_on(status::status(status, store)),
         Command::Members(members) => block_on(follow::members(members, store)),
         Command::Leader(leader) => block_on(follow::leader(leader, store)),

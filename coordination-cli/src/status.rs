@@ -1,4 +1,4 @@
-//! `coordination status`: who holds what, and who waits.
+//! `coordination status`: who holds what, and who waits; and what queues of work have.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -33,21 +33,52 @@ struct Row {
     slots: Vec<u32>,
 }
 
+/// What a queue of work has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Queue {
+    recipe: &'static str,
+    name: String,
+    ready: u64,
+    claimed: u64,
+    delayed: u64,
+    dead: u64,
+    /// The age of the oldest item, in seconds.
+    oldest: Option<u64>,
+}
+
+/// One of the objects of the array.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Row(&'a Row),
+    Queue(&'a Queue),
+}
+
+/// All that is shown.
+#[derive(Clone, Debug, PartialEq)]
+struct Shown {
+    rows: Vec<Row>,
+    queues: Vec<Queue>,
+}
+
 /// Shows it once, or until interrupted.
 pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
     let showing = async {
         let mut shown = None;
         loop {
-            let rows = rows(&coordinator, status.name.as_deref()).await?;
+            let only = status.name.as_deref();
+            let (rows, queues) =
+                (rows(&coordinator, only).await?, queues(&coordinator, only).await?);
+            let now = Shown { rows, queues };
             if !status.watch {
-                return show(status, &rows).map(|()| 0);
+                return show(status, &now).map(|()| 0);
             }
             // A table shows how old things are, and changes by itself.
-            if !status.json || shown.as_ref() != Some(&rows) {
-                show(status, &rows)?;
+            if !status.json || shown.as_ref() != Some(&now) {
+                show(status, &now)?;
             }
-            shown = Some(rows);
+            shown = Some(now);
             tokio::time::sleep(EVERY).await;
         }
     };
@@ -64,6 +95,29 @@ async fn rows(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Row>
         }
     }
     Ok(rows)
+}
+
+/// The queues that have something, and that of the name that was asked for.
+async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Queue>> {
+    let mut queues = Vec::new();
+    for name in coordinator.queues().await? {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        let stats = coordinator.queue(&name)?.stats().await?;
+        if only.is_some() || stats.total() + stats.dead > 0 {
+            queues.push(Queue {
+                recipe: "queue",
+                name,
+                ready: stats.ready,
+                claimed: stats.claimed,
+                delayed: stats.delayed,
+                dead: stats.dead,
+                oldest: stats.oldest.map(|oldest| oldest.as_secs()),
+            });
+        }
+    }
+    Ok(queues)
 }
 
 async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outcome<Vec<Row>> {
@@ -123,29 +177,40 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
         .collect())
 }
 
-fn show(status: &Status, rows: &[Row]) -> Outcome {
+fn show(status: &Status, shown: &Shown) -> Outcome {
     let text = match status.json {
-        true => {
-            let json = serde_json::to_string(rows)
-                .map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
-            format!("{json}\n")
-        }
-        false => table(rows, SystemTime::now()),
+        true => json(shown).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?,
+        false => tables(shown, SystemTime::now()),
     };
     let clear = if status.watch && !status.json && io::stdout().is_terminal() { CLEAR } else { "" };
     print(&format!("{clear}{text}"))
 }
 
-fn table(rows: &[Row], now: SystemTime) -> String {
-    if rows.is_empty() {
-        return "nobody holds anything or waits for it\n".to_owned();
-    }
+/// One array, in which those of a queue have other fields.
+fn json(shown: &Shown) -> Result<String, serde_json::Error> {
+    let rows = shown.rows.iter().map(Line::Row);
+    let all: Vec<_> = rows.chain(shown.queues.iter().map(Line::Queue)).collect();
+    Ok(format!("{}\n", serde_json::to_string(&all)?))
+}
+
+/// One of those who hold something or wait for it, and one of the queues.
+fn tables(shown: &Shown, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let titles =
-        ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS"].map(str::to_owned);
-    let lines: Vec<[String; 7]> =
-        std::iter::once(titles).chain(rows.iter().map(|row| row.cells(now))).collect();
-    let mut widths = [0; 7];
+    let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS"];
+    let rows = table(titles, shown.rows.iter().map(|row| row.cells(now)));
+    let titles = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
+    let queues = table(titles, shown.queues.iter().map(Queue::cells));
+    match (shown.rows.is_empty(), shown.queues.is_empty()) {
+        (true, true) => "nobody holds anything or waits for it\n".to_owned(),
+        (false, true) => rows,
+        (true, false) => queues,
+        (false, false) => format!("{rows}\n{queues}"),
+    }
+}
+
+fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let lines: Vec<_> = std::iter::once(titles.map(str::to_owned)).chain(rows).collect();
+    let mut widths = [0; N];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());
@@ -160,6 +225,15 @@ fn table(rows: &[Row], now: SystemTime) -> String {
         let _ = writeln!(text, "{}", padded.trim_end());
     }
     text
+}
+
+impl Queue {
+    fn cells(&self) -> [String; 6] {
+        let [ready, claimed, delayed, dead] =
+            [self.ready, self.claimed, self.delayed, self.dead].map(|count| count.to_string());
+        let oldest = self.oldest.map(|oldest| age(oldest as f64)).unwrap_or_default();
+        [printable(&self.name), ready, claimed, delayed, dead, oldest]
+    }
 }
 
 impl Row {
@@ -218,8 +292,30 @@ RECIPE  NAME       STATE  MEMBER             TOKEN  SINCE  SLOTS
 lock    a          holds  host\\n1            7      10 s
 lock    long-name  waits  (another program)  7             1,2
 ";
-        assert_eq!(table(&rows, now), expected);
-        assert!(table(&[], now).contains("nobody"));
+        let shown = |rows: &[Row], queues: &[Queue]| {
+            tables(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }, now)
+        };
+        assert_eq!(shown(&rows, &[]), expected);
+        assert!(shown(&[], &[]).contains("nobody"));
+        let queue = Queue {
+            recipe: "queue",
+            name: "jobs".to_owned(),
+            ready: 12,
+            claimed: 3,
+            delayed: 0,
+            dead: 1,
+            oldest: Some(90),
+        };
+        let of_queues = "\
+QUEUE  READY  CLAIMED  DELAYED  DEAD  OLDEST
+jobs   12     3        0        1     90 s
+";
+        let queues = [queue];
+        assert_eq!(shown(&[], &queues), of_queues);
+        assert_eq!(shown(&rows, &queues), format!("{expected}\n{of_queues}"));
+        let all =
+            json(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }).expect("it is JSON");
+        assert!(all.contains(r#""recipe":"queue","name":"jobs","ready":12,"#), "{all}");
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl Coordinator {
     }
 
     /// The names of the queues of this kind that have a live entry, likewise.
-    pub(crate) async fn queues(
+    pub(crate) async fn names_in_use(
         &self,
         operation: &'static str,
         kind: &'static str,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::{Claim, Grant};
@@ -14,6 +14,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
     waitpid,
 };
+use tokio::io::AsyncWriteExt;
 use tokio::process::Child as Process;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -52,15 +53,17 @@ pub(crate) struct Prepared<'a> {
     deaths: unix::Signal,
     options: &'a Options,
     quiet: bool,
+    /// What the command reads from its stdin; `None`: it has ours.
+    fed: Option<Vec<u8>>,
 }
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The command's own code, or the signal's.
-    code: u8,
+    pub(super) code: u8,
     /// It was stopped, as what it ran under was lost, or about to be.
-    was_stopped: bool,
+    pub(super) was_stopped: bool,
 }
 
 /// A command that runs.
@@ -126,7 +129,23 @@ impl<'a> Prepared<'a> {
         // Before there is the watch: whoever is a child of ours by now is none of the command's.
         let family = Family::of_us(&mark);
         let watch = Watch::start(mark).map_err(not_started)?;
-        Ok(Self { program, words, watch, family, marks, deaths, options, quiet })
+        Ok(Self { program, words, watch, family, marks, deaths, options, quiet, fed: None })
+    }
+
+    /// The command reads this from its stdin.
+    pub(super) fn fed(self, body: Vec<u8>) -> Self {
+        Self { fed: Some(body), ..self }
+    }
+
+    /// Runs it to its end, and answers what it ran under, unless it did not start.
+    pub(super) async fn run_under(
+        self,
+        hold: Hold,
+        signals: &mut Signals,
+    ) -> Outcome<(Ended, Option<Hold>)> {
+        let mut running = self.start(Some(hold))?;
+        let ended = running.supervise(signals, None).await?;
+        Ok((ended, running.hold.take()))
     }
 
     /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
@@ -192,6 +211,9 @@ impl<'a> Prepared<'a> {
                 None => command.env_remove("LOCK_DEADLINE"),
             };
         }
+        if self.fed.is_some() {
+            command.stdin(Stdio::piped());
+        }
         if !self.options.foreground {
             command.process_group(0);
         }
@@ -199,8 +221,12 @@ impl<'a> Prepared<'a> {
         // looks after orphans.
         set_child_subreaper(Some(getpid())).map_err(|error| not_started(error.into()))?;
         // First, so that no command is ever without it.
-        self.watch.update(hold.as_deref());
-        let process = command.spawn().map_err(|error| self.not_spawned(&error))?;
+        self.watch.update(hold.as_ref());
+        let mut process = command.spawn().map_err(|error| self.not_spawned(&error))?;
+        if let (Some(mut stdin), Some(body)) = (process.stdin.take(), self.fed.take()) {
+            // Besides all else: the command may read late, a part of it, or nothing.
+            tokio::spawn(async move { drop(stdin.write_all(&body).await) });
+        }
         let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
         self.watch.look_at(match self.options.foreground {
@@ -274,9 +300,9 @@ impl Running<'_> {
     ) -> Outcome<Ended> {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
         loop {
-            let bound = self.hold.as_deref().filter(|_| !is_ignored);
+            let bound = self.hold.as_ref().filter(|_| !is_ignored);
             self.watch.update(bound);
-            let next_look = bound.and_then(Grant::remaining).map(|left| {
+            let next_look = bound.and_then(Hold::remaining).map(|left| {
                 let due = left.saturating_sub(self.lead());
                 Instant::now() + due.min(left / UPDATES).max(Duration::from_millis(1))
             });
@@ -340,7 +366,7 @@ impl Running<'_> {
 
     /// Begins to end the command when there is just enough time left for that.
     fn look_at_deadline(&mut self) {
-        let left = self.hold.as_deref().and_then(Grant::remaining);
+        let left = self.hold.as_ref().and_then(Hold::remaining);
         if let Some(left) = left.filter(|left| *left <= self.lead()) {
             let grace = left.saturating_sub(KILL_LEAD);
             self.stop(
@@ -351,7 +377,7 @@ impl Running<'_> {
     }
 
     fn shown(&self) -> String {
-        self.hold.as_deref().map(|grant| format!("{:?}", grant.name())).unwrap_or_default()
+        self.hold.as_ref().map(|hold| format!("{:?}", hold.name())).unwrap_or_default()
     }
 
     /// Begins to end the command, or ends it sooner.
@@ -434,9 +460,9 @@ fn code_of(status: ExitStatus) -> u8 {
     own.or(by_signal).unwrap_or(exit::SYSTEM)
 }
 
-async fn lost(grant: Option<&Grant>) -> coordination::LossReason {
-    match grant {
-        Some(grant) => grant.lost().await,
+async fn lost(hold: Option<&Hold>) -> coordination::LossReason {
+    match hold {
+        Some(hold) => hold.lost().await,
         None => std::future::pending().await,
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod signals;
 mod started;
 mod wanted;
 pub(crate) mod watch;
+pub(crate) mod work;
 
 use std::time::Duration;
 
@@ -121,8 +122,8 @@ async fn prepare(
             Err(error) => return Err(error.into()),
         }
     }
-    let claim = match (job(run, coordinator)?, &hold) {
-        (Some(job), Some(hold)) => match job.try_claim_under(hold).await? {
+    let claim = match (job(run, coordinator)?, hold.as_ref().map(Hold::grant)) {
+        (Some(job), Some(Ok(grant))) => match job.try_claim_under(grant).await? {
             Some(claim) => Some(Box::new(claim)),
             None => return Ok(Ready::Done),
         },
@@ -153,8 +154,10 @@ async fn settle(hold: &Hold, options: &Child, coordinator: &Coordinator) -> Outc
         None if is_on_one_host(coordinator) => Duration::ZERO,
         None => coordinator.loss_delay() + ENDING,
     };
-    if !length.is_zero() {
-        hold.protect(tokio::time::sleep(length)).await?;
+    match hold.grant() {
+        _ if length.is_zero() => {}
+        Ok(grant) => grant.protect(tokio::time::sleep(length)).await?,
+        Err(claim) => tokio::time::sleep(length.min(claim.remaining())).await,
     }
     Ok(())
 }

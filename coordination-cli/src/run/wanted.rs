@@ -1,14 +1,16 @@
 //! What a command runs under: how it is asked for, and how it is held.
 
-use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use coordination::{
-    Admission, Coordinator, ErrorKind, Grant, Leadership, Limiter, Lock, LockGuard, Patience,
-    Permit, Result, Semaphore, WorkSlot,
+    Admission, Coordinator, Error, ErrorKind, FencingToken, Grant, Leadership, Limiter, Lock,
+    LockGuard, LossReason, Patience, Permit, Semaphore, WorkClaim, WorkSlot,
 };
 
 use crate::args::Run;
+
+type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// How long a command is waited for whose lock was broken: its wrapper is told within half a second, if it does not stand still.
 const AFTERMATH: Duration = Duration::from_secs(5);
@@ -30,6 +32,8 @@ pub(crate) enum Hold {
     Permit(Permit),
     Slot(WorkSlot),
     Leadership(Leadership),
+    /// An item of a queue of work.
+    Claim(Box<WorkClaim>),
 }
 
 /// Somebody who has what we wait for, or waits for it before us.
@@ -161,20 +165,48 @@ impl Hold {
             Self::Permit(permit) => permit.release().await,
             Self::Slot(slot) => slot.release().await,
             Self::Leadership(leadership) => leadership.resign().await,
+            Self::Claim(claim) => claim.release().await.map(drop),
         }
     }
-}
 
-impl Deref for Hold {
-    type Target = Grant;
-
-    fn deref(&self) -> &Grant {
-        match self {
+    /// What all but a claim are.
+    pub(super) fn grant(&self) -> Result<&Grant, &WorkClaim> {
+        let grant: &Grant = match self {
             Self::Lock { guard, .. } => guard,
             Self::Permit(permit) => permit,
             Self::Slot(slot) => slot,
             Self::Leadership(leadership) => leadership,
+            Self::Claim(claim) => return Err(claim),
+        };
+        Ok(grant)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.grant().map_or_else(WorkClaim::name, Grant::name)
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.grant().map_or_else(WorkClaim::token, Grant::token)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.grant().map_or_else(WorkClaim::is_held, Grant::is_held)
+    }
+
+    /// How long it can be relied on if nothing more is heard from the store; `None`: for as long as we live.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        self.grant().map_or_else(|claim| Some(claim.remaining()), Grant::remaining)
+    }
+
+    pub(super) async fn lost(&self) -> LossReason {
+        match self.grant() {
+            Ok(grant) => grant.lost().await,
+            Err(claim) => claim.lost().await,
         }
+    }
+
+    pub(super) fn session_file(&self) -> Result<Option<OwnedFd>> {
+        self.grant().map_or_else(WorkClaim::session_file, Grant::session_file)
     }
 }
 

@@ -21,7 +21,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use coordination::Grant;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -38,6 +37,7 @@ use tokio::time::sleep_until;
 
 use super::alive::Process;
 use super::family::Family;
+use super::wanted::Hold;
 
 /// Our first argument in the process that watches; then comes the run's mark.
 pub(crate) const WATCH: &str = "__watch";
@@ -168,8 +168,8 @@ impl Watch {
     }
 
     /// Says until when the command may run, if that has changed by much.
-    pub(super) fn update(&mut self, grant: Option<&Grant>) {
-        let deadline = grant.and_then(Grant::remaining).map(|left| {
+    pub(super) fn update(&mut self, hold: Option<&Hold>) {
+        let deadline = hold.and_then(Hold::remaining).map(|left| {
             let now = clock_gettime(ClockId::Boottime);
             let nanos = u32::try_from(now.tv_nsec).unwrap_or_default();
             let now = Duration::new(now.tv_sec.unsigned_abs(), nanos);

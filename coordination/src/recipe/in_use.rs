@@ -81,6 +81,6 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn in_use(&self, recipe: Recipe) -> Result<Vec<String>> {
-        self.queues("in_use", recipe.kind()).await
+        self.names_in_use("in_use", recipe.kind()).await
     }
 }

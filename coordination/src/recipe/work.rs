@@ -51,6 +51,8 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::session::{Session, Views, may_pass};
 use crate::time::BootInstant;
 
+/// The kind of its queue keys.
+const KIND: &str = "work";
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
@@ -100,12 +102,26 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Name`](crate::ErrorKind::Name): empty or too long.
     pub fn queue(&self, name: impl AsRef<str>) -> Result<WorkQueue> {
-        let queue = self.queue_of("work", name.as_ref())?;
+        let queue = self.queue_of(KIND, name.as_ref())?;
         Ok(WorkQueue {
             engine: Arc::new(Engine::new(queue)),
             holder: Arc::default(),
             limits: Arc::default(),
         })
+    }
+
+    /// The names of all queues of work that were posted to and begin with the coordinator's prefix, without it, in order. Those
+    /// that are empty are among them, and those that were deleted.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn queues(&self) -> Result<Vec<String>> {
+        self.names("queues", KIND).await
     }
 }
 

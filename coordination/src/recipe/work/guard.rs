@@ -1,6 +1,7 @@
 //! A claim that this process holds.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,6 +180,34 @@ impl WorkClaim {
     /// What was claimed, in the order of the queue.
     pub fn items(&self) -> &[WorkItem] {
         &self.items
+    }
+
+    /// The name of its queue, with the coordinator's prefix.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// The time until which it can be relied on if nothing more is heard from the store: until its ttl is over, or its session.
+    ///
+    /// Each renewal moves it on, and each confirmed heartbeat.
+    pub fn deadline(&self) -> BootInstant {
+        let of_ttl = self.life.terms().deadline;
+        self.holder.deadline().map_or(of_ttl, |of_session| of_session.min(of_ttl))
+    }
+
+    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed.
+    pub fn remaining(&self) -> Duration {
+        self.deadline().remaining()
+    }
+
+    /// What keeps its session alive when this process dies, as [`Grant::session_file`]: so long its items do not come back before
+    /// its ttl is over.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Grant::session_file`].
+    pub fn session_file(&self) -> Result<Option<OwnedFd>> {
+        self.holder.session_file()
     }
 
     /// Whether it can be relied on at this moment, by this machine's clock: nobody else has been given its items.

@@ -1,0 +1,169 @@
+//! `coordination work`: a command for each item of a queue.
+
+use std::time::Duration;
+
+use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
+
+use super::child::{Ended, Prepared};
+use super::signals::Signals;
+use super::wanted::{Budget, Hold};
+use super::{settle, shorten_heartbeat, until_signal};
+use crate::args::{Store, Work};
+use crate::exit::{self, Failure, Outcome, say};
+use crate::settings;
+
+/// The longest delay that an item is given back with, which is the longest that a queue knows.
+const LONGEST_DELAY: Duration = Duration::from_secs(900);
+/// How long it is tried to tell the store how a command has ended, in steps of so long.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Runs the command for one item after the other; answers the exit code.
+pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
+    let mut config = settings::read(store)?;
+    shorten_heartbeat(&mut config)?;
+    let mut signals = Signals::new()?;
+    // They hear what is passed on to the command as well.
+    let mut ending = Signals::new()?;
+    // Before anything is claimed: such a program may not be there.
+    let mut command = Prepared::new(&work.command, &work.child, store.quiet)?;
+    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let queue = coordinator.queue(&work.queue)?;
+    let outcome = loop {
+        let claiming = until_signal(&mut signals, next(work, &queue, &coordinator));
+        let (claim, item) = match claiming.await {
+            Ok(Some(next)) => next,
+            Ok(None) if work.once => {
+                break Err(Failure::new(exit::BUSY, format!("{:?} has no item", queue.name())));
+            }
+            Ok(None) => break Ok(0),
+            Err(failure) => break Err(failure),
+        };
+        let ran = run(command, claim, &item, &mut signals).await;
+        let code = match ran {
+            Ok((ended, hold)) => settled(work, &item, ended, hold).await,
+            // Before it could start: somebody else has the item.
+            Err(failure) if failure.code == exit::LOST && !work.once => {
+                failure.report();
+                Ok(exit::LOST)
+            }
+            Err(failure) => Err(failure),
+        };
+        let is_told = tokio::select! {
+            biased;
+            number = ending.ending() => Some(number),
+            () = std::future::ready(()) => None,
+        };
+        match (code, is_told) {
+            (Ok(code), _) if work.once => break Ok(code),
+            (Ok(_), Some(number)) => break Err(Failure::silent(exit::by_signal(number))),
+            (Ok(_), None) => {}
+            (Err(failure), _) => break Err(failure),
+        }
+        command = match Prepared::new(&work.command, &work.child, store.quiet) {
+            Ok(command) => command,
+            Err(failure) => break Err(failure),
+        };
+    };
+    // What is left there ends with the session in any case.
+    let _ = coordinator.stop().await;
+    outcome
+}
+
+/// Claims the next item, and keeps it claimed; `None`: there was none in the time given.
+async fn next(
+    work: &Work,
+    queue: &WorkQueue,
+    coordinator: &Coordinator,
+) -> Outcome<Option<(Hold, WorkItem)>> {
+    let budget = Budget::new(work.wait.0);
+    loop {
+        let options = ClaimOptions::default().limit(1).ttl(work.ttl);
+        let Some(mut claim) = queue.claim_wait(options, budget.left()).await? else {
+            return Ok(None);
+        };
+        claim.keep_alive();
+        // It may have been acknowledged meanwhile by who had it before.
+        let Some(item) = claim.items().first().cloned() else { continue };
+        let hold = Hold::Claim(Box::new(claim));
+        if item.claims() > 1 {
+            // The command of who had it before may be about to end.
+            settle(&hold, &work.child, coordinator).await?;
+        }
+        return Ok(Some((hold, item)));
+    }
+}
+
+async fn run(
+    command: Prepared<'_>,
+    hold: Hold,
+    item: &WorkItem,
+    signals: &mut Signals,
+) -> Outcome<(Ended, Option<Hold>)> {
+    command.fed(item.body().to_vec()).run_under(hold, signals).await
+}
+
+/// Tells the store how the command has ended; answers the exit code.
+async fn settled(work: &Work, item: &WorkItem, ended: Ended, hold: Option<Hold>) -> Outcome<u8> {
+    let Some(Hold::Claim(claim)) = hold else { return Ok(ended.code) };
+    if ended.was_stopped || !claim.is_held() {
+        if !ended.was_stopped {
+            say(format_args!("the claim of {} was lost while the command ran", item.id()));
+        }
+        return Ok(exit::LOST);
+    }
+    let told = match ended.code {
+        0 => told(&claim, async || claim.ack(item.id()).await.map(drop)).await,
+        _ => {
+            let delay = delay(work.delay, item.claims());
+            told(&claim, async || claim.nack(item.id(), delay).await.map(drop)).await
+        }
+    };
+    match told {
+        Ok(()) => Ok(ended.code),
+        Err(error) if is_loss(&error) => {
+            say(format_args!("the claim of {} was lost as the command ended", item.id()));
+            Ok(exit::LOST)
+        }
+        Err(error) => {
+            let what = "the command has ended, but runs again, as the store was not told";
+            Err(Failure::new(Failure::from(error).code, format!("{what}: {}", item.id())))
+        }
+    }
+}
+
+/// Tells the store as often as it takes while the claim lasts.
+async fn told(claim: &WorkClaim, tell: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
+    loop {
+        match tell().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable && claim.is_held() => {
+                tokio::time::sleep(AGAIN).await;
+            }
+            told => return told,
+        }
+    }
+}
+
+fn is_loss(error: &Error) -> bool {
+    use ErrorKind::{Closed, Lost, NoSuchClaim, NotClaimed, NotClaimedBy};
+    matches!(error.kind(), NoSuchClaim | NotClaimed | NotClaimedBy | Lost | Closed)
+}
+
+/// Twice as long with each time that the item was claimed.
+fn delay(first: Duration, claims: u32) -> Duration {
+    let doubled = 2u32.checked_pow(claims.saturating_sub(1));
+    let delay = doubled.and_then(|doubled| first.checked_mul(doubled));
+    delay.unwrap_or(LONGEST_DELAY).min(LONGEST_DELAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_to_what_a_queue_takes() {
+        let second = Duration::from_secs(1);
+        let delays = [1, 2, 3, 10, 11, 40].map(|claims| delay(second, claims).as_secs());
+        assert_eq!(delays, [1, 2, 4, 512, 900, 900]);
+        assert_eq!(delay(Duration::ZERO, 40), Duration::ZERO);
+    }
+}

@@ -1,0 +1,183 @@
+//! `post` and `work`: items for a command, one after the other.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{judged, wait_until};
+use rustix::process::Signal;
+
+use crate::{LONG, Store, Wrapper, output, stderr, stdout, written};
+
+fn post(store: &Store, words: &[&str]) -> Output {
+    output(store.coordination(["post", "jobs"]).args(words))
+}
+
+/// `coordination work jobs`, with these words before the command.
+fn work(store: &Store, words: &[&str], command: &str) -> Output {
+    output(store.coordination(["work", "jobs"]).args(words).args(["--", command]))
+}
+
+fn status(store: &Store) -> String {
+    stdout(&output(&mut store.coordination(["status", "jobs", "--json"])))
+}
+
+/// A command that writes what it reads, and what it is told, to a file.
+fn noting(store: &Store, end: &str) -> (String, PathBuf) {
+    let notes = store.path("notes");
+    let text = format!(
+        "#!/bin/sh\nread -r item; echo \"$item $LOCK_NAME $LOCK_TOKEN\" >> {}\n{end}\n",
+        notes.display()
+    );
+    (store.script("note", &text), notes)
+}
+
+/// A command that says that it runs, and does so for a minute.
+fn sleeping(store: &Store) -> (String, PathBuf) {
+    let started = store.path("started");
+    let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+    (store.script("sleeps", &text), started)
+}
+
+/// It may not have been waited for.
+fn is_dead(id: &str) -> bool {
+    let status = Path::new("/proc").join(id.trim()).join("status");
+    std::fs::read_to_string(status).map_or(true, |status| status.contains("State:\tZ"))
+}
+
+#[test]
+fn items_are_done_in_order() {
+    judged(|| {
+        let store = Store::file();
+        let posted = post(&store, &["one", "two", "three"]);
+        assert_eq!(posted.status.code(), Some(0), "{}", stderr(&posted));
+        assert_eq!(stdout(&posted).lines().count(), 3, "their names");
+        assert!(status(&store).contains(r#""ready":3,"claimed":0,"delayed":0,"dead":0"#));
+        let (command, notes) = noting(&store, "exit 0");
+        let worked = work(&store, &["--wait", "0"], &command);
+        assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
+        let notes = written(&notes);
+        let words: Vec<Vec<_>> = notes.lines().map(|line| line.split(' ').collect()).collect();
+        let items: Vec<_> = words.iter().map(|words| words[0]).collect();
+        assert_eq!(items, ["one", "two", "three"]);
+        assert!(words.iter().all(|words| words[1] == "jobs"), "{notes}");
+        let tokens: Vec<u64> =
+            words.iter().map(|words| words[2].parse().expect("a number")).collect();
+        assert!(tokens.is_sorted() && tokens[0] > 0, "{tokens:?}");
+        assert!(status(&store).contains(r#""ready":0,"claimed":0,"delayed":0,"dead":0"#));
+    });
+}
+
+#[test]
+fn what_comes_on_stdin_is_an_item_or_one_for_each_line() {
+    judged(|| {
+        let store = Store::file();
+        for (words, text) in [(&["--lines"][..], "a\nb\n"), (&[], "c\nd\n")] {
+            let mut posting = store.coordination(["post", "jobs"]);
+            posting.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut posting = posting.spawn().expect("it was built");
+            let mut stdin = posting.stdin.take().expect("it is piped");
+            stdin.write_all(text.as_bytes()).expect("it reads");
+            drop(stdin);
+            assert!(posting.wait().expect("it is our child").success());
+        }
+        let got = store.path("got");
+        let command =
+            store.script("cat", &format!("#!/bin/sh\ncat >> {0}; echo . >> {0}\n", got.display()));
+        assert_eq!(work(&store, &["--wait", "0"], &command).status.code(), Some(0));
+        assert_eq!(written(&got), "a.\nb.\nc\nd\n.\n");
+    });
+}
+
+#[test]
+fn a_command_that_fails_gives_its_item_back_with_a_growing_delay() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["bad"]);
+        let (command, notes) = noting(&store, "exit 3");
+        let once = |more: &[&str]| {
+            work(&store, &[&["--once", "--delay", "2s"], more].concat(), &command).status.code()
+        };
+        let begun = Instant::now();
+        assert_eq!(once(&[]), Some(3), "its own code");
+        assert!(status(&store).contains(r#""delayed":1"#), "{}", status(&store));
+        assert_eq!(once(&["--wait", "0"]), Some(75), "nothing is ready");
+        assert_eq!(once(&[]), Some(3));
+        assert_eq!(once(&[]), Some(3));
+        assert!(begun.elapsed() >= Duration::from_secs(2 + 4), "{:?}", begun.elapsed());
+        assert_eq!(written(&notes).lines().count(), 3);
+    });
+}
+
+#[test]
+fn an_item_comes_back_when_its_worker_is_killed() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["job"]);
+        let (sleeps, started) = sleeping(&store);
+        let worker = Wrapper::start(&mut store.coordination(["work", "jobs", "--", &sleeps]));
+        let id = written(&started);
+        assert!(status(&store).contains(r#""claimed":1"#), "{}", status(&store));
+        worker.signal(Signal::KILL);
+        let (command, notes) = noting(&store, "exit 0");
+        let next = work(&store, &["--once", "--wait", "30s"], &command);
+        assert_eq!(next.status.code(), Some(0), "{}", stderr(&next));
+        assert!(written(&notes).starts_with("job "));
+        assert!(wait_until(LONG, || is_dead(&id)), "the command does not outlive its worker");
+    });
+}
+
+#[test]
+fn a_claim_is_kept_alive_and_a_signal_ends_the_worker_with_its_command() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["slow", "next"]);
+        let (slow, notes) = noting(&store, "sleep 2");
+        let kept = work(&store, &["--once", "--ttl", "1s"], &slow);
+        assert_eq!(kept.status.code(), Some(0), "{}", stderr(&kept));
+        assert!(written(&notes).starts_with("slow "));
+        let (sleeps, started) = sleeping(&store);
+        let mut worker = Wrapper::start(
+            &mut store.coordination(["work", "jobs", "--delay", "0", "--", &sleeps]),
+        );
+        written(&started);
+        worker.signal(Signal::TERM);
+        assert_eq!(worker.code(), Some(143));
+        assert!(status(&store).contains(r#""ready":1,"claimed":0"#), "{}", status(&store));
+    });
+}
+
+#[test]
+fn a_worker_that_stands_still_beyond_its_ttl_has_its_command_ended() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["job"]);
+        let (sleeps, started) = sleeping(&store);
+        let mut worker = Wrapper::start(
+            &mut store.coordination(["work", "jobs", "--once", "--ttl", "2s", "--", &sleeps]),
+        );
+        let id = written(&started);
+        worker.signal(Signal::STOP);
+        // The watch ends it, whatever has become of the worker.
+        assert!(wait_until(LONG, || is_dead(&id)));
+        let (command, notes) = noting(&store, "exit 0");
+        let next = work(&store, &["--once", "--wait", "30s"], &command);
+        assert_eq!(next.status.code(), Some(0), "{}", stderr(&next));
+        assert!(written(&notes).starts_with("job "));
+        worker.signal(Signal::CONT);
+        assert_eq!(worker.code(), Some(70), "the claim was lost");
+    });
+}
+
+#[test]
+fn a_program_that_is_not_there_claims_nothing() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["job"]);
+        assert_eq!(work(&store, &["--once"], "no-such-program").status.code(), Some(127));
+        assert!(status(&store).contains(r#""ready":1"#), "{}", status(&store));
+        let refused = post(&store, &["--delay", "2h", "job"]);
+        assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    });
+}
