@@ -1,5 +1,6 @@
 //! Who lives. A process that has ended and that nobody has waited for is there, and does not live.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -56,11 +57,11 @@ impl Process {
     }
 }
 
-/// All that live.
-pub(super) fn processes() -> Vec<Process> {
+/// All that live, but for those that were seen before.
+pub(super) fn processes(seen: &mut HashSet<Pid>) -> Vec<Process> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = names.filter_map(|name| name.file_name().to_str()?.parse().ok());
-    ids.filter_map(Pid::from_raw).filter_map(Process::of).collect()
+    ids.filter_map(Pid::from_raw).filter(|id| seen.insert(*id)).filter_map(Process::of).collect()
 }
 
 /// Where a process stands among others, by its numbers in `/proc`: 0 is what is outside of our pid namespace, where a
@@ -154,7 +155,7 @@ mod tests {
         let pid = Pid::from_child(&child);
         let process = Process::of(pid).expect("it lives");
         assert_eq!(process.place.group, pid.as_raw_nonzero().get());
-        assert!(processes().contains(&process) && is_group_there(pid));
+        assert!(processes(&mut HashSet::new()).contains(&process) && is_group_there(pid));
         process.signal(Signal::KILL);
         // Nobody has waited for it yet.
         while process.is_alive() || Process::of(pid).is_some() {

@@ -19,7 +19,7 @@ use super::alive::{self, Process};
 use crate::exit::printable;
 
 /// The variable in the command's environment that says of which runs it is, the outermost first, with colons between them.
-pub(super) const MARK: &str = "COORDINATION_RUN";
+pub(crate) const MARK: &str = "COORDINATION_RUN";
 /// What a process has there that is to go on when the command has ended.
 const LEAVE: &[u8] = b"leave";
 
@@ -29,6 +29,8 @@ pub(super) struct Family {
     /// As long as the wrapper lives, the command and the orphans among its descendants are the wrapper's children. `None`: it
     /// had ended when we began.
     wrapper: Option<Pid>,
+    /// When the wrapper began, in the kernel's ticks: no process of the command's is older.
+    since: u64,
     /// Children that the wrapper had when it began: whoever became the wrapper has left them to it.
     strangers: HashSet<Pid>,
     /// The command's process group, if it has one of its own.
@@ -56,7 +58,8 @@ impl Family {
     fn of(mark: &[u8], wrapper: Option<Pid>) -> Self {
         let children = wrapper.into_iter().flat_map(alive::children);
         let strangers = children.filter(|child| *child != getpid()).collect();
-        Self { mark: mark.to_owned(), wrapper, strangers, group: None, command: None }
+        let since = wrapper.and_then(Process::of).map_or(0, |wrapper| wrapper.started);
+        Self { mark: mark.to_owned(), wrapper, since, strangers, group: None, command: None }
     }
 
     /// It has ended.
@@ -79,29 +82,45 @@ impl Family {
 
     /// Those that live, and are to end with the command.
     pub(super) fn living(&self, watch: Option<Pid>) -> Vec<Process> {
-        self.among(alive::processes(), watch, self.has_wrapper())
+        let all = alive::processes(&mut HashSet::new());
+        self.among(all, watch, self.has_wrapper(), HashSet::new())
     }
 
-    fn among(&self, all: Vec<Process>, watch: Option<Pid>, wrapper_lives: bool) -> Vec<Process> {
+    /// Those who have come since that was asked with `seen`, when these were known.
+    pub(super) fn newcomers(&self, seen: &mut HashSet<Pid>, known: &[Process]) -> Vec<Process> {
+        let parents = known.iter().map(|process| process.pid.as_raw_nonzero().get()).collect();
+        self.among(alive::processes(seen), None, self.has_wrapper(), parents)
+    }
+
+    /// Those among all who have these parents, or are the first, and their descendants.
+    fn among(
+        &self,
+        all: Vec<Process>,
+        watch: Option<Pid>,
+        wrapper_lives: bool,
+        mut parents: HashSet<i32>,
+    ) -> Vec<Process> {
         let is_first = |process: &Process| {
             self.group.is_some_and(|group| process.place.group == group.as_raw_nonzero().get())
                 || self.command == Some(process.pid)
                 || (wrapper_lives && self.is_adopted(process))
-                || (!wrapper_lives && has_mark(process, &self.mark))
+                || (!wrapper_lives
+                    && process.started >= self.since
+                    && has_mark(process, &self.mark))
         };
-        let (mut found, mut rest): (Vec<_>, Vec<_>) = (Vec::new(), all);
+        let (mut found, mut rest, mut is_beginning) = (Vec::new(), all, true);
         rest.retain(|process| ![watch, self.wrapper, Some(getpid())].contains(&Some(process.pid)));
-        let mut parents = HashSet::new();
         // One generation after the other; those that are to stay, and what they have started, are left out.
         loop {
             let is_next = |process: &mut Process| {
-                parents.contains(&process.place.parent) || (found.is_empty() && is_first(process))
+                parents.contains(&process.place.parent) || (is_beginning && is_first(process))
             };
             let next: Vec<_> =
                 rest.extract_if(.., is_next).filter(|process| !has_mark(process, LEAVE)).collect();
             if next.is_empty() {
                 return found;
             }
+            is_beginning = false;
             parents = next.iter().map(|process| process.pid.as_raw_nonzero().get()).collect();
             found.extend(next);
         }
@@ -209,6 +228,7 @@ pub(super) mod tests {
         let family = Family {
             mark: b"1-23".to_vec(),
             wrapper: Some(number(wrapper)),
+            since: 0,
             strangers: HashSet::from([number(base + 9)]),
             group: Some(number(base + 2)),
             command: None,
@@ -225,12 +245,12 @@ pub(super) mod tests {
             ]
         };
         let mut found: Vec<_> = family
-            .among(all(), None, true)
+            .among(all(), None, true, HashSet::new())
             .iter()
             .map(|process| process.pid.as_raw_nonzero().get() - base)
             .collect();
         found.sort_unstable();
         assert_eq!(found, [2, 3, 5, 6]);
-        assert!(!named(&family.among(all(), None, true)).is_empty());
+        assert!(!named(&family.among(all(), None, true, HashSet::new())).is_empty());
     }
 }

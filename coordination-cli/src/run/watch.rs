@@ -13,6 +13,7 @@
 //! A wrapper may be killed when the command is there, and the watch not told of it. So each command has the
 //! mark of its run in its environment ([`family`](super::family)), and a watch that was told of none looks for it.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -48,6 +49,7 @@ const HUNT: Duration = Duration::from_secs(1);
 /// How often it is looked whether what was killed is dead, at first; later in parts of the time that it has taken.
 const DEATH_STEP: Duration = Duration::from_millis(1);
 const DEATH_STEPS: u32 = 20;
+const SOON: Duration = Duration::from_millis(50);
 const LONGEST_DEATH_STEP: Duration = Duration::from_millis(500);
 /// A watch that was killed is started anew, at most this often.
 const RESTART: Duration = Duration::from_secs(1);
@@ -280,9 +282,10 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
 fn end(family: &Family, at_least: Duration) {
     let (start, mut known) = (Instant::now(), Vec::<Process>::new());
     loop {
+        // Who is none of them does not become one, but for the command itself, which may have no mark yet.
+        let mut seen: HashSet<Pid> = known.iter().map(|process| process.pid).collect();
         loop {
-            let mut found = family.living(None);
-            found.retain(|process| !known.iter().any(|known| known.is_same(process)));
+            let found = family.newcomers(&mut seen, &known);
             if found.is_empty() {
                 break;
             }
@@ -290,7 +293,12 @@ fn end(family: &Family, at_least: Duration) {
             known.extend(found);
         }
         known.iter().for_each(|process| process.signal(Signal::KILL));
-        known.retain(Process::is_alive);
+        // Whoever stands still or is dead starts no others: no need to look at all processes again soon.
+        let killed = Instant::now();
+        while !known.is_empty() && killed.elapsed() < SOON {
+            std::thread::sleep(DEATH_STEP);
+            known.retain(Process::is_alive);
+        }
         if known.is_empty() && start.elapsed() >= at_least {
             return;
         }
