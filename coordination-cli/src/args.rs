@@ -7,7 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use coordination::parse_duration;
+
+mod values;
+
+pub(crate) use self::values::{Permits, Rate, Wait};
+use self::values::{duration, json, rate, semaphore, wait};
 
 /// Locks, semaphores, limits, elections and groups, for commands on one host or many.
 ///
@@ -62,6 +66,7 @@ pub(crate) enum Command {
     Leader(Leader),
     Break(Break),
     Reset(Reset),
+    Resize(Resize),
     Prune(Prune),
     #[cfg(feature = "serve")]
     Serve(Box<Serve>),
@@ -85,7 +90,7 @@ pub(crate) enum Command {
 ///
 /// The command runs without a shell, in a process group of its own. It gets LOCK_NAME, LOCK_TOKEN (larger with
 /// each grant: hand it to what you write to) and, on stores with leases, LOCK_DEADLINE (seconds since 1970; moved
-/// on while we run); it does not get COORDINATION_URL. It is ended when the lock is lost or we die, with all that it has started, and what
+/// on while we run); it gets COORDINATION_URL if that has no password. It is ended when the lock is lost or we die, with all that it has started, and what
 /// it leaves running is ended before the lock is released, but for what has COORDINATION_RUN=leave in its environment. Signals
 /// are passed on to the group.
 #[derive(Args, Debug)]
@@ -109,6 +114,9 @@ pub(crate) struct Run {
     /// So many may wait to follow the singleton; the others are busy at once
     #[arg(long, value_name = "M", requires = "singleton", conflicts_with_all = ["lock", "semaphore"])]
     pub(crate) standby: Option<u32>,
+    /// One may wait to follow the singleton, the one that came last: who waited before is busy
+    #[arg(long, requires = "singleton", conflicts_with_all = ["standby", "lock", "semaphore"])]
+    pub(crate) replace: bool,
     /// Start at most N times in any window of the length W, as in api:5/1s
     #[arg(long, value_name = "NAME:N/W", value_parser = rate)]
     pub(crate) rate: Option<Rate>,
@@ -341,9 +349,37 @@ pub(crate) struct Leader {
 pub(crate) struct Break {
     /// The lock
     pub(crate) name: String,
+    /// Only the grant with this token, as `status` shows it: whoever has followed by now keeps it
+    #[arg(long, value_name = "N")]
+    pub(crate) token: Option<u64>,
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// Change a number for all who use it: a semaphore's permits, a singleton's places on standby, a rate
+///
+/// All have to give the same number. Whoever gives another one is refused; but where nobody holds anything or waits, a
+/// semaphore's or singleton's new number is taken over by itself. Nobody loses what he has when a number becomes smaller.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("resized").args(["semaphore", "singleton", "rate"]).required(true)))]
+#[command(after_help = "Example:\n  coordination resize --semaphore encode:4")]
+pub(crate) struct Resize {
+    /// So many permits
+    #[arg(long, value_name = "NAME:N", value_parser = semaphore)]
+    pub(crate) semaphore: Option<Permits>,
+    /// So many on standby as --standby says, or the last one as --replace says
+    #[arg(long, value_name = "NAME")]
+    pub(crate) singleton: Option<String>,
+    /// So many may wait to follow the singleton [default: 0]
+    #[arg(long, value_name = "M", requires = "singleton", conflicts_with_all = ["semaphore", "rate"])]
+    pub(crate) standby: Option<u32>,
+    /// The one that came last may wait to follow the singleton
+    #[arg(long, requires = "singleton", conflicts_with_all = ["standby", "semaphore", "rate"])]
+    pub(crate) replace: bool,
+    /// So many starts in so long a window
+    #[arg(long, value_name = "NAME:N/W", value_parser = rate)]
+    pub(crate) rate: Option<Rate>,
 }
 
 /// Forget when a job with --every or --at-least ran last, so that it runs at once; for operators
@@ -392,23 +428,6 @@ pub(crate) struct Child {
     pub(crate) foreground: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Permits {
-    pub(crate) name: String,
-    pub(crate) count: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rate {
-    pub(crate) name: String,
-    pub(crate) count: u32,
-    pub(crate) window: Duration,
-}
-
-/// `None`: for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait(pub(crate) Option<Duration>);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IfBusy {
     Fail,
@@ -448,38 +467,6 @@ Exit codes:
 
 A command may use the same codes: 64 to 75 are rare, and a shell's 126 to 128 + n mean the same.";
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
-}
-
-fn json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
-}
-
-fn wait(text: &str) -> Result<Wait, String> {
-    match text {
-        "forever" => Ok(Wait(None)),
-        _ => duration(text)
-            .map(|limit| Wait(Some(limit)))
-            .map_err(|error| format!("{error}; or `forever`")),
-    }
-}
-
-fn semaphore(text: &str) -> Result<Permits, String> {
-    const WANTED: &str = "a name, a colon and the number of permits, as in encode:3";
-    let (name, count) = text.rsplit_once(':').ok_or(WANTED)?;
-    Ok(Permits { name: name.to_owned(), count: count.parse().map_err(|_| WANTED)? })
-}
-
-fn rate(text: &str) -> Result<Rate, String> {
-    const WANTED: &str =
-        "a name, a colon, the number of starts, a slash and the window, as in api:5/1s";
-    let (name, rest) = text.rsplit_once(':').ok_or(WANTED)?;
-    let (count, window) = rest.split_once('/').ok_or(WANTED)?;
-    let (count, window) = (count.parse().map_err(|_| WANTED)?, duration(window)?);
-    Ok(Rate { name: name.to_owned(), count, window })
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -492,17 +479,6 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read() {
-        assert_eq!(semaphore("a:b:3"), Ok(Permits { name: "a:b".to_owned(), count: 3 }));
-        let window = Duration::from_millis(500);
-        assert_eq!(rate("api:5/500ms"), Ok(Rate { name: "api".to_owned(), count: 5, window }));
-        assert_eq!((wait("forever"), wait("0")), (Ok(Wait(None)), Ok(Wait(Some(Duration::ZERO)))));
-        for text in ["x", "x:", "x:-1", "x:1/"] {
-            assert!(rate(text).is_err() && (text == "x:1/" || semaphore(text).is_err()), "{text}");
-        }
-    }
-
-    #[test]
     fn what_does_not_go_together_is_refused() {
         let parse = |words: &str| Arguments::try_parse_from(words.split(' '));
         for words in [
@@ -512,6 +488,11 @@ mod tests {
             "coordination run --lock x --semaphore y:2 -- true",
             "coordination run --singleton x --shared -- true",
             "coordination run --lock x --standby 1 -- true",
+            "coordination run --lock x --replace -- true",
+            "coordination run --singleton x --replace --standby 1 -- true",
+            "coordination resize",
+            "coordination resize --semaphore x:2 --standby 1",
+            "coordination break x --token y",
             "coordination run --rate x:1/1s --every 1h -- true",
             "coordination run --rate x:1/1s --at-least 1h -- true",
             "coordination run --lock x --wait soon -- true",
@@ -531,6 +512,10 @@ mod tests {
             "coordination run --lock x --rate y:1/1s --every 1h -- true --lock z",
             "coordination run --semaphore x:2 --every 1h --at-least 1m -- true",
             "coordination elect x --wait 1m -- true",
+            "coordination run --singleton x --replace -- true",
+            "coordination resize --singleton x --standby 1",
+            "coordination resize --rate x:2/1s",
+            "coordination break x --token 7 --yes",
             "coordination join g --capabilities {} -- true",
             "coordination status x --watch --json",
             "coordination work jobs --wait 0 --once --on-lost kill -- true",

@@ -15,25 +15,26 @@ pub(crate) async fn break_lock(asked: &Break, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
     let lock = coordinator.lock(&asked.name)?;
     let outcome = async {
-        let Some(holder) = lock.holders().await?.into_iter().next() else {
-            say(format_args!("nobody holds {:?}", lock.name()));
+        let contenders = lock.holders().await?;
+        let meant = match asked.token {
+            Some(token) => contenders.into_iter().find(|who| who.token.value() == token),
+            None => contenders.into_iter().next(),
+        };
+        let Some(holder) = meant else {
+            let token = asked.token.map(|token| format!(" with token {token}")).unwrap_or_default();
+            say(format_args!("nobody holds {:?}{token}", lock.name()));
             return Ok(0);
         };
         let shown = shown(lock.name(), &holder);
         if !asked.yes && !is_confirmed(&shown)? {
             return Ok(REFUSED);
         }
-        // Somebody else may hold it by now: it was not he who was meant.
-        match lock.holders().await?.into_iter().next() {
-            Some(now) if now.token == holder.token => {}
-            _ => {
-                return Err(Failure::new(
-                    exit::BUSY,
-                    "the holder has changed meanwhile; nothing was done",
-                ));
-            }
+        // Exactly the one that was seen: somebody else may hold it by now.
+        if lock.break_grant(holder.token).await?.is_none() {
+            let what = "the holder has changed meanwhile; nothing was done";
+            return Err(Failure::new(exit::BUSY, what));
         }
-        if lock.break_lock().await?.is_some() && !store.quiet {
+        if !store.quiet {
             say(format_args!(
                 "broken: {shown}; a holder with our settings is told within {:?}",
                 coordinator.loss_delay()
@@ -48,7 +49,8 @@ pub(crate) async fn break_lock(asked: &Break, store: &Store) -> Outcome<u8> {
 
 fn shown(name: &str, holder: &Contender) -> String {
     let member = if holder.member.is_empty() { "another program" } else { &holder.member };
-    format!("{name:?}, held by {} with token {}", printable(member), holder.token)
+    let how = if holder.holding { "held" } else { "waited for" };
+    format!("{name:?}, {how} by {} with token {}", printable(member), holder.token)
 }
 
 fn is_confirmed(what: &str) -> Outcome<bool> {

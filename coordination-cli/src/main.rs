@@ -3,8 +3,9 @@
 //! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said.
 //! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
-//!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job. `serve` offers it all over HTTP. `secrets` keeps
-//!   passwords out of what is said. `post` is the other end of `run::work`.
+//!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job, `resize` changes a
+//!   number. `serve` offers it all over HTTP. `secrets` keeps passwords out of what is said. `post` is the other end of
+//!   `run::work`.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -16,6 +17,7 @@ mod info;
 mod post;
 mod prune;
 mod reset;
+mod resize;
 mod run;
 mod secrets;
 #[cfg(feature = "serve")]
@@ -43,6 +45,11 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
+            // The same for all commands: they are parts of one.
+            if error.kind() == clap::error::ErrorKind::DisplayVersion {
+                let _ = print(concat!("coordination ", env!("CARGO_PKG_VERSION"), "\n"));
+                return ExitCode::SUCCESS;
+            }
             if !error.use_stderr() {
                 let _ = error.print();
                 return ExitCode::SUCCESS;
@@ -73,6 +80,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Leader(leader) => block_on(follow::leader(leader, store)),
         Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
         Command::Reset(asked) => block_on(reset::reset(asked, store)),
+        Command::Resize(asked) => block_on(resize::resize(asked, store)),
         Command::Prune(asked) => block_on(prune::prune(asked, store)),
         #[cfg(feature = "serve")]
         Command::Serve(asked) => block_on(serve::serve(asked, store)),

@@ -4,11 +4,12 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use coordination::{Builder, Config, Coordinator, Template};
+use coordination::{Builder, Config, Coordinator, ErrorKind, Template};
 use serde::Serialize;
 
 use crate::args::Store;
-use crate::exit::{Failure, Outcome, say};
+use crate::exit::{self, Failure, Outcome, say};
+use crate::run::family::MARK;
 
 /// The environment's word for `--url`; a command that we start does not get it.
 pub(crate) const URL: &str = "COORDINATION_URL";
@@ -22,6 +23,77 @@ const SECRET: &str = "--url has a password, which everybody on this host can rea
                       COORDINATION_URL or a config file, or the password into a file that the URL's option \
                       `password_file` (Consul: `token_file`) names";
 
+const WITHHELD: &str = "; the run around this one has not handed its URL on, as it has a password or an option of that kind: \
+                        name the store in a config file, or the password in a file by `password_file`";
+const SHARING: &str = "it belongs to whoever came first: give each user a directory of its own, or let users of a group \
+                       share one, whose URLs all say `?mode=0770`";
+/// Options of URLs whose values are no secrets.
+const PLAIN: [&str; 26] = [
+    "acl",
+    "ca",
+    "cert",
+    "db",
+    "dc",
+    "durable",
+    "heartbeat",
+    "initial_reconnect_backoff",
+    "key",
+    "lock_delay",
+    "max_reconnect_backoff",
+    "mode",
+    "namespace",
+    "network_filesystem",
+    "nodes",
+    "parents",
+    "password_file",
+    "quarantine",
+    "require",
+    "schema",
+    "sentinel",
+    "server_name",
+    "sslmode",
+    "target_session_attrs",
+    "token_file",
+    "ttl",
+];
+
+/// How a run within finds the same store.
+#[derive(Debug, Default)]
+pub(crate) struct HandedOn {
+    /// Without a secret.
+    url: Option<String>,
+    config: Option<PathBuf>,
+}
+
+impl HandedOn {
+    /// What is in a config file that everybody finds need not be handed on.
+    pub(crate) fn of(store: &Store) -> Self {
+        let by_environment = || env::var(URL).ok().filter(|url| !url.is_empty());
+        let url = store.url.clone().or_else(by_environment).filter(|url| !has_secret(url));
+        let config = store.config.as_deref().and_then(|path| std::path::absolute(path).ok());
+        Self { url, config }
+    }
+
+    pub(crate) fn apply(&self, command: &mut tokio::process::Command) {
+        match &self.url {
+            Some(url) => command.env(URL, url.trim()),
+            None => command.env_remove(URL),
+        };
+        if let Some(path) = &self.config {
+            command.env(CONFIG, path);
+        }
+    }
+}
+
+/// Whether there may be a secret in it: a password, or an option that is not known to be none.
+fn has_secret(url: &str) -> bool {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    let is_plain = |option: &str| {
+        option.is_empty() || PLAIN.contains(&option.split('=').next().unwrap_or_default())
+    };
+    has_password(url) || !options.split('&').all(is_plain)
+}
+
 /// What a member id may be made of.
 #[derive(Serialize)]
 struct Here {
@@ -32,23 +104,27 @@ struct Here {
 /// The settings, with the URL in them.
 pub(crate) fn read(store: &Store) -> Outcome<Config> {
     let mut config = match file(store.config.as_deref())? {
-        Some(path) => parse(&path)?,
+        Some((path, is_named)) => read_file(&path, is_named)?,
         None => Config::default(),
     };
     if let Some(url) = &store.url {
         if has_password(url) {
             return Err(Failure::usage(SECRET));
         }
-        config.url = Some(url.clone());
+        // A blank at the end would be a part of the path, and another store.
+        config.url = Some(url.trim().to_owned());
     } else if let Some(url) = env::var_os(URL)
         && !url.is_empty()
     {
         let url = url.into_string();
-        config.url = Some(url.map_err(|_| Failure::usage(format!("{URL} is not UTF-8")))?);
+        let url = url.map_err(|_| Failure::usage(format!("{URL} is not UTF-8")))?;
+        config.url = Some(url.trim().to_owned());
     }
-    if config.url.is_none() {
-        return Err(Failure::usage(NO_URL));
-    }
+    let Some(url) = &config.url else {
+        let is_within = env::var_os(MARK).is_some_and(|marks| !marks.is_empty());
+        return Err(Failure::usage(format!("{NO_URL}{}", if is_within { WITHHELD } else { "" })));
+    };
+    warn_of_open_files(url);
     if let Some(id) = &store.member_id {
         config.member_id = Some(id.clone());
     }
@@ -63,20 +139,37 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
 /// Connects, with these settings.
 pub(crate) async fn connect(config: Config) -> Outcome<Coordinator> {
     let url = config.url.clone().unwrap_or_default();
-    Ok(Builder::from(config).connect(&url).await?)
+    Builder::from(config).connect(&url).await.map_err(|error| {
+        let is_anothers = error.kind() == ErrorKind::Permission && url.starts_with("file:");
+        match is_anothers && !url.contains("mode=") {
+            true => Failure::new(exit::UNAVAILABLE, format!("{error}; {SHARING}")),
+            false => error.into(),
+        }
+    })
 }
 
-/// The file to read: the one that is named, or the first that is there.
-fn file(named: Option<&Path>) -> Outcome<Option<PathBuf>> {
+/// The file to read, and whether it is one that was named, or only the first that is there.
+fn file(named: Option<&Path>) -> Outcome<Option<(PathBuf, bool)>> {
     let by_environment = || env::var_os(CONFIG).filter(|path| !path.is_empty()).map(PathBuf::from);
     if let Some(path) = named.map(Path::to_owned).or_else(by_environment) {
-        return Ok(Some(path));
+        return Ok(Some((path, true)));
     }
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".config"));
     let own =
         absolute("XDG_CONFIG_HOME").or_else(home).map(|dir| dir.join("coordination/config.toml"));
-    Ok(own.into_iter().chain([PathBuf::from(SYSTEM_WIDE)]).find(|path| path.exists()))
+    let mut files = own.into_iter().chain([PathBuf::from(SYSTEM_WIDE)]);
+    Ok(files.find(|path| path.exists()).map(|path| (path, false)))
+}
+
+/// One that nobody has named and that we may not read is somebody else's affair: it says so, and goes on without.
+fn read_file(path: &Path, is_named: bool) -> Outcome<Config> {
+    let is_denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    if !is_named && fs::File::open(path).is_err_and(is_denied) {
+        say(format_args!("warning: {} is left out, as we may not read it", path.display()));
+        return Ok(Config::default());
+    }
+    parse(path)
 }
 
 fn parse(path: &Path) -> Outcome<Config> {
@@ -96,6 +189,20 @@ fn parse(path: &Path) -> Outcome<Config> {
         ));
     }
     Ok(config)
+}
+
+/// The password of a URL may be in a file of its own, which others should not read either.
+fn warn_of_open_files(url: &str) {
+    let options = url.split_once('?').map_or("", |(_, options)| options).split('&');
+    let files = options.filter_map(|option| {
+        option.strip_prefix("password_file=").or_else(|| option.strip_prefix("token_file="))
+    });
+    for path in files.map(Path::new).filter(|path| is_open(path)) {
+        let shown = path.display();
+        say(format_args!(
+            "warning: others may read {shown}, which has a password: chmod 600 {shown}"
+        ));
+    }
 }
 
 fn is_open(path: &Path) -> bool {
@@ -126,6 +233,18 @@ mod tests {
         }
         for url in ["redis://h:6379/0", "etcd://u@h:2379", "file:///a@b:c", "redis://h?x=a:b@c"] {
             assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_secret_is_not_handed_on() {
+        for url in
+            ["redis://:pw@h", "consul://h?token=x", "etcd://h?ttl=2s&password=x", "x://h?ttl"]
+        {
+            assert_eq!(has_secret(url), url != "x://h?ttl", "{url}");
+        }
+        for url in ["file:///a", "etcd://u@h/ns?ttl=2s&password_file=/p", "redis://h/0?"] {
+            assert!(!has_secret(url), "{url}");
         }
     }
 

@@ -257,7 +257,7 @@ impl Row {
 }
 
 /// `12 s`, `3 min`, `5 h`, `2 d`; clocks differ, so it may be a little less than none.
-fn age(seconds: f64) -> String {
+pub(crate) fn age(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     for (unit, length) in [("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)] {
         if seconds >= 2.0 * length {

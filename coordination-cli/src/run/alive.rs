@@ -1,8 +1,8 @@
 //! Who lives. A process that has ended and that nobody has waited for is there, and does not live.
 
 use std::collections::HashSet;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -30,6 +30,12 @@ impl Process {
         let lives = is_living(field_of(&stat, STATE)?) || has_living_thread(Path::new(&path));
         let place = Place::of(&stat)?;
         lives.then(|| Self { pid, place, started, name: name.to_owned() })
+    }
+
+    /// One of a group that answers, or that may be there, where nothing can be read of it: no signal of ours reaches it.
+    pub(super) fn unseen(pid: Pid) -> Self {
+        let place = Place { parent: 0, group: pid.as_raw_nonzero().get(), session: 0 };
+        Self { pid, place, started: u64::MAX, name: "?".to_owned() }
     }
 
     /// What it was started with; empty if that cannot be read.
@@ -94,22 +100,36 @@ impl Place {
     }
 }
 
-/// This process's children, the dead that nobody has waited for with them. Orphans come to the first thread.
-pub(super) fn children(process: Pid) -> impl Iterator<Item = Pid> {
-    let children = fs::read_to_string(children_of(process)).unwrap_or_default();
-    let children: Vec<_> = children.split(' ').filter_map(|child| child.parse().ok()).collect();
-    children.into_iter().filter_map(Pid::from_raw)
+/// This process's children, those of each of its threads, the dead that nobody has waited for with them.
+///
+/// # Errors
+///
+/// They cannot be read: no descriptor is left, or the kernel has no such lists.
+pub(super) fn children(process: Pid) -> io::Result<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(threads_of(process))? {
+        match fs::read_to_string(thread?.path().join(CHILDREN)) {
+            Ok(list) => children.extend(list.split(' ').filter_map(|id| id.parse::<i32>().ok())),
+            // That thread has ended; its children went to the first one, which is read, or was, before it could end.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && has_children_listed() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(children.into_iter().filter_map(Pid::from_raw).collect())
 }
 
 /// Whether [`children`] can be relied on: not every kernel lists them.
 pub(super) fn has_children_listed() -> bool {
-    Path::new(&children_of(rustix::process::getpid())).exists()
+    let us = rustix::process::getpid();
+    threads_of(us).join(us.as_raw_nonzero().to_string()).join(CHILDREN).exists()
 }
 
-fn children_of(process: Pid) -> String {
-    let id = process.as_raw_nonzero();
-    format!("/proc/{id}/task/{id}/children")
+fn threads_of(process: Pid) -> PathBuf {
+    format!("/proc/{}/task", process.as_raw_nonzero()).into()
 }
+
+/// The file of a thread that lists the children that it has started. Orphans come to the first thread.
+const CHILDREN: &str = "children";
 
 /// Whether the group has a process that has not been waited for; those of ours that have ended are waited for.
 pub(super) fn is_group_there(group: Pid) -> bool {
@@ -161,7 +181,7 @@ mod tests {
         while process.is_alive() || Process::of(pid).is_some() {
             std::thread::yield_now();
         }
-        assert!(children(rustix::process::getpid()).any(|child| child == pid));
+        assert!(children(rustix::process::getpid()).expect("listed").contains(&pid));
         child.wait().expect("ours");
         assert!(!process.is_alive() && !is_group_there(pid));
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Claim, Grant};
+use coordination::{Claim, Coordinator};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
     waitpid,
@@ -21,14 +21,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::alive::{self, Process as Living};
+use super::around::{self, HELD};
 use super::family::{self, Family, MARK};
 use super::signals::{self, Signals};
 use super::started;
 use super::wanted::Hold;
 use super::watch::{Watch, Word, new_mark};
-use crate::args::{Child as Options, OnLost};
+use crate::args::{Child as Options, OnLost, Store};
 use crate::exit::{self, Failure, Outcome, say};
-use crate::settings;
+use crate::settings::HandedOn;
 
 mod ending;
 
@@ -55,6 +56,10 @@ pub(crate) struct Prepared<'a> {
     quiet: bool,
     /// What the command reads from its stdin; `None`: it has ours.
     fed: Option<Vec<u8>>,
+    /// What the store calls us.
+    member: String,
+    /// The store's URL and the config file, for runs within.
+    handed_on: HandedOn,
 }
 
 /// How a command ended.
@@ -121,6 +126,10 @@ fn find(command: &[OsString]) -> Outcome<PathBuf> {
 impl<'a> Prepared<'a> {
     /// Fails as a shell would if there is no such program.
     pub(crate) fn new(words: &'a [OsString], options: &'a Options, quiet: bool) -> Outcome<Self> {
+        if !Path::new("/proc/self/stat").exists() {
+            let what = "/proc is not there, and without it nothing could watch over the command";
+            return Err(Failure::new(exit::SYSTEM, what));
+        }
         let program = find(words)?;
         // Before there are children: while it is ignored, as it may be when we are started, the kernel keeps no status of theirs.
         let deaths = signal(SignalKind::child()).map_err(not_started)?;
@@ -129,7 +138,20 @@ impl<'a> Prepared<'a> {
         // Before there is the watch: whoever is a child of ours by now is none of the command's.
         let family = Family::of_us(&mark);
         let watch = Watch::start(mark).map_err(not_started)?;
-        Ok(Self { program, words, watch, family, marks, deaths, options, quiet, fed: None })
+        let (member, handed_on) = (String::new(), HandedOn::default());
+        Ok(Self {
+            program,
+            words,
+            watch,
+            family,
+            marks,
+            deaths,
+            options,
+            quiet,
+            fed: None,
+            member,
+            handed_on,
+        })
     }
 
     /// The command reads this from its stdin.
@@ -146,6 +168,12 @@ impl<'a> Prepared<'a> {
         let mut running = self.start(Some(hold))?;
         let ended = running.supervise(signals, None).await?;
         Ok((ended, running.hold.take()))
+    }
+
+    /// Lets runs within find the store, and know what is held around them.
+    pub(crate) fn hand_on(&mut self, coordinator: &Coordinator, store: &Store) {
+        self.member = coordinator.member_id().to_owned();
+        self.handed_on = HandedOn::of(store);
     }
 
     /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
@@ -198,12 +226,14 @@ impl<'a> Prepared<'a> {
         }
         let mut command = started::command(&self.program, self.words);
         command.kill_on_drop(true);
-        command.env_remove(settings::URL).env(MARK, &self.marks);
+        self.handed_on.apply(&mut command);
+        command.env(MARK, &self.marks);
         if let Some(hold) = &hold {
             if !hold.is_held() {
                 let what = format!("{:?} was lost before the command started", hold.name());
                 return Err(Failure::new(exit::LOST, what));
             }
+            command.env(HELD, around::with(hold.held_by(&self.member)));
             command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
             match hold.remaining() {
                 Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
@@ -426,7 +456,8 @@ impl Running<'_> {
     /// What the command has left to us, and has ended, would stay until we end.
     fn wait_for_orphans(&self) {
         let own = [Some(self.pid), self.watch.pid()];
-        for child in alive::children(getpid()).filter(|child| !own.contains(&Some(*child))) {
+        let children = alive::children(getpid()).unwrap_or_default();
+        for child in children.into_iter().filter(|child| !own.contains(&Some(*child))) {
             let _ = waitpid(Some(child), WaitOptions::NOHANG);
         }
     }

@@ -1,10 +1,11 @@
 //! `coordination elect`: a command that runs while we lead.
 
-use coordination::{Coordinator, ErrorKind};
+use coordination::Coordinator;
 
 use super::child::Prepared;
 use super::signals::Signals;
-use super::wanted::Hold;
+use super::waiting::{Waited, wait};
+use super::wanted::{Budget, Hold, Wanted};
 use super::{settle, shorten_heartbeat, until_signal};
 use crate::args::{Elect, Store};
 use crate::exit::{self, Failure, Outcome};
@@ -12,12 +13,14 @@ use crate::settings;
 
 /// Runs the command when we are elected; answers the exit code.
 pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
-    let command = Prepared::new(&elect.command, &elect.child, store.quiet)?;
+    let mut command = Prepared::new(&elect.command, &elect.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
-    let elected = until_signal(&mut signals, campaign(elect, &coordinator)).await;
+    command.hand_on(&coordinator, store);
+    let campaign = campaign(elect, &coordinator, store.quiet);
+    let elected = until_signal(&mut signals, campaign).await;
     let outcome = match elected {
         Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
         Err(failure) => Err(failure),
@@ -27,18 +30,13 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     outcome
 }
 
-async fn campaign(elect: &Elect, coordinator: &Coordinator) -> Outcome<Hold> {
-    let election = coordinator.election(&elect.name)?;
-    let value = elect.value.as_deref().unwrap_or(coordinator.member_id());
-    let leadership = match elect.wait.0 {
-        Some(wait) if wait.is_zero() => election.try_campaign(value).await?,
-        wait => match election.campaign(value, wait).await {
-            Err(error) if error.kind() == ErrorKind::Timeout => None,
-            outcome => Some(outcome?),
-        },
+async fn campaign(elect: &Elect, coordinator: &Coordinator, is_quiet: bool) -> Outcome<Hold> {
+    let mut wanted = Wanted::of_election(elect, coordinator)?;
+    let budget = Budget::new(elect.wait.0);
+    let hold = match wait(&mut wanted, coordinator.member_id(), budget, is_quiet).await? {
+        Waited::Got(hold) => hold,
+        Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),
     };
-    let busy = || Failure::new(exit::BUSY, format!("somebody else leads {:?}", election.name()));
-    let hold = Hold::Leadership(leadership.ok_or_else(busy)?);
     settle(&hold, &elect.child, coordinator).await?;
     Ok(hold)
 }

@@ -56,7 +56,8 @@ impl Family {
     }
 
     fn of(mark: &[u8], wrapper: Option<Pid>) -> Self {
-        let children = wrapper.into_iter().flat_map(alive::children);
+        let children =
+            wrapper.into_iter().flat_map(|wrapper| alive::children(wrapper).unwrap_or_default());
         let strangers = children.filter(|child| *child != getpid()).collect();
         let since = wrapper.and_then(Process::of).map_or(0, |wrapper| wrapper.started);
         Self { mark: mark.to_owned(), wrapper, since, strangers, group: None, command: None }
@@ -75,15 +76,22 @@ impl Family {
     /// Whether it can be told without looking at all processes that nothing lives but the watch.
     pub(super) fn is_gone(&self, watch: Option<Pid>) -> bool {
         let known = |child: &Pid| Some(*child) == watch || self.strangers.contains(child);
-        alive::has_children_listed()
-            && self.group.is_none_or(|group| !alive::is_group_there(group))
-            && alive::children(getpid()).all(|child| known(&child))
+        self.group.is_none_or(|group| !alive::is_group_there(group))
+            && alive::children(getpid()).is_ok_and(|children| children.iter().all(known))
     }
 
-    /// Those that live, and are to end with the command.
+    /// Those that live, and are to end with the command; something [unseen](Process::unseen), if it cannot be told that there are
+    /// none: where no descriptor is left, and where other users' processes are not shown.
     pub(super) fn living(&self, watch: Option<Pid>) -> Vec<Process> {
         let all = alive::processes(&mut HashSet::new());
-        self.among(all, watch, self.has_wrapper(), HashSet::new())
+        let can_look = all.iter().any(|process| process.pid == getpid());
+        let mut living = self.among(all, watch, self.has_wrapper(), HashSet::new());
+        if living.is_empty() {
+            let group = self.group.filter(|group| alive::is_group_there(*group));
+            let unseen = group.or_else(|| (!can_look).then(getpid));
+            living.extend(unseen.map(Process::unseen));
+        }
+        living
     }
 
     /// Those who have come since that was asked with `seen`, when these were known.

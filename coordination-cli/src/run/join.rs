@@ -12,10 +12,11 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
     // A membership comes back after a loss: nothing for which the command would have to end.
     let (foreground, on_lost) = (join.foreground, OnLost::Ignore);
     let options = Child { on_lost, kill_after: None, settle: None, foreground };
-    let command = Prepared::new(&join.command, &options, store.quiet)?;
+    let mut command = Prepared::new(&join.command, &options, store.quiet)?;
     let config = settings::read(store)?;
     let mut signals = Signals::new()?;
     let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    command.hand_on(&coordinator, store);
     let group = coordinator.group(&join.group)?;
     let joining = async { Ok(group.join_or_create(&join.capabilities).await?) };
     let outcome = match until_signal(&mut signals, joining).await {

@@ -1,13 +1,15 @@
 //! `coordination run`: a command under a lock, a permit, a slot, or at most so often.
 
 pub(crate) mod alive;
+mod around;
 pub(crate) mod child;
 pub(crate) mod elect;
-mod family;
+pub(crate) mod family;
 pub(crate) mod join;
 mod progress;
 pub(crate) mod signals;
 mod started;
+mod waiting;
 mod wanted;
 pub(crate) mod watch;
 pub(crate) mod work;
@@ -17,8 +19,8 @@ use std::time::Duration;
 use coordination::{Claim, Config, Coordinator, ErrorKind, LossDetection, OncePer, Scope};
 
 use self::child::Prepared;
-use self::progress::Progress;
 use self::signals::Signals;
+use self::waiting::{Waited, wait};
 use self::wanted::{Budget, Hold, Wanted};
 use crate::args::{Child, IfBusy, OnLost, Run, Store};
 use crate::exit::{self, Failure, Outcome};
@@ -44,12 +46,13 @@ enum Ready {
 
 /// Runs the command; answers the exit code.
 pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
-    let command = Prepared::new(&run.command, &run.child, store.quiet)?;
+    let mut command = Prepared::new(&run.command, &run.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait.0);
     let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    command.hand_on(&coordinator, store);
     let preparing = prepare(run, store.quiet, &coordinator, budget);
     let outcome = until_signal(&mut signals, preparing).await;
     let outcome = match outcome {
@@ -85,26 +88,13 @@ async fn prepare(
     coordinator: &Coordinator,
     budget: Budget,
 ) -> Outcome<Ready> {
-    let wanted = Wanted::of(run, coordinator, run.wait.0)?;
-    let mut hold = match &wanted {
+    let mut wanted = Wanted::of(run, coordinator, run.wait.0)?;
+    let mut hold = match &mut wanted {
         None => None,
-        Some(wanted) => {
-            let acquiring = async {
-                tokio::select! {
-                    biased;
-                    outcome = wanted.acquire(budget.left()) => outcome,
-                    () = Progress::show(wanted, is_quiet) => Ok(None),
-                }
-            };
-            match acquiring.await {
-                Ok(Some(hold)) => Some(hold),
-                Ok(None) => return Ok(Ready::Busy(format!("{} is busy", wanted.shown()))),
-                Err(error) if error.kind() == ErrorKind::Timeout => {
-                    return Ok(Ready::Busy(error.to_string()));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Some(wanted) => match wait(wanted, coordinator.member_id(), budget, is_quiet).await? {
+            Waited::Got(hold) => Some(hold),
+            Waited::Busy(what) => return Ok(Ready::Busy(what)),
+        },
     };
     if let (Some(wanted), Some(hold)) = (&wanted, &mut hold) {
         settle(hold, &run.child, coordinator).await?;
@@ -118,6 +108,14 @@ async fn prepare(
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Timeout => {
                 return Ok(Ready::Busy(error.to_string()));
+            }
+            Err(error) if error.kind() == ErrorKind::Mismatch => {
+                let window = rate.window.as_millis();
+                let words = format!("--rate {}:{}/{window}ms", rate.name, rate.count);
+                return Err(Failure::usage(format!(
+                    "rate {:?} is in use with other numbers than yours; to change them for all: coordination resize {words}",
+                    limiter.name()
+                )));
             }
             Err(error) => return Err(error.into()),
         }

@@ -1,14 +1,21 @@
-//! What somebody at a terminal sees while we wait: for what, for how long, and who has it.
+//! What is told while we wait: for what, for how long, and who has it. At a terminal by a line that is drawn again, elsewhere by
+//! lines that come more and more rarely.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::wanted::{Other, Wanted};
-use crate::exit::printable;
+use crate::exit::{printable, say};
+use crate::status::age;
 use crate::stderr;
 
 /// Who waits for less does not wonder.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// In a log a line comes after [`PATIENCE`]; each later one when the wait is so many times as long,
+const RARER: u32 = 10;
+/// but at least so often.
+const RAREST: Duration = Duration::from_secs(600);
 /// How long a command may wait for the line to be gone: the terminal may stand still.
 const WIPING: Duration = Duration::from_millis(100);
 const CLEAR: &str = "\r\x1b[K";
@@ -19,18 +26,28 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shows how the wait stands until it is dropped; says nothing where nobody looks.
-    pub(super) async fn show(wanted: &Wanted, is_quiet: bool) {
-        if is_quiet || !io::stderr().is_terminal() {
+    /// Shows how the wait stands until it is dropped; notes whether a line was left that wants an end.
+    pub(super) async fn show(wanted: &Wanted, us: &str, is_quiet: bool, was_told: &Cell<bool>) {
+        if is_quiet {
             return std::future::pending().await;
         }
         let (start, mut progress) = (Instant::now(), Self { is_drawn: false });
+        let is_terminal = io::stderr().is_terminal();
+        let mut next = PATIENCE;
         loop {
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(next.saturating_sub(start.elapsed())).await;
             // A store that does not answer is no reason to say nothing.
             let others = tokio::time::timeout(PATIENCE, wanted.others()).await;
             let others = others.ok().and_then(Result::ok);
-            progress.draw(&line(&wanted.shown(), others.as_deref(), start.elapsed()));
+            let line = line(&wanted.shown(), others.as_deref(), us, start.elapsed());
+            if is_terminal {
+                progress.draw(&format!("coordination: {line}"));
+                next = start.elapsed() + PATIENCE;
+            } else {
+                say(format_args!("{line}"));
+                was_told.set(true);
+                next = (next * RARER).min(next + RAREST);
+            }
         }
     }
 
@@ -56,33 +73,40 @@ impl Drop for Progress {
     }
 }
 
-fn line(what: &str, others: Option<&[Other]>, waited: Duration) -> String {
-    let who = match others {
-        None => "the store does not answer".to_owned(),
-        Some(others) => {
-            let names: Vec<_> =
-                others.iter().filter(|who| who.holds).map(|who| name(&who.member)).collect();
-            // We are among those who wait.
-            let before = others.len().saturating_sub(names.len() + 1);
-            let queue =
-                if before > 0 { format!(", {before} more in the queue") } else { String::new() };
-            match names.as_slice() {
-                [] => format!("free just now{queue}"),
-                [first, second, third, rest @ ..] if !rest.is_empty() => {
-                    format!("held by {first}, {second}, {third} and {} more{queue}", rest.len())
-                }
-                names => format!("held by {}{queue}", names.join(", ")),
-            }
-        }
-    };
-    format!("coordination: waiting for {what} since {} s: {who}", waited.as_secs())
+fn line(what: &str, others: Option<&[Other]>, us: &str, waited: Duration) -> String {
+    format!("waiting for {what} since {} s: {}", waited.as_secs(), who(others, Some(us)))
 }
 
-/// Escaped: it is another's text, on our terminal.
-fn name(member: &str) -> String {
-    match member {
+/// Who has it, since when, and how many wait, before us if we are among them; `None`: the store does not answer.
+pub(super) fn who(others: Option<&[Other]>, us: Option<&str>) -> String {
+    let Some(others) = others else { return "the store does not answer".to_owned() };
+    let names: Vec<_> = others.iter().filter(|who| who.holds).map(shown).collect();
+    let is_us = |who: &Other| !who.holds && us.is_some_and(|us| who.member == us);
+    let waiting = others.iter().take_while(|who| !is_us(who)).filter(|who| !who.holds).count();
+    let queue = match (waiting, us) {
+        (0, _) => String::new(),
+        (_, Some(_)) => format!(", {waiting} before us in the queue"),
+        (_, None) => format!(", {waiting} in the queue"),
+    };
+    match names.as_slice() {
+        [] => format!("free just now{queue}"),
+        [first, second, third, rest @ ..] if !rest.is_empty() => {
+            format!("held by {first}, {second}, {third} and {} more{queue}", rest.len())
+        }
+        names => format!("held by {}{queue}", names.join(", ")),
+    }
+}
+
+/// `host-7 since 3 min`, escaped: it is another's text, on our terminal.
+pub(super) fn shown(other: &Other) -> String {
+    let name = match other.member.as_str() {
         "" => "another program".to_owned(),
-        _ => printable(member),
+        member => printable(member),
+    };
+    let since = other.since.and_then(|since| SystemTime::now().duration_since(since).ok());
+    match since {
+        Some(since) => format!("{name} since {}", age(since.as_secs_f64())),
+        None => name,
     }
 }
 
@@ -92,18 +116,37 @@ mod tests {
 
     #[test]
     fn the_line_says_who_has_it() {
-        let other = |member: &str, holds| Other { member: member.to_owned(), holds };
-        let line = |others: Option<&[Other]>| line("lock \"x\"", others, Duration::from_secs(3));
-        let prefix = "coordination: waiting for lock \"x\" since 3 s: ";
+        let other = |member: &str, holds| Other {
+            member: member.to_owned(),
+            token: 1,
+            since: None,
+            holds,
+            shares: false,
+            has: 1,
+        };
+        let line =
+            |others: Option<&[Other]>| line("lock \"x\"", others, "me", Duration::from_secs(3));
+        let prefix = "waiting for lock \"x\" since 3 s: ";
         let said = |others: &[Other]| line(Some(others)).split_off(prefix.len());
         assert_eq!(line(None), format!("{prefix}the store does not answer"));
         assert_eq!(said(&[other("h1", true), other("me", false)]), "held by h1");
         assert_eq!(
-            said(&[other("a\x1b[2J", true), other("b", false), other("me", false)]),
-            "held by a\\u{1b}[2J, 1 more in the queue"
+            said(&[
+                other("a\x1b[2J", true),
+                other("b", false),
+                other("me", false),
+                other("c", false)
+            ]),
+            "held by a\\u{1b}[2J, 1 before us in the queue"
         );
         let many: Vec<_> = (0..5).map(|n| other(&format!("h{n}"), true)).collect();
         assert_eq!(said(&many), "held by h0, h1, h2 and 2 more");
         assert_eq!(said(&[other("", true)]), "held by another program");
+        let since = SystemTime::now().checked_sub(Duration::from_secs(200));
+        let old = Other { since, ..other("old", true) };
+        assert_eq!(
+            who(Some(&[old, other("b", false)]), None),
+            "held by old since 3 min, 1 in the queue"
+        );
     }
 }

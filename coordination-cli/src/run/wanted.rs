@@ -1,14 +1,15 @@
 //! What a command runs under: how it is asked for, and how it is held.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use coordination::{
-    Admission, Coordinator, Error, ErrorKind, FencingToken, Grant, Leadership, Limiter, Lock,
-    LockGuard, LossReason, Patience, Permit, Semaphore, WorkClaim, WorkSlot,
+    Admission, Coordinator, Election, Error, ErrorKind, FencingToken, Grant, Leadership, Limiter,
+    Lock, LockGuard, LossReason, Occupant, Patience, Permit, Semaphore, WorkClaim, WorkSlot,
 };
 
-use crate::args::Run;
+use super::around::Held;
+use crate::args::{Elect, Run};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -17,9 +18,24 @@ const AFTERMATH: Duration = Duration::from_secs(5);
 
 /// What is to be held.
 pub(super) enum Wanted {
-    Lock { lock: Lock, shared: bool },
-    Semaphore(Semaphore),
-    Singleton(Limiter),
+    Lock {
+        lock: Lock,
+        shared: bool,
+    },
+    Semaphore {
+        semaphore: Semaphore,
+        permits: u32,
+    },
+    Singleton {
+        limiter: Limiter,
+        standby: u32,
+        replaces: bool,
+    },
+    /// With what others see of the leader.
+    Election {
+        election: Election,
+        value: String,
+    },
 }
 
 /// What is held.
@@ -40,7 +56,14 @@ pub(crate) enum Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
     pub(super) member: String,
+    pub(super) token: u64,
+    /// When it asked, by its own clock.
+    pub(super) since: Option<SystemTime>,
     pub(super) holds: bool,
+    /// It shares with others who share.
+    pub(super) shares: bool,
+    /// How many permits or slots it has.
+    pub(super) has: u32,
 }
 
 impl Wanted {
@@ -55,7 +78,7 @@ impl Wanted {
         }
         if let Some(permits) = &run.semaphore {
             let semaphore = coordinator.semaphore(&permits.name, permits.count)?;
-            return Ok(Some(Self::Semaphore(semaphore)));
+            return Ok(Some(Self::Semaphore { semaphore, permits: permits.count }));
         }
         let Some(name) = &run.singleton else { return Ok(None) };
         let patience = match wait {
@@ -64,16 +87,61 @@ impl Wanted {
             Some(limit) => Patience::Timeout(limit),
         };
         let standby = run.standby.unwrap_or_default();
-        Ok(Some(Self::Singleton(coordinator.singleton(name)?.standby(standby).patience(patience))))
+        let limiter = coordinator.singleton(name)?.standby(standby).patience(patience);
+        let limiter = if run.replace { limiter.latest_wins() } else { limiter };
+        Ok(Some(Self::Singleton { limiter, standby, replaces: run.replace }))
+    }
+
+    /// A leadership.
+    pub(super) fn of_election(elect: &Elect, coordinator: &Coordinator) -> Result<Self> {
+        let election = coordinator.election(&elect.name)?;
+        let value = elect.value.as_deref().unwrap_or(coordinator.member_id()).to_owned();
+        Ok(Self::Election { election, value })
+    }
+
+    /// As recipes are called among what is held around a run.
+    fn recipe(&self) -> (&'static str, &str) {
+        match self {
+            Self::Lock { lock, .. } => ("lock", lock.name()),
+            Self::Semaphore { semaphore, .. } => ("semaphore", semaphore.name()),
+            Self::Singleton { limiter, .. } => ("singleton", limiter.name()),
+            Self::Election { election, .. } => ("election", election.name()),
+        }
     }
 
     /// As it is called in messages.
     pub(super) fn shown(&self) -> String {
+        let (recipe, name) = self.recipe();
+        format!("{recipe} {name:?}")
+    }
+
+    /// The words by which its number is changed for all; `None`: it has none.
+    pub(super) fn resizing(&self) -> Option<String> {
         match self {
-            Self::Lock { lock, .. } => format!("lock {:?}", lock.name()),
-            Self::Semaphore(semaphore) => format!("semaphore {:?}", semaphore.name()),
-            Self::Singleton(limiter) => format!("singleton {:?}", limiter.name()),
+            Self::Semaphore { semaphore, permits } => {
+                Some(format!("--semaphore {}:{permits}", semaphore.name()))
+            }
+            Self::Singleton { limiter, standby, replaces: false } => {
+                Some(format!("--singleton {} --standby {standby}", limiter.name()))
+            }
+            Self::Singleton { limiter, .. } => {
+                Some(format!("--singleton {} --replace", limiter.name()))
+            }
+            Self::Lock { .. } | Self::Election { .. } => None,
         }
+    }
+
+    /// Takes over our number, if nobody holds anything or waits; answers whether it did.
+    pub(super) async fn adapt(&mut self) -> Result<bool> {
+        if !self.others().await?.is_empty() {
+            return Ok(false);
+        }
+        match self {
+            Self::Semaphore { semaphore, permits } => semaphore.resize(*permits).await?,
+            Self::Singleton { limiter, .. } => limiter.resize(1).await?,
+            Self::Lock { .. } | Self::Election { .. } => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// `None`: it was not free in time.
@@ -91,14 +159,22 @@ impl Wanted {
             (Self::Lock { lock, shared: true }, _) => {
                 Some(Hold::of_lock(lock.acquire_shared(wait).await?))
             }
-            (Self::Semaphore(semaphore), Some(Duration::ZERO)) => {
+            (Self::Semaphore { semaphore, .. }, Some(Duration::ZERO)) => {
                 semaphore.try_acquire().await?.map(Hold::Permit)
             }
-            (Self::Semaphore(semaphore), _) => Some(Hold::Permit(semaphore.acquire(wait).await?)),
-            (Self::Singleton(limiter), _) => match limiter.enter().await? {
+            (Self::Semaphore { semaphore, .. }, _) => {
+                Some(Hold::Permit(semaphore.acquire(wait).await?))
+            }
+            (Self::Singleton { limiter, .. }, _) => match limiter.enter().await? {
                 Admission::Working(slot) => Some(Hold::Slot(slot)),
                 Admission::Refused(_) => None,
             },
+            (Self::Election { election, value }, Some(Duration::ZERO)) => {
+                election.try_campaign(value).await?.map(Hold::Leadership)
+            }
+            (Self::Election { election, value }, _) => {
+                Some(Hold::Leadership(election.campaign(value, wait).await?))
+            }
         };
         Ok(hold)
     }
@@ -135,24 +211,80 @@ impl Wanted {
         let occupants = match self {
             Self::Lock { lock, .. } => {
                 let contenders = lock.holders().await?.into_iter();
-                return Ok(contenders
-                    .map(|who| Other { member: who.member, holds: who.holding })
-                    .collect());
+                return Ok(contenders.map(Other::of_contender).collect());
             }
-            Self::Semaphore(semaphore) => semaphore.holders().await?,
-            Self::Singleton(limiter) => limiter.inspect().await?,
+            Self::Election { election, .. } => {
+                let candidates = election.candidates().await?.into_iter();
+                return Ok(candidates.map(Other::of_candidate).collect());
+            }
+            Self::Semaphore { semaphore, .. } => semaphore.holders().await?,
+            Self::Singleton { limiter, .. } => limiter.inspect().await?,
         };
-        let other = |who: coordination::Occupant| Other {
-            holds: !who.slots.is_empty(),
-            member: who.member,
+        Ok(occupants.into_iter().map(Other::of_occupant).collect())
+    }
+
+    /// Who of those has it for a run that we run in, if we could never get it beside that one.
+    pub(super) fn held_around<'o>(
+        &self,
+        others: &'o [Other],
+        around: &[Held],
+    ) -> Option<&'o Other> {
+        let (recipe, name) = self.recipe();
+        let is_around = |other: &&Other| {
+            let is_it = |held: &Held| {
+                (held.recipe.as_str(), held.name.as_str()) == (recipe, name)
+                    && (held.member.as_str(), held.token) == (other.member.as_str(), other.token)
+            };
+            other.holds && around.iter().any(is_it)
         };
-        Ok(occupants.into_iter().map(other).collect())
+        let ours: Vec<_> = others.iter().filter(is_around).collect();
+        let is_stuck = match self {
+            // Behind one who waits to have it alone, who waits for the one around us.
+            Self::Lock { shared: true, .. } => others.iter().any(|other| !other.shares),
+            Self::Semaphore { permits, .. } => {
+                ours.iter().map(|other| other.has).sum::<u32>() >= *permits
+            }
+            _ => true,
+        };
+        ours.first().copied().filter(|_| is_stuck)
+    }
+}
+
+impl Other {
+    fn of_contender(who: coordination::Contender) -> Self {
+        let (holds, shares) = (who.holding, who.shared);
+        let (token, since) = (who.token.value(), who.since);
+        Self { member: who.member, token, since, holds, shares, has: u32::from(holds) }
+    }
+
+    fn of_candidate(who: coordination::Candidate) -> Self {
+        let (holds, token, since) = (who.leading, who.term.value(), who.since);
+        Self { member: who.member, token, since, holds, shares: false, has: u32::from(holds) }
+    }
+
+    fn of_occupant(who: Occupant) -> Self {
+        let has = u32::try_from(who.slots.len()).unwrap_or(u32::MAX);
+        let (holds, token, since) = (has > 0, who.token.value(), who.since);
+        Self { member: who.member, token, since, holds, shares: false, has }
     }
 }
 
 impl Hold {
     fn of_lock(guard: LockGuard) -> Self {
         Self::Lock { guard, aftermath: None }
+    }
+
+    /// What the runs within are told.
+    pub(super) fn held_by(&self, member: &str) -> Held {
+        let recipe = match self {
+            Self::Lock { .. } => "lock",
+            Self::Permit(_) => "semaphore",
+            Self::Slot(_) => "singleton",
+            Self::Leadership(_) => "election",
+            Self::Claim(_) => "queue",
+        };
+        let (recipe, name, member) = (recipe.to_owned(), self.name().to_owned(), member.to_owned());
+        Held { recipe, name, member, token: self.token().value() }
     }
 
     pub(super) async fn release(self) -> Result<()> {

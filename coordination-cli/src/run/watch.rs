@@ -61,6 +61,8 @@ pub(super) enum Word {
     Group(Pid),
     /// This process is watched.
     Single(Pid),
+    /// What is watched has no number any more: another process may have it by now.
+    Numberless,
     /// It must not live beyond this moment, in nanoseconds on the clock since boot.
     Deadline(u64),
     /// It may live as long as it likes.
@@ -76,6 +78,7 @@ impl Word {
     const SINGLE: u64 = 1 << 62;
     const NO_DEADLINE: u64 = Self::SINGLE - 1;
     const KEEP: u64 = Self::GROUP | Self::SINGLE;
+    const NUMBERLESS: u64 = Self::GROUP;
     const GOODBYE: u64 = 0;
 
     fn bytes(self) -> [u8; 8] {
@@ -86,6 +89,7 @@ impl Word {
             Self::Deadline(nanos) => nanos.clamp(1, Self::NO_DEADLINE - 1),
             Self::NoDeadline => Self::NO_DEADLINE,
             Self::Keep => Self::KEEP,
+            Self::Numberless => Self::NUMBERLESS,
             Self::Goodbye => Self::GOODBYE,
         };
         number.to_ne_bytes()
@@ -99,6 +103,7 @@ impl Word {
             Self::GOODBYE => Some(Self::Goodbye),
             Self::NO_DEADLINE => Some(Self::NoDeadline),
             Self::KEEP => Some(Self::Keep),
+            Self::NUMBERLESS => Some(Self::Numberless),
             _ if number & Self::GROUP != 0 => pid(Self::GROUP).map(Self::Group),
             _ if number & Self::SINGLE != 0 => pid(Self::SINGLE).map(Self::Single),
             nanos => Some(Self::Deadline(nanos)),
@@ -361,6 +366,7 @@ mod tests {
         for word in [
             Word::Group(pid),
             Word::Single(getpid()),
+            Word::Numberless,
             Word::Deadline(1),
             Word::Deadline(Word::NO_DEADLINE - 1),
             Word::NoDeadline,

@@ -4,16 +4,16 @@ use std::io;
 use std::process::{ExitStatus, exit};
 use std::time::Duration;
 
-use coordination::Grant;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Running, code_of};
 use crate::args::OnLost;
 use crate::exit::{SYSTEM, say};
-use crate::run::alive::Process;
+use crate::run::alive::{Process, is_group_there};
 use crate::run::family::named;
 use crate::run::signals::Signals;
+use crate::run::watch::Word;
 use crate::stderr;
 
 /// What is about to end by itself has this long: the reader at a pipe's end, what a script left to the last.
@@ -36,7 +36,7 @@ impl Running<'_> {
         let linger = if self.is_over() || status.is_err() { Duration::ZERO } else { LINGER };
         let (start, mut told, mut poll) = (Instant::now(), Vec::<Process>::new(), POLL);
         loop {
-            let left = self.left();
+            let left = self.left(status.is_ok());
             if left.is_empty() {
                 break;
             }
@@ -58,7 +58,11 @@ impl Running<'_> {
                 told.extend(new);
             }
             self.move_deadline_on();
-            sleep(poll).await;
+            tokio::select! {
+                biased;
+                never = self.watch.keep() => match never {},
+                () = sleep(poll) => {}
+            }
             poll = (2 * poll).min(LONGEST_POLL);
         }
         if !told.is_empty() && !self.is_over() && !self.quiet {
@@ -72,8 +76,17 @@ impl Running<'_> {
     }
 
     /// What the command has started and lives.
-    fn left(&self) -> Vec<Process> {
+    fn left(&mut self, was_waited_for: bool) -> Vec<Process> {
         self.wait_for_orphans();
+        let has_number = self.family.command.is_some() || self.family.group.is_some();
+        if was_waited_for && has_number {
+            // Another process may have the command's number by now, and that of its group once the group is empty.
+            self.family.command = None;
+            self.family.group = self.family.group.filter(|group| is_group_there(*group));
+            if self.family.group.is_none() {
+                self.watch.look_at(Word::Numberless);
+            }
+        }
         match self.family.is_gone(self.watch.pid()) {
             true => Vec::new(),
             false => self.family.living(self.watch.pid()),
@@ -82,8 +95,7 @@ impl Running<'_> {
 
     fn move_deadline_on(&mut self) {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
-        let bound: Option<&Grant> = self.hold.as_deref().filter(|_| !is_ignored);
-        self.watch.update(bound);
+        self.watch.update(self.hold.as_ref().filter(|_| !is_ignored));
     }
 
     /// What does not end keeps the lock, for as long as we have it and nobody tells us to end.
@@ -103,11 +115,15 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 _ = signals.ending() => self.leave(status),
+                never = self.watch.keep() => match never {},
                 () = sleep(LOOK) => {}
             }
-            if self.left().is_empty() {
+            let left = self.left(status.is_ok());
+            if left.is_empty() {
                 break;
             }
+            // Some may have come since; and what was within the kernel is not for ever.
+            left.iter().for_each(|process| process.signal(Signal::KILL));
             self.move_deadline_on();
         }
     }

@@ -127,9 +127,6 @@ fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
         for said in [stderr(&argument), stderr(&environment)] {
             assert!(!said.contains("canary") && !said.is_empty(), "{said}");
         }
-        let store = Store::file();
-        let ended = store.run("--lock x -- env");
-        assert!(!stdout(&ended).contains("COORDINATION_URL"), "{}", stdout(&ended));
         // Put where it does not belong.
         for words in [&[secret, "status"][..], &["--config", secret, "status"], &["help", secret]] {
             let refused = output(plain().args(words));

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::judged;
+use coordination_tests::harness::{judged, wait_until};
+use rustix::process::Signal;
 
-use crate::{Store, stdout, written};
+use crate::{LONG, Store, output, stderr, stdout, written};
 
 #[test]
 fn the_command_knows_what_it_holds() {
@@ -106,5 +107,68 @@ fn a_lock_is_released_before_the_commands_end_if_asked() {
         let mut long = store.runs("--lock x --release-after 100ms");
         assert_eq!(store.run("--lock x --wait 10s -- true").status.code(), Some(0));
         assert!(long.is_running());
+    });
+}
+
+/// Nobody loses what he has, and nobody has to wait for those who are gone.
+#[test]
+fn a_number_is_changed_for_all_or_by_itself_where_nobody_uses_it() {
+    judged(|| {
+        let store = Store::file();
+        let code = |words: &str| store.run(&format!("{words} --wait 0 -- true")).status.code();
+        let resize = |words: &str| {
+            let resized = output(store.coordination(["resize"]).args(words.split(' ')));
+            assert_eq!(resized.status.code(), Some(0), "{words}: {}", stderr(&resized));
+            assert!(stderr(&resized).contains("for all from now on"), "{}", stderr(&resized));
+        };
+        for (first, second, resized) in [
+            ("--semaphore s:1", "--semaphore s:2", "--semaphore s:2"),
+            ("--singleton n", "--singleton n --standby 1", "--singleton n --standby 1"),
+            ("--singleton m", "--singleton m --replace", "--singleton m --replace"),
+        ] {
+            // Nobody is there any more.
+            assert_eq!([code(first), code(second), code(first)], [Some(0); 3], "{first}");
+            let holder = store.runs(first);
+            let refused = store.run(&format!("{second} --wait 0 -- true"));
+            assert_eq!(refused.status.code(), Some(64), "{second}");
+            let said = stderr(&refused);
+            assert!(said.contains(&format!("coordination resize {resized}")), "{said}");
+            assert!(!said.contains("see `resize`"), "{said}");
+            resize(resized);
+            assert_ne!(code(second), Some(64), "{second}");
+            assert_eq!(code(first), Some(64), "{first}");
+            drop(holder);
+        }
+        assert_eq!([code("--rate r:1/1h"), code("--rate r:1/1h")], [Some(0), Some(75)]);
+        let refused = store.run("--rate r:2/1h --wait 0 -- true");
+        assert_eq!(refused.status.code(), Some(64));
+        assert!(
+            stderr(&refused).contains("coordination resize --rate r:2/3600000ms"),
+            "{}",
+            stderr(&refused)
+        );
+        resize("--rate r:2/3600000ms");
+        assert_eq!([code("--rate r:2/1h"), code("--rate r:2/1h")], [Some(0), Some(75)]);
+    });
+}
+
+/// One works, and of those who wait the one that came last.
+#[test]
+fn a_newcomer_replaces_whoever_stands_by() {
+    judged(|| {
+        let store = Store::file();
+        let mut works = store.runs("--singleton job --replace");
+        let mut waits = store.start("--member-id first --singleton job --replace -- true");
+        let is_there = || {
+            let status = output(&mut store.coordination(["status", "job"]));
+            stdout(&status).contains("first")
+        };
+        assert!(wait_until(LONG, is_there));
+        let mut last = store.start("--singleton job --replace -- sh -c true");
+        assert_eq!(waits.code(), Some(75));
+        assert!(works.is_running() && last.is_running());
+        works.signal(Signal::TERM);
+        works.status();
+        assert_eq!(last.code(), Some(0));
     });
 }

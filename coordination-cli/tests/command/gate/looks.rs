@@ -107,6 +107,44 @@ fn breaking_asks_first() {
     });
 }
 
+/// Not whoever has followed the one that was seen.
+#[test]
+fn breaking_may_mean_one_grant_only() {
+    judged(|| {
+        let store = Store::file();
+        let mut held = store.runs("--lock x");
+        let status = || -> Vec<Value> {
+            let all = output(&mut store.coordination(["status", "x", "--json"]));
+            serde_json::from_str(&stdout(&all)).expect("an array")
+        };
+        let token = status()[0]["token"].as_u64().expect("a number");
+        let breaks = |token: u64| {
+            let words = format!("break x --yes --token {token}");
+            output(&mut store.coordination(words.split(' ')))
+        };
+        let missed = breaks(token + 1);
+        assert_eq!(missed.status.code(), Some(0));
+        assert!(stderr(&missed).contains("nobody holds \"x\" with token"), "{}", stderr(&missed));
+        assert!(held.is_running());
+        assert!(stderr(&breaks(token)).contains("broken"));
+        assert_eq!(held.code(), Some(70));
+        let mut next = store.runs("--lock x --wait 30s");
+        breaks(token);
+        assert!(next.is_running() && status()[0]["state"] == "holds");
+    });
+}
+
+#[test]
+fn every_command_has_the_same_version() {
+    judged(|| {
+        let [all, run, status] =
+            [&["--version"][..], &["run", "--version"], &["status", "--version"]]
+                .map(|words| stdout(&output(plain().args(words))));
+        assert!(all.starts_with("coordination ") && all.lines().count() == 1, "{all}");
+        assert_eq!([&run, &status], [&all, &all]);
+    });
+}
+
 #[test]
 fn prune_removes_what_nobody_uses() {
     judged(|| {

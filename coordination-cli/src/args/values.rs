@@ -1,0 +1,70 @@
+//! Values of options, as people write them.
+
+use std::time::Duration;
+
+use coordination::parse_duration;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Permits {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+    pub(crate) window: Duration,
+}
+
+/// `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait(pub(crate) Option<Duration>);
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "forever" => Ok(Wait(None)),
+        _ => duration(text)
+            .map(|limit| Wait(Some(limit)))
+            .map_err(|error| format!("{error}; or `forever`")),
+    }
+}
+
+pub(super) fn semaphore(text: &str) -> Result<Permits, String> {
+    const WANTED: &str = "a name, a colon and the number of permits, as in encode:3";
+    let (name, count) = text.rsplit_once(':').ok_or(WANTED)?;
+    Ok(Permits { name: name.to_owned(), count: count.parse().map_err(|_| WANTED)? })
+}
+
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    const WANTED: &str =
+        "a name, a colon, the number of starts, a slash and the window, as in api:5/1s";
+    let (name, rest) = text.rsplit_once(':').ok_or(WANTED)?;
+    let (count, window) = rest.split_once('/').ok_or(WANTED)?;
+    let (count, window) = (count.parse().map_err(|_| WANTED)?, duration(window)?);
+    Ok(Rate { name: name.to_owned(), count, window })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read() {
+        assert_eq!(semaphore("a:b:3"), Ok(Permits { name: "a:b".to_owned(), count: 3 }));
+        let window = Duration::from_millis(500);
+        assert_eq!(rate("api:5/500ms"), Ok(Rate { name: "api".to_owned(), count: 5, window }));
+        assert_eq!((wait("forever"), wait("0")), (Ok(Wait(None)), Ok(Wait(Some(Duration::ZERO)))));
+        for text in ["x", "x:", "x:-1", "x:1/"] {
+            assert!(rate(text).is_err() && (text == "x:1/" || semaphore(text).is_err()), "{text}");
+        }
+    }
+}

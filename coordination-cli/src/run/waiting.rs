@@ -1,0 +1,103 @@
+//! Waits for what a command is to run under, and says who has it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use coordination::ErrorKind;
+
+use super::around;
+use super::progress::{self, Progress};
+use super::wanted::{Budget, Hold, Wanted};
+use crate::exit::{Failure, Outcome, say};
+
+/// How long a store is asked who has what we did not get.
+const ASKING: Duration = Duration::from_secs(1);
+
+/// How a wait ended.
+pub(super) enum Waited {
+    Got(Hold),
+    /// It was not free in time; who has it.
+    Busy(String),
+}
+
+/// Waits, and tells whoever reads that for what, and who has it.
+pub(super) async fn wait(
+    wanted: &mut Wanted,
+    us: &str,
+    budget: Budget,
+    is_quiet: bool,
+) -> Outcome<Waited> {
+    if let Some(refusal) = refusal(wanted).await? {
+        return Ok(Waited::Busy(refusal));
+    }
+    let (start, was_told) = (Instant::now(), Cell::new(false));
+    let mut outcome = wait_once(wanted, us, budget, is_quiet, &was_told).await;
+    if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Mismatch)
+        && wanted.adapt().await?
+    {
+        outcome = wait_once(wanted, us, budget, is_quiet, &was_told).await;
+    }
+    let shown = wanted.shown();
+    match outcome {
+        Ok(Some(hold)) => {
+            if was_told.get() {
+                say(format_args!("got {shown} after {} s", start.elapsed().as_secs()));
+            }
+            Ok(Waited::Got(hold))
+        }
+        Err(error) if error.kind() == ErrorKind::Mismatch => Err(mismatch(wanted, &error)),
+        Err(error) if error.kind() != ErrorKind::Timeout => Err(error.into()),
+        Ok(None) | Err(_) => {
+            let others = tokio::time::timeout(ASKING, wanted.others()).await;
+            let others = others.ok().and_then(Result::ok);
+            let who = progress::who(others.as_deref(), None);
+            Ok(Waited::Busy(format!("{shown} is busy: {who}")))
+        }
+    }
+}
+
+async fn wait_once(
+    wanted: &Wanted,
+    us: &str,
+    budget: Budget,
+    is_quiet: bool,
+    was_told: &Cell<bool>,
+) -> coordination::Result<Option<Hold>> {
+    tokio::select! {
+        biased;
+        outcome = wanted.acquire(budget.left()) => outcome,
+        () = Progress::show(wanted, us, is_quiet, was_told) => Ok(None),
+    }
+}
+
+/// What a run that we run in has, and does not give away before we have ended.
+async fn refusal(wanted: &Wanted) -> Outcome<Option<String>> {
+    let around = around::held();
+    if around.is_empty() {
+        return Ok(None);
+    }
+    let others = wanted.others().await?;
+    let holder = wanted.held_around(&others, &around);
+    Ok(holder.map(|holder| {
+        let who = progress::shown(holder);
+        format!(
+            "{} is held by the run that this one runs in, {who}: it would wait for ever",
+            wanted.shown()
+        )
+    }))
+}
+
+/// In the command's words: those of the library name its own calls.
+fn mismatch(wanted: &Wanted, error: &coordination::Error) -> Failure {
+    let text = error.to_string();
+    let what = text.split_once("the store has ").map_or(text.as_str(), |(_, what)| what);
+    let what = what.split("; see `resize`").next().unwrap_or_default();
+    let shown = wanted.shown();
+    let how = wanted
+        .resizing()
+        .map(|words| format!("; to change it for all: coordination resize {words}"));
+    Failure::usage(format!(
+        "{shown} is in use with another number than yours: it has {what}{}",
+        how.unwrap_or_default()
+    ))
+}
