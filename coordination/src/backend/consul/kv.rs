@@ -18,6 +18,9 @@ use crate::error::Result;
 /// How many entries are looked for in one transaction: Consul takes 64 operations.
 pub(super) const BATCH: usize = 60;
 
+/// What Consul says where the token lacks a right.
+const FORBIDDEN: &str = "Permission denied";
+
 /// A key and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -222,7 +225,7 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     }
     let Results { results, errors } = parsed(operation, &answer.body)?;
     if let Some(problem) = errors.and_then(|errors| errors.into_iter().next()) {
-        if problem.what.contains("Permission denied") {
+        if problem.what.contains(FORBIDDEN) {
             // Told as if it were a condition that does not hold.
             return Err(from_status(operation, 403, &problem.what));
         }
@@ -233,6 +236,13 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     }
     let results = results.unwrap_or_default();
     Ok(Outcome::Done(results.into_iter().filter_map(|result| result.kv).collect()))
+}
+
+/// What was said of the first operation for which the token lacks a right.
+pub(super) fn forbidden(answer: &Answer) -> Option<String> {
+    let Results { errors, .. } = serde_json::from_slice(&answer.body).ok()?;
+    let mut problems = errors.unwrap_or_default().into_iter().map(|problem| problem.what);
+    problems.find(|what| what.contains(FORBIDDEN))
 }
 
 /// Reads all keys that begin with this, as the leader has them, and the index of the answer.

@@ -58,6 +58,7 @@ mod kv;
 mod lock_delayed;
 mod long_queue;
 mod open_sessions;
+mod rights;
 mod sessions;
 mod txn;
 mod values;
@@ -134,6 +135,9 @@ impl Consul {
         let agent = Agent::greet(&connections).await;
         let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);
+        if config.access.has_password() {
+            rights::check(&connections, &prefix).await?;
+        }
         let sessions =
             OpenSessions::new(Arc::clone(&connections), prefix.clone(), config.lock_delay);
         let sessions = Arc::new(sessions);

@@ -10,6 +10,7 @@ use super::client::{Connections, Request};
 use super::error::garbled;
 use super::keys;
 use super::kv::{Operation, Outcome, parsed, read_all, transact, transact_urgently};
+use super::rights::lacking;
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
@@ -186,6 +187,10 @@ impl OpenSessions {
                 answer.text().trim().escape_debug()
             );
             return Err(Error::new(ErrorKind::Config, "open", message));
+        }
+        let refusal = answer.refusal("open");
+        if refusal.kind() == ErrorKind::Permission {
+            return Err(lacking("open", "session_prefix \"\"", refusal.message()));
         }
         let created: Listed = parsed("open", &answer.done("open")?)?;
         Ok(created.id.into())

@@ -140,6 +140,12 @@ impl Endpoints {
         }
     }
 
+    /// Whether we are somebody there, who may lack rights: a user, or whoever a certificate names.
+    pub(super) fn may_be_refused(&self) -> bool {
+        let credentials = self.access.used();
+        self.user.is_some() || credentials.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
+    }
+
     /// As of this revision the store has answered.
     pub(super) fn saw(&self, revision: i64) {
         self.newest.fetch_max(revision, Ordering::Relaxed);

@@ -30,8 +30,8 @@
 //!
 //! # Requirements
 //!
-//! etcd 3.4 or newer. A role with read and write permission on the prefix `<namespace>/`. Building needs
-//! `protoc`.
+//! etcd 3.4 or newer. A role with read and write permission on the prefix `<namespace>/`: who lacks one is told when he
+//! connects. Building needs `protoc`.
 //!
 //! # URL options
 //!
@@ -52,6 +52,7 @@ mod error;
 mod fuzz;
 mod keys;
 mod origin;
+mod rights;
 mod sessions;
 mod txn;
 mod values;
@@ -109,6 +110,9 @@ impl Etcd {
         let connections = Arc::new(Connections::new(endpoints, settings, patience(settings)));
         let status = connections.greet(status).await;
         let status = status.map_err(|error| error.at(&connections.shown()))?;
+        if connections.link.may_be_refused() {
+            rights::check(&connections, &format!("{}/", settings.namespace)).await?;
+        }
         let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),

@@ -151,7 +151,7 @@ impl Transact for Transactions {
 }
 
 /// The first key after all that begin with this, which ends with a slash.
-fn end_of(prefix: &str) -> String {
+pub(super) fn end_of(prefix: &str) -> String {
     format!("{}0", prefix.strip_suffix('/').unwrap_or(prefix))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use coordination_tests::faults::Site;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::etcd::{ROOT_PASSWORD, USER_PASSWORD};
+use coordination_tests::harness::etcd::{ROOT_PASSWORD, USER, USER_PASSWORD};
 use coordination_tests::harness::{Etcd, Tls, judged};
 
 use crate::WORKER;
@@ -29,6 +29,45 @@ fn f48_users() {
         let plain = Etcd::one();
         client.refused(&format!("etcd://tester:canary-34@{}", plain.authority()), &["Auth"]);
         client.is_discreet();
+    });
+}
+
+/// F-73: each right that the documentation lists is missing, one by one, or given for a part of the prefix.
+#[test]
+fn f73_each_right_is_missing() {
+    judged(|| {
+        let etcd = Etcd::options().users("coordination/").start();
+        let mut client = Traced::new(WORKER, &[]);
+        let url = format!("etcd://{}{}/fleet", Etcd::user_information(), etcd.authority());
+        let mut given: Vec<(&str, &str)> = Vec::new();
+        for (rights, missing) in [
+            (vec![("read", "fleet/")], "write"),
+            (vec![("write", "fleet/")], "read"),
+            (vec![("read", "fleet/"), ("readwrite", "fleet/member/")], "write"),
+            (vec![("write", "fleet/"), ("readwrite", "fleet/member/")], "read"),
+        ] {
+            println!("F-73 etcd: only {rights:?}");
+            for (_, prefix) in given.drain(..) {
+                etcd.administer(&["role", "revoke-permission", "--prefix=true", USER, prefix]);
+            }
+            for (right, prefix) in &rights {
+                let grant = ["role", "grant-permission", "--prefix=true", USER, right, prefix];
+                etcd.administer(&grant);
+            }
+            given = rights;
+            client.refused_with(&url, &["Permission"], &format!("`{missing}`"));
+        }
+        // Nothing is left of the tries.
+        assert_eq!(etcd.keys("fleet/"), [""; 0]);
+        etcd.administer(&[
+            "role",
+            "grant-permission",
+            "--prefix=true",
+            USER,
+            "readwrite",
+            "fleet/",
+        ]);
+        client.connects(&url);
     });
 }
 

@@ -14,6 +14,7 @@ use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::consul::{MASTER, TOKEN};
 use coordination_tests::harness::{Consul, ConsulTls, Server, judged};
+use serde_json::{Value, json};
 
 use crate::WORKER;
 
@@ -46,6 +47,48 @@ fn f48_tokens() {
         let open = Consul::one();
         client.connects(&format!("consul://:{wrong}@{}", open.authority()));
         client.is_discreet();
+    });
+}
+
+/// The token of a policy with these rules.
+fn token(consul: &Consul, name: &str, rules: &str) -> String {
+    let policy = json!({ "Name": name, "Rules": rules }).to_string();
+    let token = json!({ "Policies": [{ "Name": name }] }).to_string();
+    assert_eq!(consul.ask("PUT", "/v1/acl/policy", &policy).0, 200, "the policy can be made");
+    let (made, token) = consul.ask("PUT", "/v1/acl/token", &token);
+    assert_eq!(made, 200, "the token can be made");
+    let token: Value = serde_json::from_str(&token).expect("a token");
+    token["SecretID"].as_str().expect("it has a secret").to_owned()
+}
+
+/// F-73: each right that the documentation lists is missing, one by one, or given for a part of what it is for.
+#[test]
+fn f73_each_right_is_missing() {
+    judged(|| {
+        let consul = Consul::options().acl("coordination").start();
+        let mut client = Traced::new(WORKER, &[]);
+        let url = |token: &str| format!("consul://:{token}@{}/fleet", consul.authority());
+        let keys = r#"key_prefix "fleet/" { policy = "write" } "#;
+        let sessions = r#"session_prefix "" { policy = "write" } "#;
+        for (nth, (rules, missing)) in [
+            (sessions.to_owned(), "key_prefix"),
+            (format!("{sessions}{}", keys.replace("write", "read")), "key_prefix"),
+            (format!("{sessions}{}", keys.replace("fleet/", "fleet/member/")), "key_prefix"),
+            (format!("{sessions}{}", keys.replace("fleet/", "fleet/lock/")), "key_prefix"),
+            (keys.to_owned(), "session_prefix"),
+            (format!("{keys}{}", sessions.replace("write", "read")), "session_prefix"),
+        ]
+        .iter()
+        .enumerate()
+        {
+            println!("F-73 consul: only {rules}");
+            let token = token(&consul, &format!("lacking-{nth}"), rules);
+            client.refused_with(&url(&token), &["Permission"], missing);
+        }
+        // Nothing is left of the tries.
+        assert_eq!((consul.keys("fleet/"), consul.sessions().len()), (Vec::new(), 0));
+        // The agent need not be read.
+        client.connects(&url(&token(&consul, "enough", &format!("{keys}{sessions}"))));
     });
 }
 
