@@ -56,6 +56,27 @@ pub(super) struct Seen {
 /// All queries of this backend. Each is answered in time, or ends with an error: then those who wait look for themselves.
 pub(super) struct Watches(Arc<Queries>);
 
+/// What one who shares the query of all names waits for.
+pub(super) struct Shared<'a> {
+    pub(super) all: watch::Receiver<Seen>,
+    pub(super) seen: watch::Receiver<Seen>,
+    // After the receiver, which counts as one who waits.
+    _unwatched: EndIfIdle<'a>,
+}
+
+/// Ends what nobody waits for any longer, when this is dropped. The look that does that too may not come for long, where all
+/// wait for moments only.
+struct EndIfIdle<'a> {
+    hub: &'a SharedWatches<Subject, Seen>,
+    subject: Subject,
+}
+
+impl Drop for EndIfIdle<'_> {
+    fn drop(&mut self) {
+        self.hub.end_if_idle(&self.subject);
+    }
+}
+
 struct Queries {
     connections: Arc<Connections>,
     /// The names of all keys of the namespace.
@@ -78,14 +99,16 @@ impl Watches {
             Subject::Shared(_) => false,
             Subject::Key(_) | Subject::Names(_) => *taken != subject && *taken != self.0.all,
         };
-        let others = self.0.hub.keys().into_iter().filter(is_other).count();
+        let others = self.0.hub.count(is_other);
         (others < OWN_QUERIES).then(|| self.join(subject, index))
     }
 
     /// Waits with all others: by the names of all keys, and by what is looked for now and then of this one.
-    pub(super) fn shared(&self, key: &str) -> [watch::Receiver<Seen>; 2] {
-        let (seen, _) = self.0.hub.join(&Subject::Shared(key.to_owned()));
-        [self.join(self.0.all.clone(), 0), seen]
+    pub(super) fn shared(&self, key: &str) -> Shared<'_> {
+        let subject = Subject::Shared(key.to_owned());
+        let (seen, _) = self.0.hub.join(&subject);
+        let all = self.join(self.0.all.clone(), 0);
+        Shared { all, seen, _unwatched: EndIfIdle { hub: &self.0.hub, subject } }
     }
 
     /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
@@ -217,5 +240,33 @@ impl Subject {
                 Seen { pair: pairs.into_iter().find(|pair| pair.key == *key), ..seen }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config as Options;
+    use crate::backend::consul::client::Agents;
+    use crate::backend::consul::config::Config;
+    use crate::config::Settings;
+    use crate::url::Url;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_not_watched() -> Result<()> {
+        let mut url = Url::parse("consul://127.0.0.1:1")?;
+        let agents = Agents::new(&Config::parse(&mut url)?);
+        let settings = Settings::resolve(Options::default(), &mut url, None)?;
+        let connections = Arc::new(Connections::new(agents, &settings, settings.heartbeat));
+        let watches = Watches::new(connections, "ns/".to_owned(), settings.heartbeat);
+        let stays = watches.shared("ns/lock/stays");
+        for number in 0..1_000 {
+            drop(watches.shared(&format!("ns/lock/{number}")));
+        }
+        let others = watches.shared("ns/lock/stays");
+        // That of the names of all keys is another.
+        assert_eq!(watches.0.hub.keys().len(), 2);
+        drop((stays, others));
+        Ok(())
     }
 }

@@ -134,8 +134,8 @@ impl<'a> Entering<'a> {
 
     fn entered(&self, attempt: &Attempt, pairs: &[Pair]) -> Result<Entered> {
         let (consul, queue) = (self.consul, &self.entry.entry_ref.queue);
-        // Of what was written there is no value, and it is the first: what was read counts.
-        let pairs = pairs.get(1..).unwrap_or_default();
+        let key = consul.txn_kv.key(&self.entry.entry_ref);
+        let pairs = &read_of(pairs, &self.keys, &key);
         let position = consul.place(self.entry, None, pairs)?.ok_or_else(removed)?;
         if self.in_the_way.is_none() {
             consul.long_queues.read(queue, &self.keys, pairs);
@@ -147,11 +147,34 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// Of the steps of the transaction that enters, by their indexes, those that may refuse.
-mod step {
-    pub(super) const FENCE_HOLDS: usize = 0;
-    pub(super) const KEY_IS_ABSENT: usize = 1;
-    pub(super) const NOT_CLOSING: usize = 2;
+/// What was read of the queue, by the answer to a transaction that enters. Of the steps before that one some answer a pair too: the
+/// member's key, which is of another prefix, and the own one as it was written, without its value, which is read after that.
+fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
+    let written = pairs.iter().position(|pair| pair.key == own);
+    let others = pairs.iter().enumerate().filter(|(nth, _)| Some(*nth) != written);
+    let is_of_queue = |pair: &&Pair| keys.name(&pair.key).is_some();
+    others.map(|(_, pair)| pair).filter(is_of_queue).cloned().collect()
+}
+
+/// The steps of the transaction that enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    FenceHolds,
+    KeyIsAbsent,
+    NotClosing,
+    Lock,
+    Read,
+}
+
+impl Step {
+    /// In this order they are sent.
+    const ALL: [Self; 5] =
+        [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
+
+    /// The one that did not hold.
+    fn refused(refusal: &Refusal) -> Option<Self> {
+        Self::ALL.get(refusal.nth).copied()
+    }
 }
 
 impl<'a> Enter for Entering<'a> {
@@ -168,37 +191,40 @@ impl<'a> Enter for Entering<'a> {
         self.in_the_way = self.consul.in_the_way(self.entry);
         let key = attempt.key.as_str();
         let seen = if self.in_the_way.is_some() { key } else { self.keys.prefix() };
-        let enter = [
-            check(attempt.write_fence.holds()),
-            Operation::is_absent(key),
-            self.not_closing.clone(),
-            Operation::lock(key, &attempt.value, &*id),
-            Operation::read(seen),
-        ];
+        let enter = Step::ALL.map(|step| match step {
+            Step::FenceHolds => check(attempt.write_fence.holds()),
+            Step::KeyIsAbsent => Operation::is_absent(key),
+            Step::NotClosing => self.not_closing.clone(),
+            Step::Lock => Operation::lock(key, &attempt.value, &*id),
+            Step::Read => Operation::read(seen),
+        });
         store.make_on(ready, &enter).await
     }
 
     async fn understand(&mut self, attempt: &Attempt, answer: Outcome) -> Result<Entered> {
         let consul = self.consul;
-        match answer {
-            Outcome::Done(pairs) => self.entered(attempt, &pairs),
-            Outcome::Refused(Refusal { nth: step::FENCE_HOLDS, .. }) => {
+        let refusal = match answer {
+            Outcome::Done(pairs) => return self.entered(attempt, &pairs),
+            Outcome::Refused(refusal) => refusal,
+        };
+        match Step::refused(&refusal) {
+            Some(Step::FenceHolds) => {
                 let fence = &attempt.write_fence.key;
                 let found = read_all(&consul.connections, "enter", fence).await?.0;
                 let own = found.iter().find(|pair| *pair.key == **fence);
                 Ok(Entered::Fenced(own.map(kept)))
             }
             // An earlier call got through, and its answer was lost.
-            Outcome::Refused(Refusal { nth: step::KEY_IS_ABSENT, .. }) => {
+            Some(Step::KeyIsAbsent) => {
                 let pairs = consul.look("enter", &self.entry.entry_ref.queue).await?;
                 consul.place(self.entry, None, &pairs)?.map(Entered::At).ok_or_else(removed)
             }
-            Outcome::Refused(Refusal { nth: step::NOT_CLOSING, .. }) => {
+            Some(Step::NotClosing) => {
                 self.not_closing = Operation::delete(self.keys.key(CLOSING));
                 Ok(Entered::Again)
             }
-            Outcome::Refused(Refusal { message, .. }) => {
-                Err(Error::new(ErrorKind::Unavailable, "enter", message))
+            Some(Step::Lock | Step::Read) | None => {
+                Err(Error::new(ErrorKind::Unavailable, "enter", refusal.message))
             }
         }
     }
@@ -273,5 +299,32 @@ impl Consul {
                 return Ok(found);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_of_a_queue_is_found_by_its_key() {
+        let pair =
+            |key: &str, create_index| Pair { key: key.to_owned(), create_index, ..Pair::default() };
+        let keys = Keys::new("ns/lock/a/".to_owned());
+        let (fence, own) = (pair("ns/member/m", 1), pair("ns/lock/a/own", 7));
+        let (other, value) = (pair("ns/lock/a/other", 3), pair("ns/lock/a/.value", 2));
+        let answer = [fence, own.clone(), other.clone(), own.clone(), value.clone()];
+        assert_eq!(read_of(&answer, &keys, &own.key), [other, own.clone(), value]);
+        // Of a long queue nothing else is read.
+        assert_eq!(read_of(&[own.clone(), own.clone()], &keys, &own.key), [own]);
+    }
+
+    #[test]
+    fn a_refusal_names_its_step() {
+        for (nth, step) in Step::ALL.into_iter().enumerate() {
+            let refusal = Refusal { nth, message: String::new() };
+            assert_eq!(Step::refused(&refusal), Some(step));
+        }
+        assert_eq!(Step::refused(&Refusal { nth: 5, message: String::new() }), None);
     }
 }

@@ -52,11 +52,11 @@ impl Watching for Consul {
             // Names do not tell of an update.
             None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
             None => {
-                let [mut all, mut seen] = self.watches.shared(&key);
+                let mut shared = self.watches.shared(&key);
                 let is_gone = |all: &Seen| all.index >= seq && !all.names.contains(&key);
                 tokio::select! {
-                    _ = all.wait_for(is_gone) => {}
-                    _ = seen.wait_for(is_over) => {}
+                    _ = shared.all.wait_for(is_gone) => {}
+                    _ = shared.seen.wait_for(is_over) => {}
                 }
             }
         }

@@ -112,6 +112,12 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         self.watched().clear();
     }
 
+    /// How many of the keys that are watched are of this kind.
+    #[cfg(feature = "consul")]
+    pub(crate) fn count(&self, is: impl Fn(&K) -> bool) -> usize {
+        self.watched().keys().filter(|key| is(key)).count()
+    }
+
     pub(crate) fn keys(&self) -> Vec<K> {
         self.watched().keys().cloned().collect()
     }
