@@ -62,6 +62,8 @@
 //! * `exact-leave`: `leave` removes exactly the entry that is named, and none that came later and has its key by now.
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
 //!   `enter` under it succeeds any more. Its values stay.
+//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whatever becomes of
+//!   that call: a session that is lost may have no other.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
@@ -130,6 +132,12 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 
     /// Ends the session and removes all that it owns. Idempotent.
     async fn close(&self, session: SessionId) -> Result<()>;
+
+    /// How much is kept here of sessions and their entries, for the check of `forgets`.
+    #[cfg(coordination_internals)]
+    fn kept(&self) -> usize {
+        0
+    }
 
     /// [`close`](Self::close) when the runtime is going away and nothing can be waited for.
     fn close_now(&self, _session: SessionId) {}

@@ -84,6 +84,10 @@ impl Sessions for Mistaken {
     async fn close(&self, session: SessionId) -> Result<()> {
         self.store.close(session).await
     }
+
+    fn kept(&self) -> usize {
+        self.store.kept()
+    }
 }
 
 #[async_trait]

@@ -71,6 +71,7 @@ macro_rules! store_suite {
             sessions close_twice [direct];
             sessions close_twice_spares_the_next_session [direct];
             sessions close_twice_of_what_was_never_opened [direct];
+            sessions forgets_what_lost_sessions_had [direct];
             sessions member_is_taken [direct];
             sessions member_has_one_session_of_a_client [direct];
             sessions member_is_free_after_close [direct];

@@ -1,5 +1,7 @@
 //! Sessions: what ends with them, and who may have which.
 
+use std::sync::Arc;
+
 use super::MOST_POLLS;
 use super::stage::{Client, Stage, attempt, dropped_after, open, queue, retry_until_settled};
 use crate::backend::{Mode, NewSession, SessionId, Write};
@@ -89,6 +91,22 @@ pub(super) async fn close_twice_of_what_was_never_opened(stage: &Stage<'_>) -> R
     let (_, position) = client.enter(&queue).await?;
     retry_until_settled(|| client.store.close(SessionId::random())).await?;
     assert_eq!(client.numbers(&queue).await?, [position.seq]);
+    Ok(())
+}
+
+pub(super) async fn forgets_what_lost_sessions_had(stage: &Stage<'_>) -> Result<()> {
+    const LOSSES: usize = 200;
+    let (client, queue) = (stage.client("a").await?, queue("q"));
+    let mut kept = Vec::new();
+    for round in 0..LOSSES {
+        let lost = Client::open(Arc::clone(&client.store), &format!("lost-{round}")).await?;
+        lost.enter_as(&queue, Mode::Shared).await?;
+        // Nobody hears that it has ended, and the next one is opened.
+        dropped_after(1, client.store.close(lost.session.id)).await;
+        kept.push(client.store.kept());
+    }
+    let grown = kept[LOSSES - 1].saturating_sub(kept[LOSSES / 2]);
+    assert!(grown < LOSSES / 10, "{grown} more after {} losses: {kept:?}", LOSSES / 2);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The sessions that are open: one of Consul's each, which gives its own ids; ours is its name.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,14 +17,18 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 /// How many keys are given back in one transaction: Consul takes 64 operations.
 const GIVEN_BACK: usize = 32;
 
+/// How many sessions are known: one is open, and others may still be closing. Of those before the servers' word was never heard, and
+/// they end with their leases.
+const REMEMBERED: usize = 8;
+
 /// The sessions that were opened and not closed.
 pub(super) struct OpenSessions {
     pub(super) connections: Arc<Connections>,
     /// Of all keys of the namespace.
     prefix: String,
     lock_delay: Duration,
-    // One session is open at a time; the one before may still be closing.
-    known: Mutex<HashMap<SessionId, Known>>,
+    /// The newest last, and no more than [`REMEMBERED`].
+    known: Mutex<VecDeque<(SessionId, Known)>>,
 }
 
 #[derive(Clone)]
@@ -97,7 +101,7 @@ impl OpenSessions {
 
     /// Creates the session, or finds the one that an earlier call with a lost answer has created.
     async fn find_or_create(&self, session: &NewSession) -> Result<Arc<str>> {
-        let known = self.known().get(&session.id).cloned();
+        let known = self.find(session.id);
         if let Some(id) = known.as_ref().and_then(|known| known.id.clone()) {
             if self.is_renewed("open", &id).await? {
                 return Ok(id);
@@ -114,8 +118,7 @@ impl OpenSessions {
                 }
             }
         }
-        let creates = self.known().get(&session.id).map_or(0, |known| known.creates) + 1;
-        self.known().insert(session.id, Known { id: None, creates });
+        self.begin(session.id);
         let id = self.create(session).await?;
         self.change(session.id, |known| known.id = Some(id.clone()));
         Ok(id)
@@ -130,7 +133,7 @@ impl OpenSessions {
 
     /// Destroys the session; all keys that are locked by it go with it.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
-        let Some(known) = self.known().get(&session).cloned() else { return Ok(()) };
+        let Some(known) = self.find(session) else { return Ok(()) };
         if let Some(id) = &known.id {
             if !self.lock_delay.is_zero() {
                 // The delay is not for what is given back.
@@ -144,7 +147,7 @@ impl OpenSessions {
                 self.destroy("close", &id).await?;
             }
         }
-        self.known().remove(&session);
+        self.known().retain(|(id, _)| *id != session);
         Ok(())
     }
 
@@ -230,16 +233,38 @@ impl OpenSessions {
 
     /// Consul's id of a session.
     pub(super) fn id(&self, session: SessionId) -> Option<Arc<str>> {
-        self.known().get(&session)?.id.clone()
+        self.find(session)?.id
     }
 
-    fn change(&self, session: SessionId, change: impl FnOnce(&mut Known)) {
-        if let Some(known) = self.known().get_mut(&session) {
-            change(known);
+    fn find(&self, session: SessionId) -> Option<Known> {
+        let known = self.known();
+        known.iter().find(|(id, _)| *id == session).map(|(_, known)| known.clone())
+    }
+
+    /// The session is to be created, once more if it is known.
+    fn begin(&self, session: SessionId) {
+        let mut known = self.known();
+        let creates = known.iter().find(|(id, _)| *id == session).map_or(0, |(_, one)| one.creates);
+        known.retain(|(id, _)| *id != session);
+        known.push_back((session, Known { id: None, creates: creates + 1 }));
+        if known.len() > REMEMBERED {
+            known.pop_front();
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
+    #[cfg(coordination_internals)]
+    pub(super) fn count(&self) -> usize {
+        self.known().len()
+    }
+
+    fn change(&self, session: SessionId, change: impl FnOnce(&mut Known)) {
+        let mut known = self.known();
+        if let Some((_, one)) = known.iter_mut().find(|(id, _)| *id == session) {
+            change(one);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, VecDeque<(SessionId, Known)>> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

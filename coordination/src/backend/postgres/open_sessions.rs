@@ -128,6 +128,11 @@ impl OpenSessions {
         }
     }
 
+    #[cfg(coordination_internals)]
+    pub(super) fn count(&self) -> usize {
+        self.ours().len()
+    }
+
     fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
         self.ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -128,6 +128,11 @@ impl OpenSessions {
         Ok(())
     }
 
+    #[cfg(coordination_internals)]
+    pub(super) fn count(&self) -> usize {
+        self.ours().len()
+    }
+
     fn settled(&self) -> MutexGuard<'_, Option<String>> {
         self.settled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -29,4 +29,9 @@ impl Sessions for Redis {
         left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
         self.sessions.close(session).await
     }
+
+    #[cfg(coordination_internals)]
+    fn kept(&self) -> usize {
+        self.entries.count() + self.sessions.count()
+    }
 }

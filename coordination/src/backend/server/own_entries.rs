@@ -64,6 +64,12 @@ impl<T: Clone> OwnEntries<T> {
         own.map(|(id, _)| id.clone()).collect()
     }
 
+    /// How many there are.
+    #[cfg(coordination_internals)]
+    pub(crate) fn count(&self) -> usize {
+        self.entries().len()
+    }
+
     /// The session is over, and its entries with it. Answers what was known of them.
     pub(crate) fn forget(&self, session: SessionId) -> Vec<Own<T>> {
         let of_session =

@@ -195,6 +195,11 @@ impl OpenSessions {
         self.state().newest.clone().ok_or_else(none)
     }
 
+    #[cfg(coordination_internals)]
+    pub(super) fn count(&self) -> usize {
+        self.state().by_id.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

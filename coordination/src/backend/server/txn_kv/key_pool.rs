@@ -156,6 +156,12 @@ impl KeyPool {
         self.numbers().taken.retain(|(owner, _), _| *owner != session);
     }
 
+    /// How many entries and queues it knows.
+    #[cfg(coordination_internals)]
+    pub(crate) fn kept(&self) -> usize {
+        self.own_entries.count() + self.numbers().taken.len()
+    }
+
     fn change<R>(&self, entry: &EntryRef, change: impl FnOnce(&mut Own<Slot>) -> R) -> Option<R> {
         self.own_entries.change(&entry.id, change)
     }

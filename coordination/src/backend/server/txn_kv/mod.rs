@@ -76,6 +76,12 @@ impl<T: Transact> TxnKv<T> {
         self.later.forget(session);
     }
 
+    /// How much is kept of sessions.
+    #[cfg(coordination_internals)]
+    pub(crate) fn kept(&self) -> usize {
+        self.key_pool.kept() + self.write_fences.count()
+    }
+
     /// Whether a key goes with this session.
     pub(crate) fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)

@@ -51,6 +51,11 @@ impl WriteFences {
         self.all().retain(|write_fence| write_fence.session != session);
     }
 
+    #[cfg(coordination_internals)]
+    pub(crate) fn count(&self) -> usize {
+        self.all().len()
+    }
+
     fn all(&self) -> MutexGuard<'_, Vec<WriteFence>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
