@@ -150,7 +150,15 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
 /// Why keeping a session ended.
 enum End {
     Lost(LossReason),
-    Stopped(Option<Stop>),
+    Closed(Close),
+}
+
+/// Why a session is to be closed.
+enum Close {
+    /// Somebody waits for the answer.
+    Asked(Stop),
+    /// All who used it are gone.
+    Dropped,
 }
 
 struct Keeper {
@@ -164,14 +172,14 @@ impl Keeper {
         let _closing = Closing(Arc::clone(&self.session));
         while let Some(lease) = self.session.lease_now_or_lost() {
             match self.keep(&lease).await {
-                End::Stopped(stop) => return self.close(&lease, None, stop).await,
+                End::Closed(why) => return self.close(&lease, None, why).await,
                 End::Lost(reason) => self.lose(&lease, reason),
             }
             // One id for all tries: if a try opened the session and its answer was lost, the next try finds that
             // session, and is not refused because of a taken member id (S9).
             let next = SessionId::random();
-            if let Some(stop) = self.reopen(lease.id, next).await {
-                return self.close(&lease, Some(next), stop).await;
+            if let Err(why) = self.reopen(lease.id, next).await {
+                return self.close(&lease, Some(next), why).await;
             }
         }
     }
@@ -228,7 +236,7 @@ impl Keeper {
         let backend = &self.session.backend;
         tokio::select! {
             biased;
-            stop = self.stops.recv() => Err(End::Stopped(stop)),
+            why = close_wanted(&mut self.stops) => Err(End::Closed(why)),
             reason = lease.ended() => Err(End::Lost(reason)),
             () = deadline_passed(lease) => Err(End::Lost(LossReason::DeadlinePassed)),
             reason = backend.ended(lease.id) => Err(End::Lost(reason)),
@@ -243,8 +251,8 @@ impl Keeper {
         self.session.states.tell(State::Lost(reason));
     }
 
-    /// Opens the next session; `Some`: the coordinator was asked to end before that was done.
-    async fn reopen(&mut self, old: SessionId, new: SessionId) -> Option<Option<Stop>> {
+    /// Opens the next session; an error says why it is to be closed before that was done.
+    async fn reopen(&mut self, old: SessionId, new: SessionId) -> Result<(), Close> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
         // A store that is back has to be used again within two leases and five seconds (L5), in which the store's own
@@ -275,7 +283,7 @@ impl Keeper {
             };
             let opened = tokio::select! {
                 biased;
-                stop = self.stops.recv() => return Some(stop),
+                why = close_wanted(&mut self.stops) => return Err(why),
                 opened = tries => opened,
             };
             match opened {
@@ -285,7 +293,7 @@ impl Keeper {
                     session.failures.clear();
                     session.phase.send_replace(Phase::Open(Arc::new(lease)));
                     session.states.tell(State::Connected);
-                    return None;
+                    return Ok(());
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no new session yet");
@@ -294,14 +302,14 @@ impl Keeper {
             }
             tokio::select! {
                 biased;
-                stop = self.stops.recv() => return Some(stop),
+                why = close_wanted(&mut self.stops) => return Err(why),
                 () = tokio::time::sleep(delays.next_delay()) => {}
             }
         }
     }
 
     /// Ends the session at the store, and the one that may be opening, as far as time allows.
-    async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, stop: Option<Stop>) {
+    async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, why: Close) {
         if sings(Canary::ClosedBeforeTold) {
             let closing = self.session.backend.close(lease.id);
             drop(self.session.attempt(lease.ttl, "stop", closing).await);
@@ -311,7 +319,10 @@ impl Keeper {
         lease.lose(LossReason::Closed);
         self.session.phase.send_replace(Phase::Closed(LossReason::Closed));
         self.session.end_observers();
-        let limit = if stop.is_some() { self.session.stop_timeout(lease) } else { DROP_TIMEOUT };
+        let limit = match why {
+            Close::Asked(_) => self.session.stop_timeout(lease),
+            Close::Dropped => DROP_TIMEOUT,
+        };
         let failed = Failures::default();
         let closing = timeout(limit, async {
             // Side by side: the store may have no word any more of one that is lost.
@@ -335,7 +346,10 @@ impl Keeper {
         self.session.states.tell(State::Closed);
         // From here on a new request to stop is answered by the sender itself, so none is left without an answer.
         self.stops.close();
-        let mut asked = stop;
+        let mut asked = match why {
+            Close::Asked(stop) => Some(stop),
+            Close::Dropped => None,
+        };
         while let Some(Stop(confirm)) = asked {
             let _ = confirm.send(confirmed.clone());
             asked = self.stops.try_recv().ok();
@@ -360,6 +374,11 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Resolves when the session is to be closed.
+async fn close_wanted(stops: &mut mpsc::UnboundedReceiver<Stop>) -> Close {
+    stops.recv().await.map_or(Close::Dropped, Close::Asked)
 }
 
 async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
