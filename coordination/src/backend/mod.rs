@@ -134,7 +134,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     async fn close(&self, session: SessionId) -> Result<()>;
 
     /// How much is kept here of sessions and their entries, for the check of `forgets`.
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         0
     }

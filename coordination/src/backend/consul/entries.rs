@@ -308,8 +308,11 @@ mod tests {
 
     #[test]
     fn what_was_read_of_a_queue_is_found_by_its_key() {
-        let pair =
-            |key: &str, create_index| Pair { key: key.to_owned(), create_index, ..Pair::default() };
+        let pair = |key: &str, create_index| {
+            let mut pair = Pair::default();
+            (pair.key, pair.create_index) = (key.to_owned(), create_index);
+            pair
+        };
         let keys = Keys::new("ns/lock/a/".to_owned());
         let (fence, own) = (pair("ns/member/m", 1), pair("ns/lock/a/own", 7));
         let (other, value) = (pair("ns/lock/a/other", 3), pair("ns/lock/a/.value", 2));

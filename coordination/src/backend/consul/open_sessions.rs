@@ -252,7 +252,7 @@ impl OpenSessions {
         }
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(super) fn count(&self) -> usize {
         self.known().len()
     }

@@ -31,7 +31,7 @@ impl Sessions for Consul {
         self.sessions.close(session).await
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         self.txn_kv.kept() + self.sessions.count()
     }

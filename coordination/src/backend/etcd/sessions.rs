@@ -56,7 +56,7 @@ impl Sessions for Etcd {
         self.connections.call("close", async |connected| connected.call(revoke).await).await
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         self.txn_kv.kept()
     }

@@ -30,7 +30,7 @@ impl Sessions for Postgres {
         self.sessions.close(session).await
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         self.entries.count() + self.sessions.count()
     }

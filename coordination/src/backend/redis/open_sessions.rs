@@ -128,7 +128,7 @@ impl OpenSessions {
         Ok(())
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(super) fn count(&self) -> usize {
         self.ours().len()
     }

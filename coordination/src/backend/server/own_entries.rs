@@ -65,7 +65,7 @@ impl<T: Clone> OwnEntries<T> {
     }
 
     /// How many there are.
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn count(&self) -> usize {
         self.entries().len()
     }

@@ -195,7 +195,7 @@ impl OpenSessions {
         self.state().newest.clone().ok_or_else(none)
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(super) fn count(&self) -> usize {
         self.state().by_id.len()
     }

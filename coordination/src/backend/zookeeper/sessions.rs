@@ -28,7 +28,7 @@ impl Sessions for Zookeeper {
         self.sessions.close(session).await
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         self.own.count() + self.sessions.count()
     }

@@ -157,7 +157,7 @@ impl KeyPool {
     }
 
     /// How many entries and queues it knows.
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn kept(&self) -> usize {
         self.own_entries.count() + self.numbers().taken.len()
     }

@@ -77,7 +77,7 @@ impl<T: Transact> TxnKv<T> {
     }
 
     /// How much is kept of sessions.
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn kept(&self) -> usize {
         self.key_pool.kept() + self.write_fences.count()
     }

@@ -51,7 +51,7 @@ impl WriteFences {
         self.all().retain(|write_fence| write_fence.session != session);
     }
 
-    #[cfg(coordination_internals)]
+    #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn count(&self) -> usize {
         self.all().len()
     }
