@@ -43,7 +43,7 @@ pub use consul::{Consul, ConsulOptions, ConsulTls};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use mounted::Mounted;
 pub use named::Named;
-pub use postgres::{Postgres, PostgresOptions};
+pub use postgres::{Pooler, Postgres, PostgresOptions};
 pub use process::Node;
 pub use proxy::{Direction, Mode, Protocol, Proxy, Unit};
 pub use pulse::{Pulse, Withheld, waited, waited_between};

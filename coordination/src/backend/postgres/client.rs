@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_postgres::AsyncMessage;
 
-use super::config::Config;
-use super::database::Server;
+use super::config::{Config, Schema};
+use super::database::{SETTINGS, Server};
 use super::error::failure;
-use super::link::Running;
+use super::link::{Running, not_set};
 use super::statement::{Answer, Call};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::credentials::{Access, Credentials};
@@ -36,6 +37,8 @@ pub(super) struct Client {
     pub(super) hub: Arc<Subscriptions>,
     /// Our own channel.
     pub(super) channel: String,
+    /// Whether a pooler is between, as it was found when the newest connection was made.
+    pub(super) is_pooled: AtomicBool,
 }
 
 /// A connection to a server that can be written to.
@@ -57,13 +60,13 @@ impl Client {
     pub(super) fn new(mut config: Config, hub: Arc<Subscriptions>, channel: String) -> Self {
         // A thousand clients must not all come to the same one (`R4`).
         rand::seq::SliceRandom::shuffle(config.hosts.as_mut_slice(), &mut crate::env::rng());
-        Self { config, hub, channel }
+        Self { config, hub, channel, is_pooled: AtomicBool::new(false) }
     }
 
     /// The server's name of one of the hub's channels: what the functions in the database make of it.
     fn name_of(&self, channel: &str) -> String {
         match channel.strip_prefix(QUEUES) {
-            Some(path) => channel_of(&format!("{}.{path}", self.config.schema)),
+            Some(path) => channel_of(&format!("{}.{path}", self.config.schema.name())),
             None => self.channel.clone(),
         }
     }
@@ -134,9 +137,22 @@ impl Connection {
             || Failure::broken(Error::new(ErrorKind::Unavailable, "connect", "there is no server"));
         let host = config.hosts.get(turn.place.host).ok_or_else(nowhere)?;
         let address = turn.place.address.ok_or_else(nowhere)?;
-        let (client, running) = config.open((host, address), credentials).await?;
-        tokio::spawn(run(running, Arc::downgrade(connections), turn.epoch));
-        let server = Server::greet(&client, &config.schema).await?;
+        let begin = async |settings| -> Result<_, Failure> {
+            let (client, running) = config.open((host, address), credentials, settings).await?;
+            let running = tokio::spawn(run(running, Arc::downgrade(connections), turn.epoch));
+            let server = Server::greet(&client, &config.schema).await?;
+            Ok((client, running, server))
+        };
+        let (mut client, running, mut server) = begin(None).await?;
+        if server.begins_otherwise {
+            // Its end is not that of the connection that follows it.
+            running.abort();
+            (client, _, server) = begin(Some(SETTINGS)).await?;
+        }
+        if server.begins_otherwise {
+            return Err(Failure::broken(not_set()));
+        }
+        connections.link.is_pooled.store(server.is_pooled, Ordering::Relaxed);
         if !connections.has_connected() {
             Server::check_rights(&client, &config.schema).await?;
         }
@@ -149,7 +165,7 @@ impl Connection {
     }
 
     /// Makes a call.
-    pub(super) async fn call(&self, schema: &str, call: &Call) -> Result<Answer, Failure> {
+    pub(super) async fn call(&self, schema: &Schema, call: &Call) -> Result<Answer, Failure> {
         let (statement, generation) = (call.statement(schema), self.epoch.cast_signed());
         let arguments = call.arguments(&generation);
         let sent = self.sent();
@@ -170,6 +186,11 @@ impl Connection {
         channels: &[String],
         operation: &'static str,
     ) -> Result<(), Failure> {
+        // It would stay on a connection that the pooler gives to others, one for each of us who ever came, and nothing that
+        // is told there reaches us.
+        if self.server.is_pooled {
+            return Ok(());
+        }
         let Some(connections) = self.connections.upgrade() else { return Ok(()) };
         let mut text = String::new();
         for channel in channels {

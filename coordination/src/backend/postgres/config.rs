@@ -1,5 +1,6 @@
 //! URL → typed configuration.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,9 +21,30 @@ pub(crate) struct Config {
     pub(super) hosts: Vec<Host>,
     pub(super) database: String,
     pub(super) user: String,
-    /// In which our tables are: a name that needs no quotes.
-    pub(super) schema: String,
+    /// In which our tables are.
+    pub(super) schema: Schema,
     pub(super) access: Arc<Access>,
+}
+
+/// A schema's name. Shown as statements have it: in quotes, as it may be a word of the language's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Schema(String);
+
+impl Schema {
+    pub(super) fn name(&self) -> &str {
+        &self.0
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_tests(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "\"{}\"", self.0)
+    }
 }
 
 impl Config {
@@ -69,14 +91,14 @@ fn is_local(host: &Host) -> bool {
     host.name == "localhost" || host.name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-fn schema(option: Option<String>) -> Result<String> {
+fn schema(option: Option<String>) -> Result<Schema> {
     let schema = option.unwrap_or_else(|| DEFAULT_SCHEMA.to_owned());
     let is_good = (1..=LONGEST_SCHEMA).contains(&schema.len())
         && !schema.starts_with(|first: char| first.is_ascii_digit())
         && !schema.starts_with("pg_")
         && schema.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
     match is_good {
-        true => Ok(schema),
+        true => Ok(Schema(schema)),
         false => Err(Error::config(
             "`schema` is made of 1 to 63 of [a-z0-9_], and begins with neither a digit nor `pg_`",
         )),
@@ -107,10 +129,10 @@ mod tests {
                 .expect("two hosts");
         let hosts: Vec<_> = config.hosts.iter().map(Host::to_string).collect();
         assert_eq!(hosts, ["h1:5432", "h2:1"]);
-        assert_eq!((&*config.user, &*config.database, &*config.schema), ("u", "d", "locks_2"));
+        assert_eq!((&*config.user, &*config.database, config.schema.name()), ("u", "d", "locks_2"));
         assert!(config.access.is_secure());
         let config = parse("postgres://u@127.0.0.1").expect("a local host");
-        assert_eq!((&*config.database, &*config.schema), ("u", DEFAULT_SCHEMA));
+        assert_eq!((&*config.database, config.schema.name()), ("u", DEFAULT_SCHEMA));
         assert!(!config.access.is_secure());
     }
 

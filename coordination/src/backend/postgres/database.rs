@@ -1,13 +1,16 @@
 //! The database behind a connection: who answers, and our schema in it, which is made if it is not there.
 
-use tokio_postgres::{Client, Row};
+use tokio::io::AsyncReadExt as _;
+use tokio_postgres::{Client, NoTls, Row};
 
+use super::config::Schema;
 use super::error::failure;
 use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// Tables and functions. `{schema}` and `{namespace}` stand for the schema, and for the namespace where none is named.
+/// Tables and functions. `{schema}` stands for the schema in quotes, `{schema_name}` for its name, and `{namespace}` for the
+/// namespace where none is named.
 const SCHEMA: &str = include_str!("schema.sql");
 /// Of the schema. Two versions share none: each refuses that of the other.
 const VERSION: i32 = 1;
@@ -25,6 +28,7 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AS is_synced,
   current_setting('synchronous_standby_names') <> '' AS is_confirmed,
   EXISTS (SELECT FROM pg_stat_replication) AS has_replicas,
+  pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema";
 
 /// What a role may not do that all steps do; empty: nothing.
@@ -35,6 +39,10 @@ SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
     AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
       AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))";
 
+/// With what a connection begins where the role or the database says that transactions begin otherwise.
+pub(super) const SETTINGS: &str =
+    r"-c default_transaction_isolation=read\ committed -c default_transaction_read_only=off";
+
 /// A server, as it was found when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
@@ -43,11 +51,15 @@ pub(super) struct Server {
     /// Whether replicas confirm what is committed.
     is_confirmed: bool,
     has_replicas: bool,
+    /// Whether transactions begin as our steps need them.
+    pub(super) begins_otherwise: bool,
+    /// Whether something between gives us a connection of its own to the server, and perhaps each transaction another one.
+    pub(super) is_pooled: bool,
 }
 
 impl Server {
-    /// Looks who is there, and makes our schema if it is not there.
-    pub(super) async fn greet(client: &Client, schema: &str) -> Result<Self, Failure> {
+    /// Looks who is there, and makes our schema if it is not there and can be made.
+    pub(super) async fn greet(client: &Client, schema: &Schema) -> Result<Self, Failure> {
         let table = format!("{schema}.version");
         let found = one_row(client, GREETING, &table).await?;
         if get::<i32>(&found, "server_version")? < OLDEST {
@@ -58,32 +70,34 @@ impl Server {
             let message = "the server is a replica, and cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
-        if get(&found, "begins_otherwise")? {
-            // Behind a pooler that gives each transaction another connection it does not reach them all: our functions
-            // look as well.
-            let set = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
-            client.batch_execute(set).await.map_err(failed)?;
+        let server = Self {
+            is_synced: get(&found, "is_synced")?,
+            is_confirmed: get(&found, "is_confirmed")?,
+            has_replicas: get(&found, "has_replicas")?,
+            begins_otherwise: get(&found, "begins_otherwise")?,
+            is_pooled: process_of(client).await != Some(get(&found, "process")?),
+        };
+        // Nothing can be made in a transaction that may not write.
+        if server.begins_otherwise {
+            return Ok(server);
         }
         if !get::<bool>(&found, "has_schema")? {
             client.batch_execute(&installation(schema)).await.map_err(failed)?;
         }
         check_version(client, schema).await?;
-        Ok(Self {
-            is_synced: get(&found, "is_synced")?,
-            is_confirmed: get(&found, "is_confirmed")?,
-            has_replicas: get(&found, "has_replicas")?,
-        })
+        Ok(server)
     }
 
     /// Fails if the role may not do what all steps do: told by who connects, and not by the first release.
-    pub(super) async fn check_rights(client: &Client, schema: &str) -> Result<(), Failure> {
-        let row = one_row(client, RIGHTS, schema).await?;
+    pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
+        let row = one_row(client, RIGHTS, schema.name()).await?;
         let missing: String = get(&row, "missing")?;
         if missing.is_empty() {
             return Ok(());
         }
         let message = format!(
-            "the role may not SELECT, INSERT, UPDATE and DELETE in these tables of schema {schema}: {missing}"
+            "the role may not SELECT, INSERT, UPDATE and DELETE in these tables of schema {}: {missing}",
+            schema.name()
         );
         Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
     }
@@ -108,22 +122,26 @@ impl Server {
 }
 
 /// Makes the schema, unless somebody else has made it meanwhile, in one transaction.
-fn installation(schema: &str) -> String {
+fn installation(schema: &Schema) -> String {
     let schema_text = SCHEMA.replace("{namespace}", NAMESPACE);
     format!(
         "DO $install$ BEGIN
-           PERFORM pg_advisory_xact_lock(hashtextextended('coordination.{{schema}}', 0));
+           PERFORM pg_advisory_xact_lock(hashtextextended('coordination.{{schema_name}}', 0));
            IF to_regclass('{{schema}}.version') IS NULL THEN
+             IF to_regnamespace('{{schema}}') IS NULL THEN
+               CREATE SCHEMA {{schema}};
+             END IF;
              EXECUTE $schema$ {schema_text}
                INSERT INTO {{schema}}.version VALUES ({VERSION});
              $schema$;
            END IF;
          END $install$"
     )
-    .replace("{schema}", schema)
+    .replace("{schema}", &schema.to_string())
+    .replace("{schema_name}", schema.name())
 }
 
-async fn check_version(client: &Client, schema: &str) -> Result<(), Failure> {
+async fn check_version(client: &Client, schema: &Schema) -> Result<(), Failure> {
     let rows = client.query_typed(&format!("SELECT version FROM {schema}.version"), &[]).await;
     let rows = rows.map_err(failed)?;
     let version = rows.first().map(|row| get::<i32>(row, "version")).transpose()?;
@@ -132,10 +150,22 @@ async fn check_version(client: &Client, schema: &str) -> Result<(), Failure> {
     }
     let is = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
     let message = format!(
-        "schema {schema} is of version {is}, and this release of the library works with version {VERSION}: give it \
-         another one, by the option `schema`"
+        "schema {} is of version {is}, and this release of the library works with version {VERSION}: give it another one, \
+         by the option `schema`",
+        schema.name()
     );
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+}
+
+/// The number of the server's process that it told when the connection was made; a pooler tells one that it made up. The
+/// client crate shows it in a request to cancel only, so one is written to ourselves.
+async fn process_of(client: &Client) -> Option<i32> {
+    let (mut ours, theirs) = tokio::io::duplex(64);
+    client.cancel_token().cancel_query_raw(theirs, NoTls).await.ok()?;
+    // Length, code, process, key.
+    let mut request = [0; 16];
+    ours.read_exact(&mut request).await.ok()?;
+    request[8..12].try_into().ok().map(i32::from_be_bytes)
 }
 
 async fn one_row(client: &Client, query: &str, argument: &str) -> Result<Row, Failure> {

@@ -62,7 +62,11 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::TOO_MANY_CONNECTIONS
         | SqlState::CONNECTION_EXCEPTION
         | SqlState::CONNECTION_FAILURE
-        | SqlState::CONNECTION_DOES_NOT_EXIST => (ErrorKind::Unavailable, true),
+        | SqlState::CONNECTION_DOES_NOT_EXIST
+        // What pgbouncer says of all that is wrong between the server and itself.
+        | SqlState::PROTOCOL_VIOLATION
+        // Something that nobody has foreseen, as a function that is replaced while it is called.
+        | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
         // Somebody has locked our rows, or cancels our statements, or two did the same at once.
         SqlState::LOCK_NOT_AVAILABLE
         | SqlState::QUERY_CANCELED
@@ -87,9 +91,18 @@ fn effect(said: &DbError) -> Effect {
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CRASH_SHUTDOWN
         | SqlState::QUERY_CANCELED
+        | SqlState::CONNECTION_EXCEPTION
+        | SqlState::CONNECTION_FAILURE
+        | SqlState::CONNECTION_DOES_NOT_EXIST
+        | SqlState::PROTOCOL_VIOLATION
         | SqlState::IO_ERROR => Effect::Unknown,
         _ => Effect::None,
     }
+}
+
+/// Whether the other side does not understand what we say, or wants to do nothing of it.
+pub(super) fn is_not_spoken(error: &PostgresError) -> bool {
+    error.code() == Some(&SqlState::PROTOCOL_VIOLATION)
 }
 
 fn broken(operation: &'static str, error: &PostgresError) -> Failure {

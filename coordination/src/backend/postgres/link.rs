@@ -16,7 +16,7 @@ use tokio_postgres::{Connection, NoTls};
 use tokio_rustls::TlsConnector;
 
 use super::config::Config;
-use super::error::failure;
+use super::error::{failure, is_not_spoken};
 use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::{Credentials, Tls};
@@ -35,11 +35,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
 impl Config {
-    /// A connection to the server there, which lets us in.
+    /// A connection to the server there, which lets us in. It begins with these settings, if there are some: a `SET` would
+    /// stay on a connection that a pooler gives to others.
     pub(super) async fn open(
         &self,
         (host, address): (&Host, SocketAddr),
         credentials: &Credentials,
+        settings: Option<&str>,
     ) -> Result<(tokio_postgres::Client, Running), Failure> {
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
         // A statement waits for no other: each is an answer that somebody waits for.
@@ -53,10 +55,16 @@ impl Config {
         if let Some(password) = &credentials.password {
             config.password(password.expose());
         }
+        if let Some(settings) = settings {
+            config.options(settings);
+        }
         // The stream is what it should be by now.
         config.ssl_mode(SslMode::Disable);
         let opened = config.connect_raw(stream, NoTls).await;
-        opened.map_err(|error| no_password(failure("connect", &error), credentials))
+        opened.map_err(|error| match settings.is_some() && is_not_spoken(&error) {
+            true => Failure::broken(not_set().with_source(failure("connect", &error).error)),
+            false => no_password(failure("connect", &error), credentials),
+        })
     }
 }
 
@@ -111,6 +119,13 @@ fn unreachable_at(error: &io::Error) -> Failure {
     let is_hang_up = is_hang_up(&beneath);
     let error = Error::new(kind, "connect", error.to_string());
     Failure { is_hang_up, ..Failure::broken(error) }
+}
+
+/// Something between the server and us takes no settings, or forgets them: that would be a pooler.
+pub(super) fn not_set() -> Error {
+    let message = "transactions of this role begin read-only, or with another isolation level than read committed, and what \
+                   is between the server and us lets nobody set that for a connection: set it for the role";
+    Error::new(ErrorKind::Unsupported, "connect", message)
 }
 
 /// The server asks for a password, and we have none.

@@ -96,16 +96,22 @@ impl OpenSessions {
     pub(super) async fn settle(
         &self,
         session: SessionId,
-        known: impl FnOnce() -> Vec<EntryId>,
+        known: impl Fn() -> Vec<EntryId>,
     ) -> Result<()> {
         let epoch = self.connections.rotation.epoch();
         if self.settled.load(Ordering::Relaxed) == epoch {
             return Ok(());
         }
-        let known = known().iter().map(|entry| Some(entry.as_str().into())).collect();
-        let call = Call::new("renew", "settle").of(session).with(Argument::List(known));
-        if self.connections.run_urgently(&call).await?.is_ok() {
-            self.settled.store(epoch, Ordering::Relaxed);
+        // One call removes so many and no more.
+        loop {
+            let known = known().iter().map(|entry| Some(entry.as_str().into())).collect();
+            let call = Call::new("renew", "settle").of(session).with(Argument::List(known));
+            match self.connections.run_urgently(&call).await?.status() {
+                "more" => {}
+                "ok" => break self.settled.store(epoch, Ordering::Relaxed),
+                // The next heartbeat comes again.
+                _ => break,
+            }
         }
         Ok(())
     }

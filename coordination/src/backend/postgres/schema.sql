@@ -1,4 +1,5 @@
--- What stands in the database: made once, under a lock, by whoever finds nothing there. `{schema}` is the schema's name.
+-- What stands in the database: made once, under a lock, by whoever finds nothing there. `{schema}` is the schema's name as
+-- statements have it, in quotes, and `{schema_name}` the name itself.
 --
 --   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
 --              in it; heard: until when somebody may listen to what happens in it; version, value, written: its value
@@ -19,8 +20,6 @@
 --   down first, under the lock of the row. A heartbeat on its way has that lock, or comes too late.
 -- * Locks are waited for in this order: a queue, and then one's own session. Every other lock is taken if it is free, and
 --   what cannot be done without it is left for later. So nobody waits for anybody who waits.
-
-CREATE SCHEMA IF NOT EXISTS {schema};
 
 CREATE TABLE {schema}.version (
   version integer NOT NULL
@@ -88,17 +87,20 @@ CREATE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $f$
 $f$;
 
 -- What each step begins with: whatever the role, the database or a pooler has set, a step sees what was committed
--- before each of its statements, waits for a lock for a second at most, and has been written to the disk when it is answered.
+-- before each of its statements, calls no function and no operator but PostgreSQL's own and ours, waits for a lock for a
+-- second at most, and has been written to the disk when it is answered.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
+  IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'transactions of this role begin with the isolation level %, and not with read committed',
-      current_setting('transaction_isolation') USING ERRCODE = 'SETUP';
+      pg_catalog.current_setting('transaction_isolation') USING ERRCODE = 'SETUP';
   END IF;
-  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+  IF pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM set_config('lock_timeout', '1s', true);
+  PERFORM pg_catalog.set_config('lock_timeout', '1s', true);
+  -- Whoever may make functions where the role looks for them would be called with the role's rights otherwise.
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 END
 $f$;
 
@@ -144,7 +146,7 @@ $f$;
 
 -- The channel on which it is told what happens in a queue.
 CREATE FUNCTION {schema}.channel_of(path bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $f$
-  SELECT 'coordination:' || substr(encode(sha256(convert_to('{schema}.', 'UTF8') || path), 'hex'), 1, 40)
+  SELECT 'coordination:' || substr(encode(sha256(convert_to('{schema_name}.', 'UTF8') || path), 'hex'), 1, 40)
 $f$;
 
 -- Tells those who follow a queue, if there may be some.
@@ -199,7 +201,6 @@ BEGIN
     END IF;
     PERFORM pg_notify(waiter.channel, concat_ws(' ', convert_from(this_queue.path, 'SQL_ASCII'), gone,
       CASE WHEN waiter.shared THEN 'shared' ELSE 'exclusive' END, waiter.seq,
-      
       -- One whose session is over is to look for himself.
       CASE WHEN is_turn AND waiter.expires > {schema}.clock() THEN 'free' ELSE 'blocked' END));
     EXIT WHEN NOT waiter.shared;
@@ -265,11 +266,12 @@ BEGIN
 END
 $f$;
 
--- Ends some sessions whose time has passed, and removes what they have left.
+-- Ends some sessions whose time has passed, and removes what they have left: not more than a heartbeat has time for.
 CREATE FUNCTION {schema}.sweep() RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint := {schema}.clock();
   dead record;
+  budget bigint := 100;
 BEGIN
   FOR dead IN
     SELECT id, expires FROM {schema}.sessions WHERE expires <= now ORDER BY expires LIMIT 10 FOR UPDATE SKIP LOCKED
@@ -277,7 +279,8 @@ BEGIN
     IF dead.expires > 0 THEN
       UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = dead.id;
     END IF;
-    PERFORM {schema}.clear(dead.id, 100);
+    budget := budget - {schema}.clear(dead.id, budget);
+    EXIT WHEN budget <= 0;
   END LOOP;
   DELETE FROM {schema}.sessions WHERE id IN (
     SELECT id FROM {schema}.sessions WHERE forget_at <= now LIMIT 20 FOR UPDATE SKIP LOCKED);
@@ -473,8 +476,9 @@ BEGIN
     END IF;
   END LOOP;
   IF NOT {schema}.end_if_expired(entry.session) OR NOT {schema}.remove(this_queue, of_seq) THEN
+    -- Somebody has one of the rows: not for long, unless it is a transaction of the holder's.
     status := 'ok';
-    remaining := coalesce(remaining, 0);
+    remaining := 20000;
   END IF;
 END
 $f$;
@@ -582,13 +586,15 @@ END
 $f$;
 
 -- Removes entries of a session that its client does not know of: a server that took over from another may have some that were
--- left long ago. What was entered on this connection is on its way to be known.
+-- left long ago. What was entered on this connection is on its way to be known. 'more': there are more of them; 'locked':
+-- somebody keeps some from it now.
 CREATE FUNCTION {schema}.settle(
   of_session bytea, of_generation bigint, known bytea[], OUT status text
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   entry record;
   this_queue {schema}.queues;
+  seen integer := 0;
 BEGIN
   PERFORM {schema}.begin_step();
   status := 'ok';
@@ -597,15 +603,19 @@ BEGIN
       WHERE e.session = of_session AND e.generation < of_generation AND e.id <> ALL (known) LIMIT 100
   LOOP
     SELECT * INTO this_queue FROM {schema}.queues WHERE id = entry.queue FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND OR NOT {schema}.remove(this_queue, entry.seq) THEN
-      status := 'more';
+    seen := seen + 1;
+    IF this_queue.id IS NULL OR NOT {schema}.remove(this_queue, entry.seq) THEN
+      status := 'locked';
     END IF;
   END LOOP;
+  IF status = 'ok' AND seen = 100 THEN
+    status := 'more';
+  END IF;
 END
 $f$;
 
--- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that is not there may be about to come, by a call
--- that was given up.
+-- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that
+-- is not there may be about to come, by a call that was given up.
 CREATE FUNCTION {schema}.close(of_namespace bytea, of_session bytea, OUT status text) LANGUAGE plpgsql AS $f$
 DECLARE
   removed bigint;
@@ -679,7 +689,8 @@ END
 $f$;
 
 -- The records of these names, in order.
-CREATE FUNCTION {schema}.records(of_path bytea, names bytea[]) RETURNS TABLE (data bytea) LANGUAGE sql STABLE AS $f$
+CREATE FUNCTION {schema}.records(of_path bytea, names bytea[]) RETURNS TABLE (data bytea) LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $f$
   SELECT r.data FROM unnest(names) WITH ORDINALITY AS wanted (name, place)
     LEFT JOIN {schema}.queues q ON q.path = of_path
     LEFT JOIN {schema}.records r ON r.queue = q.id AND r.name = wanted.name
@@ -688,14 +699,15 @@ $f$;
 
 -- A page of the paths that begin so, after this one: with the text of an entry that lives, and with the value.
 CREATE FUNCTION {schema}.list(prefix bytea, after bytea, most bigint)
-RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE AS $f$
+RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $f$
   SELECT q.path, (
       SELECT e.text FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
         WHERE e.queue = q.id AND s.expires > {schema}.clock() ORDER BY e.seq LIMIT 1
     ), q.value
     FROM {schema}.queues q
     WHERE q.path > greatest(after, prefix) AND substring(q.path FROM 1 FOR length(prefix)) = prefix
-      AND q.path < prefix || '\xff'::bytea
+      AND q.path < prefix || decode('ff', 'hex')
     ORDER BY q.path LIMIT most
 $f$;
 
@@ -706,14 +718,16 @@ CREATE FUNCTION {schema}.prune(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
-  now bigint := {schema}.clock();
+  now bigint;
   seen bigint := 0;
-  prefix bytea := of_namespace || '/'::bytea;
+  prefix bytea;
 BEGIN
   PERFORM {schema}.begin_step();
+  now := {schema}.clock();
+  prefix := of_namespace || '/'::bytea;
   removed := 0;
   FOR this_queue IN
-    SELECT * FROM {schema}.queues q WHERE q.path > greatest(after, prefix) AND q.path < prefix || '\xff'::bytea
+    SELECT * FROM {schema}.queues q WHERE q.path > greatest(after, prefix) AND q.path < prefix || decode('ff', 'hex')
       ORDER BY q.path LIMIT most
   LOOP
     seen := seen + 1;
@@ -747,8 +761,10 @@ DECLARE
 BEGIN
   FOR place IN 0 .. length(bytes) - 1 LOOP
     byte := get_byte(bytes, place);
+    -- Not every encoding of a database has a character for each number.
     escaped := escaped || CASE
-      WHEN chr(byte) ~ '^[A-Za-z0-9_-]$' AND byte < 128 THEN chr(byte)
+      WHEN byte >= 128 THEN '%' || upper(to_hex(byte))
+      WHEN chr(byte) ~ '^[A-Za-z0-9_-]$' THEN chr(byte)
       ELSE '%' || upper(lpad(to_hex(byte), 2, '0')) END;
   END LOOP;
   IF length(escaped) <= 200 THEN

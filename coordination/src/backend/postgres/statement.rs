@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
+use super::config::Schema;
 use crate::backend::SessionId;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
@@ -63,7 +64,7 @@ impl Call {
     }
 
     /// The statement, where our functions are in this schema.
-    pub(super) fn statement(&self, schema: &str) -> String {
+    pub(super) fn statement(&self, schema: &Schema) -> String {
         let mut text = format!("SELECT * FROM {schema}.{}(", self.function);
         for place in 1..=self.arguments.len() {
             let before = if place == 1 { "$" } else { ", $" };
@@ -154,8 +155,9 @@ mod tests {
     fn a_statement_has_a_place_for_each_argument() {
         let session = SessionId::random();
         let call = Call::new("enter", "enter").of(session).flag(true).number(u64::MAX);
-        assert_eq!(call.statement("s"), "SELECT * FROM s.enter($1, $2, $3, $4)");
+        let schema = Schema::of_tests("user");
+        assert_eq!(call.statement(&schema), "SELECT * FROM \"user\".enter($1, $2, $3, $4)");
         assert_eq!(call.arguments(&7).len(), 4);
-        assert_eq!(Call::new("list", "x").statement("s"), "SELECT * FROM s.x()");
+        assert_eq!(Call::new("list", "x").statement(&schema), "SELECT * FROM \"user\".x()");
     }
 }

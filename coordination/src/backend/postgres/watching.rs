@@ -1,5 +1,6 @@
 //! Waiting: for the end of an entry, and for a change of a queue.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -12,6 +13,8 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
+/// How often a waiter looks where no notification comes, as a pooler is between. A free lock is granted within two seconds (L2).
+const WITHOUT_WORD: Duration = Duration::from_secs(1);
 /// An end that is looked for at its very moment may not have come yet.
 const LITTLE: Duration = Duration::from_millis(2);
 
@@ -24,6 +27,7 @@ impl Watching for Postgres {
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
+        let recheck = self.at_most(recheck);
         let path = self.path(&entry.queue);
         let mut waiting = self.hub.wait(&Wait { queue: path.clone(), seq, mode: waiter });
         let waited = *waiting.borrow();
@@ -45,7 +49,8 @@ impl Watching for Postgres {
                         following =
                             Some(in_time(self.patience, self.connections.follow(&path)).await?);
                     }
-                    let look = self.look(&path, seq, waiter, following.is_some());
+                    let listens = following.is_some() && !self.is_pooled();
+                    let look = self.look(&path, seq, waiter, listens);
                     match in_time(self.patience, look).await? {
                         Some(left) => Instant::now() + left,
                         None => return Ok(()),
@@ -71,7 +76,7 @@ impl Watching for Postgres {
             // Something may have been missed: the caller reads again, and by then we listen.
             return Ok(());
         };
-        let limit = Instant::now() + recheck;
+        let limit = Instant::now() + self.at_most(recheck);
         let limit = expires.map_or(limit, |expires| limit.min(expires + LITTLE));
         tokio::select! {
             biased;
@@ -84,6 +89,15 @@ impl Watching for Postgres {
 }
 
 impl Postgres {
+    /// Whether nothing is told to us.
+    fn is_pooled(&self) -> bool {
+        self.connections.link.is_pooled.load(Ordering::Relaxed)
+    }
+
+    fn at_most(&self, recheck: Duration) -> Duration {
+        if self.is_pooled() { recheck.min(WITHOUT_WORD) } else { recheck }
+    }
+
     /// How long the entry has its lease yet; `None`: it does not block the waiter.
     async fn look(
         &self,

@@ -3,6 +3,7 @@
 //! The binaries are Debian's (`postgresql`, 15); without them the test fails, it does not pass unrun. They do not run as root:
 //! where the tests do, they run as `nobody`. A cluster is made once for all tests of a process, and copied.
 
+mod pooler;
 mod server;
 
 use std::fs::{self, Permissions};
@@ -13,6 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use self::pooler::Pooler;
 use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
 
 /// How long servers may take to be ready.
@@ -177,7 +179,16 @@ impl Postgres {
     ///
     /// When it refuses, or does not answer.
     pub fn try_ask(&self, node: usize, statement: &str) -> Result<String, String> {
-        ask(&self.nodes[node], statement)
+        ask(self.nodes[node].address(), "postgres", "postgres", statement)
+    }
+
+    /// What the first node answers to a role in a database.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses, or does not answer.
+    pub fn ask_as(&self, role: &str, database: &str, statement: &str) -> Result<String, String> {
+        ask(self.nodes[0].address(), role, database, statement)
     }
 
     /// Makes a replica the primary.
@@ -191,11 +202,12 @@ impl Postgres {
     }
 }
 
-fn ask(node: &Node, statement: &str) -> Result<String, String> {
+fn ask(address: SocketAddr, role: &str, database: &str, statement: &str) -> Result<String, String> {
     let mut command = Command::new(binary("psql"));
-    command.env_clear().env("PGCONNECT_TIMEOUT", "2").args(["-XAtq", "-v", "ON_ERROR_STOP=1"]);
-    let (host, port) = (node.address().ip().to_string(), node.address().port().to_string());
-    command.args(["-h", &host, "-p", &port, "-U", "postgres", "-c", statement]);
+    command.env_clear().env("PGCONNECT_TIMEOUT", "2").env("PGCLIENTENCODING", "UTF8");
+    command.args(["-XAtq", "-v", "ON_ERROR_STOP=1"]);
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    command.args(["-h", &host, "-p", &port, "-U", role, "-d", database, "-c", statement]);
     let answer = command.output().expect("psql is installed: see tests/install");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     match answer.status.success() {
@@ -206,7 +218,7 @@ fn ask(node: &Node, statement: &str) -> Result<String, String> {
 
 fn wait_ready(node: &Node) {
     let is_ready = || {
-        let said = ask(node, "SELECT 1");
+        let said = ask(node.address(), "postgres", "postgres", "SELECT 1");
         // It wants TLS: so it serves.
         !node.is_running() || said.is_ok() || said.is_err_and(|said| said.contains("pg_hba.conf"))
     };

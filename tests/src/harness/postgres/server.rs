@@ -160,7 +160,7 @@ fn id_of(entry: &str) -> &str {
 
 /// Which of our functions a line of the log calls, or which command it is.
 fn request_in(line: &str) -> Option<String> {
-    if let Some((_, call)) = line.split_once("execute <unnamed>: SELECT * FROM coordination.") {
+    if let Some((_, call)) = line.split_once("execute <unnamed>: SELECT * FROM \"coordination\".") {
         return call.split('(').next().map(ToOwned::to_owned);
     }
     let (_, statement) = line.split_once("statement: ")?;
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn requests_are_found_in_the_log() {
         let of = |line| request_in(line);
-        let call = "LOG:  execute <unnamed>: SELECT * FROM coordination.enter($1, $2)";
+        let call = "LOG:  execute <unnamed>: SELECT * FROM \"coordination\".enter($1, $2)";
         assert_eq!(of(call).as_deref(), Some("enter"));
         assert_eq!(of("LOG:  statement: LISTEN \"c\";").as_deref(), Some("listen"));
         assert_eq!(of("LOG:  statement: SELECT 1"), None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, ErrorKind, Result};
+use coordination::{Coordinator, ErrorKind, Recipe, Result};
 use coordination_tests::harness::{Certificates, Postgres, Server, judged_on_threads};
 use tokio::task::block_in_place;
 
@@ -139,24 +139,38 @@ fn sec7_a_role_with_rights_on_these_tables_is_enough() {
 fn x1_settings_of_the_role_do_no_harm() {
     judged_on_threads(async || {
         let postgres = one();
-        for setting in [
+        for (number, setting) in [
             "default_transaction_isolation = 'serializable'",
+            "default_transaction_isolation = 'repeatable read'",
             "default_transaction_read_only = on",
+            "standard_conforming_strings = off",
+            "bytea_output = 'escape'",
+            "datestyle = 'German'",
+            "lock_timeout = '1ms'",
+            "statement_timeout = '5s'",
             "synchronous_commit = off",
             "timezone = 'Asia/Kathmandu'",
             "idle_in_transaction_session_timeout = '10ms'",
             "idle_session_timeout = '400ms'",
             "search_path = 'nowhere'",
-        ] {
+        ]
+        .into_iter()
+        .enumerate()
+        {
             // It may be read-only by then.
             ask(&postgres, &format!("BEGIN READ WRITE; ALTER ROLE postgres SET {setting}; COMMIT"));
-            let coordinator = Coordinator::connect(&url(&postgres)).await.expect(setting);
+            // What is made there is made with the setting.
+            let url = format!("{}&schema=locks_{number}", url(&postgres));
+            let coordinator = Coordinator::connect(&url).await.expect(setting);
             let lock = coordinator.lock("x").expect("a name");
             let guard = lock.acquire(PATIENCE).await.expect(setting);
             tokio::time::sleep(Duration::from_millis(600)).await;
             assert!(guard.is_held(), "{setting}");
+            assert_eq!(coordinator.in_use(Recipe::Lock).await.expect(setting), ["x"]);
+            coordinator.prune(Duration::ZERO).await.expect(setting);
             guard.release().await.expect(setting);
             coordinator.stop().await.expect(setting);
+            ask(&postgres, "BEGIN READ WRITE; ALTER ROLE postgres RESET ALL; COMMIT");
         }
     });
 }
@@ -166,7 +180,7 @@ fn x1_settings_of_the_role_do_no_harm() {
 fn s8_names_are_apart_in_every_encoding() {
     judged_on_threads(async || {
         let postgres = one();
-        for encoding in ["SQL_ASCII", "LATIN1", "UTF8"] {
+        for encoding in ["SQL_ASCII", "LATIN1", "EUC_JP", "UTF8"] {
             let database = format!("in_{}", encoding.to_lowercase());
             ask(
                 &postgres,
@@ -182,9 +196,180 @@ fn s8_names_are_apart_in_every_encoding() {
                 held.push(lock.try_acquire().await.expect(name).expect("nobody has it"));
                 assert!(lock.try_acquire().await.expect(name).is_none(), "{name:?}");
             }
+            // The tokens are those of the names, also where the database spells them otherwise.
+            for (name, guard) in [("a ", &held[4]), ("日本", &held[6])] {
+                let token = guard.token();
+                let check = format!("SELECT coordination.coordination_fence('{name}', {token})");
+                let fenced = block_in_place(|| postgres.ask_as("postgres", &database, &check));
+                match encoding == "LATIN1" && !name.is_ascii() {
+                    true => assert!(fenced.expect_err(name).contains("has no equivalent")),
+                    false => assert_eq!(fenced.as_deref(), Ok(""), "{name} in {encoding}"),
+                }
+            }
             drop(held);
             coordinator.stop().await.expect("stopped");
         }
+    });
+}
+
+/// Any name that is allowed is a schema's, also one that is a word of SQL.
+#[test]
+fn x1_a_schema_is_called_as_one_likes() {
+    judged_on_threads(async || {
+        let postgres = one();
+        for schema in ["user", "select", "order", "_1", &"s".repeat(63)] {
+            let url = format!("{}&schema={schema}", url(&postgres));
+            let coordinator = Coordinator::connect(&url).await.expect(schema);
+            let lock = coordinator.lock("x").expect("a name");
+            let guard = lock.acquire(PATIENCE).await.expect(schema);
+            let token = guard.token();
+            let check = format!("SELECT \"{schema}\".coordination_fence('x', {token})");
+            ask(&postgres, &check);
+            assert_eq!(lock.holders().await.expect(schema).len(), 1);
+            guard.release().await.expect(schema);
+            coordinator.stop().await.expect(schema);
+        }
+    });
+}
+
+/// SEC-7: whoever has a schema of his own needs no right to make another.
+#[test]
+fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
+    judged_on_threads(async || {
+        let postgres = one();
+        ask(&postgres, "CREATE ROLE app LOGIN PASSWORD 'secret'");
+        ask(&postgres, "CREATE SCHEMA coordination AUTHORIZATION app");
+        let url = url(&postgres).replace("postgres@", "app:secret@");
+        let app = Coordinator::connect(&url).await.expect("it may make tables there");
+        let lock = app.lock("x").expect("a name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        app.stop().await.expect("stopped");
+    });
+}
+
+/// SEC-7: functions and operators that somebody else has put where the role looks for them are not called.
+#[test]
+fn sec7_nobody_elses_functions_are_called() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$";
+        for made in [
+            // They fit better than PostgreSQL's own, which take anything.
+            format!(
+                "CREATE FUNCTION concat_ws(text, text, bigint, text, bigint, text) RETURNS text {trap}"
+            ),
+            format!("CREATE FUNCTION trap(text, bigint) RETURNS text {trap}"),
+            "CREATE OPERATOR || (FUNCTION = trap, LEFTARG = text, RIGHTARG = bigint)".to_owned(),
+            format!("CREATE FUNCTION unnest(bytea[]) RETURNS SETOF bytea {trap}"),
+            // They come first.
+            format!("CREATE FUNCTION clock_timestamp() RETURNS timestamptz {trap}"),
+            format!("CREATE FUNCTION pg_notify(text, text) RETURNS void {trap}"),
+            "CREATE TABLE queues (path bytea)".to_owned(),
+            "ALTER ROLE postgres SET search_path = public, pg_catalog".to_owned(),
+        ] {
+            ask(&postgres, &made);
+        }
+        let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        assert_eq!(lock.holders().await.expect("listed").len(), 1);
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire(PATIENCE).await }
+        });
+        while lock.holders().await.expect("listed").len() < 2 {}
+        is_fenced(&postgres, "x", guard.token().value()).expect("it is the holder's");
+        guard.release().await.expect("released");
+        waiting.await.expect("no panic").expect("free").release().await.expect("released");
+        coordinator.in_use(Recipe::Lock).await.expect("listed");
+        coordinator.prune(Duration::ZERO).await.expect("pruned");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// R3: all that a replica has of entries that were left goes, however much that is.
+#[test]
+fn r3_however_many_entries_were_left_they_go() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        // As a replica that lags would have them.
+        for left in [
+            "INSERT INTO coordination.queues (path, last)
+               SELECT convert_to('coordination/lock/left-' || n, 'UTF8'), n FROM generate_series(1, 450) n",
+            "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
+               SELECT q.id, 1, s.id || convert_to(q.id::text, 'UTF8'), s.id, false, 0, ''
+               FROM coordination.queues q, coordination.sessions s",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'coordination'",
+        ] {
+            ask(&postgres, left);
+        }
+        let until = Instant::now() + Duration::from_secs(10);
+        let count = || ask(&postgres, "SELECT count(*) FROM coordination.entries");
+        while count() != "0" && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(count(), "0");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L7: whoever waits behind a transaction that has checked the token does not ask all the time.
+#[test]
+fn l7_a_fenced_transaction_is_waited_for_quietly() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let holder = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let token = guard.token().value();
+        let transaction = {
+            let postgres = Arc::clone(&postgres);
+            let work = format!(
+                "BEGIN; SELECT coordination.coordination_fence('x', {token}); SELECT pg_sleep(4); COMMIT"
+            );
+            thread::spawn(move || postgres.try_ask(0, &work).map(drop))
+        };
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        while ask(&postgres, sleeping) != "1" {}
+        ask(&postgres, "UPDATE coordination.sessions SET expires = 1");
+        let other = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let next = other.lock("x").expect("a name").acquire(PATIENCE).await.expect("free by then");
+        assert_eq!(transaction.join().expect("no panic"), Ok(()));
+        let counts = block_in_place(|| postgres.request_counts());
+        let looks = counts.get("look").copied().unwrap_or_default();
+        println!("L7 postgres: {looks} looks behind a transaction of four seconds");
+        assert!(looks < 250, "{looks} looks");
+        next.release().await.expect("released");
+        other.stop().await.expect("stopped");
+        holder.stop().await.expect("stopped");
+    });
+}
+
+/// T1: a heartbeat does not take the longer, the more others have left.
+#[test]
+fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
+    judged_on_threads(async || {
+        let postgres = one();
+        Coordinator::connect(&url(&postgres)).await.expect("made").stop().await.expect("stopped");
+        for many in [
+            "INSERT INTO coordination.queues (path, last)
+               SELECT convert_to('coordination/lock/dead-' || n, 'UTF8'), 1 FROM generate_series(1, 1000) n",
+            "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
+               SELECT convert_to('s' || n, 'UTF8'), 'coordination', convert_to('m' || n, 'UTF8'), 'c', 60000000,
+                 CASE WHEN n = 0 THEN coordination.clock() + 60000000 ELSE 1 END, 1 FROM generate_series(0, 10) n",
+            "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
+               SELECT id, 1, convert_to('e' || id, 'UTF8'), convert_to('s' || 1 + id % 10, 'UTF8'), false, 1, ''
+               FROM coordination.queues WHERE path LIKE 'coordination/lock/dead-%'",
+        ] {
+            ask(&postgres, many);
+        }
+        assert_eq!(ask(&postgres, "SELECT status FROM coordination.renew('s0', 1, '{}')"), "ok");
+        let left = ask(&postgres, "SELECT count(*) FROM coordination.entries");
+        assert_eq!(left, "900", "a hundred, and those of the others with the next ones");
+        for _ in 0..9 {
+            ask(&postgres, "SELECT coordination.renew('s0', 1, '{}')");
+        }
+        assert_eq!(ask(&postgres, "SELECT count(*) FROM coordination.entries"), "0");
     });
 }
 

@@ -1,0 +1,74 @@
+//! pgbouncer before a server, which gives each transaction another connection.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::super::{Launch, Node, Scratch, ports::free_address};
+use super::{Postgres, READY, as_servers, ask, open_scratch, put};
+use crate::harness::Server;
+
+/// Debian's.
+const PROGRAM: &str = "/usr/sbin/pgbouncer";
+
+/// A pgbouncer in transaction mode; its process is gone on drop.
+#[derive(Debug)]
+pub struct Pooler {
+    node: Node,
+    // After `node`: the process ends first.
+    _scratch: Scratch,
+}
+
+impl Pooler {
+    /// Whether this machine has one.
+    pub fn is_installed() -> bool {
+        Path::new(PROGRAM).is_file()
+    }
+
+    /// Before the first node, with so many connections to it; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When it does not become ready.
+    pub fn before(postgres: &Postgres, connections: usize) -> Self {
+        let scratch = open_scratch("pgbouncer");
+        let address = free_address();
+        let file = scratch.join("pgbouncer.ini");
+        put(&file, settings(postgres.node(0).address(), address, connections).as_bytes());
+        let log = scratch.join("log");
+        let launch = move || {
+            let command = as_servers(PROGRAM);
+            let words = command.get_args().map(ToOwned::to_owned).collect::<Vec<_>>();
+            Launch::new(command.get_program(), &log).clear_env().args(words).args([&file])
+        };
+        let node = Node::start("pgbouncer", address, launch);
+        let is_ready = || ask(address, "postgres", "postgres", "SELECT 1").is_ok();
+        assert!(super::super::wait_until(READY, is_ready), "not ready: {}", node.log());
+        Self { node, _scratch: scratch }
+    }
+
+    /// What it lets the server answer.
+    ///
+    /// # Errors
+    ///
+    /// When that refuses, or does not answer.
+    pub fn ask(&self, statement: &str) -> Result<String, String> {
+        ask(self.address(), "postgres", "postgres", statement)
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> SocketAddr {
+        self.node.address()
+    }
+}
+
+fn settings(server: SocketAddr, own: SocketAddr, connections: usize) -> String {
+    let mut text = String::from("[databases]\n");
+    // Writing to a string does not fail.
+    let (host, port) = (server.ip(), server.port());
+    let _ = writeln!(text, "* = user=postgres host={host} port={port}\n[pgbouncer]");
+    let _ = writeln!(text, "listen_addr = {}\nlisten_port = {}", own.ip(), own.port());
+    let _ = writeln!(text, "pool_mode = transaction\ndefault_pool_size = {connections}");
+    // Any user may come, and is the superuser at the server.
+    text + "unix_socket_dir =\nauth_type = any\nserver_login_retry = 1\n"
+}
