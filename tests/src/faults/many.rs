@@ -61,7 +61,12 @@ fn wait_for_queue(gate: &Process, count: usize) {
     assert!(ready, "not {count} contenders: {:?}", holders());
 }
 
-fn finish(client: &Worker, id: u64) -> Value {
+/// What a client has answered in the end.
+///
+/// # Panics
+///
+/// When it fails, or does not answer.
+pub fn finish(client: &Worker, id: u64) -> Value {
     let answer = client.receive(id, PATIENCE);
     let answer = answer.unwrap_or_else(|| panic!("not served within {PATIENCE:?}"));
     answer.unwrap_or_else(|error| panic!("not served: {error}"))
@@ -72,7 +77,7 @@ fn finish(client: &Worker, id: u64) -> Value {
 /// # Panics
 ///
 /// When it shows a fault.
-fn judge(history: &[Record], grants: usize) -> Served {
+pub fn judge(history: &[Record], grants: usize) -> Served {
     let lock = Object { id: 1, name: LOCK.into(), kind: Kind::Lock, fifo: true };
     let report = check(history, &Rules::new(vec![lock]));
     must_hold!(report.violations.iter().all(|found| found.rule.is_of_time()), "{report}");

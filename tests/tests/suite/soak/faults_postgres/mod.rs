@@ -2,6 +2,8 @@
 //!
 //! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
 
+mod load;
+mod pooler;
 mod replicas;
 
 use std::time::Duration;
@@ -25,6 +27,6 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources = [include_str!("replicas.rs")];
+    let sources = [include_str!("pooler.rs"), include_str!("replicas.rs")];
     matrix::assert_complete(Backend::Postgres, &sources, NOT_APPLICABLE);
 }

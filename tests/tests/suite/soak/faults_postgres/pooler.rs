@@ -1,0 +1,91 @@
+//! Through pgbouncer, which gives each transaction another connection to the server.
+//!
+//! These checks do nothing on a machine without it: Debian's package `pgbouncer`, which `tests/install` installs if it can.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, ErrorKind};
+use coordination_tests::faults::{SCHEDULING, Site};
+use coordination_tests::harness::{Pooler, Postgres, Server, judged, on_threads};
+use coordination_tests::must_hold;
+
+use super::LONG;
+use crate::WORKER;
+
+/// Of L2.
+const NO_LOST_WAITER: Duration = Duration::from_secs(2).saturating_add(SCHEDULING);
+
+/// A server, a pooler before it with so many connections, and the site whose clients come by the pooler.
+fn site(connections: usize) -> Option<(Arc<Postgres>, Pooler, Site)> {
+    if !Pooler::is_installed() {
+        println!("there is no pgbouncer here: not run");
+        return None;
+    }
+    let postgres = Arc::new(Postgres::one());
+    let pooler = Pooler::before(&postgres, connections);
+    let site = Site::on(Arc::clone(&postgres) as Arc<_>, WORKER).at(pooler.address());
+    Some((postgres, pooler, site))
+}
+
+/// L2: a waiter is granted the lock without a notification, and nobody's `LISTEN` stays on the connections of all.
+#[test]
+fn l2_a_waiter_is_served_through_a_pooler() {
+    judged(|| {
+        let Some((postgres, pooler, site)) = site(1) else { return };
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        holder.observe("x");
+        let mut last = 0;
+        for _ in 0..3 {
+            let old = holder.acquire("x");
+            let waiting = waiter.wait_for("x");
+            holder.sees_contenders("x", 2);
+            let released = Instant::now();
+            holder.release("x");
+            let new = waiter.granted(waiting, LONG);
+            println!("L2 pgbouncer: granted {:?} after the release", released.elapsed());
+            must_hold!(released.elapsed() < NO_LOST_WAITER, "{:?}", released.elapsed());
+            must_hold!(last < old.token && old.token < new.token, "{last}, {old:?}, {new:?}");
+            postgres.ask(&format!("SELECT coordination.coordination_fence('x', {})", new.token));
+            last = new.token;
+            waiter.release("x");
+        }
+        let listened = pooler.ask("SELECT count(*) FROM pg_listening_channels()");
+        assert_eq!(listened.as_deref(), Ok("0"));
+    });
+}
+
+/// F-7 with a pooler between, which says in its own words that the server is gone.
+#[test]
+fn f07_the_server_is_restarted_behind_a_pooler() {
+    judged(|| {
+        let Some((postgres, _pooler, site)) = site(3) else { return };
+        let site = site.with_ttl(LONG / 2);
+        let (holder, waiter) = (site.process("holder"), site.process("waiter"));
+        let old = holder.acquire("x");
+        let waiting = waiter.wait_for("x");
+        holder.sees_contenders("x", 2);
+        let node = postgres.node(0);
+        node.kill();
+        node.restart();
+        holder.keeps("x");
+        holder.release("x");
+        let new = waiter.granted(waiting, LONG);
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
+        waiter.release("x");
+    });
+}
+
+/// X1: what transactions of the role begin with is not changed on a connection that others get as well: it is refused.
+#[test]
+fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
+    judged(|| {
+        let Some((postgres, pooler, site)) = site(1) else { return };
+        postgres.ask("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
+        let refused = on_threads(async { Coordinator::connect(&site.url).await.map(drop) });
+        let refused = refused.expect_err("it cannot be set");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        let begins = pooler.ask("SHOW default_transaction_isolation");
+        assert_eq!(begins.as_deref(), Ok("serializable"));
+    });
+}
