@@ -73,6 +73,23 @@ fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
     });
 }
 
+#[cfg(feature = "postgres")]
+#[test]
+fn a_transaction_of_an_old_holder_is_refused_by_postgres() {
+    use coordination_tests::harness::{Postgres, Server};
+    judged(|| {
+        let postgres = Postgres::one();
+        let url = postgres.url(&postgres.authority(), "");
+        let mut program = example("fenced_transaction");
+        let output = program.env("COORDINATION_URL", url).output().expect("it starts");
+        let text = shown(&output);
+        assert!(output.status.success(), "{text}");
+        for promise in ["refused: ERROR: token", "is not that of a holder", "PASSED"] {
+            assert!(text.contains(promise), "{promise} is missing in:\n{text}");
+        }
+    });
+}
+
 #[test]
 fn the_small_examples_end_well_without_a_server() {
     judged(|| {
