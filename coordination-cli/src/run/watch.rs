@@ -46,6 +46,9 @@ pub(crate) const WATCH: &str = "__watch";
 const LEAD: Duration = Duration::from_millis(10);
 /// How long a command is looked for that nobody has told of: it was being started when we were killed.
 const HUNT: Duration = Duration::from_secs(1);
+/// From SIGTERM to SIGKILL when the wrapper has died: where the lock is held until we end, and elsewhere.
+const GRACE: Duration = Duration::from_secs(1);
+const SHORT_GRACE: Duration = Duration::from_millis(50);
 /// How often it is looked whether what was killed is dead, at first; later in parts of the time that it has taken.
 const DEATH_STEP: Duration = Duration::from_millis(1);
 const DEATH_STEPS: u32 = 20;
@@ -177,10 +180,7 @@ impl Watch {
     /// Says until when the command may run, if that has changed by much.
     pub(super) fn update(&mut self, hold: Option<&Hold>) {
         let deadline = hold.and_then(Hold::remaining).map(|left| {
-            let now = clock_gettime(ClockId::Boottime);
-            let nanos = u32::try_from(now.tv_nsec).unwrap_or_default();
-            let now = Duration::new(now.tv_sec.unsigned_abs(), nanos);
-            let moment = now + left.saturating_sub(LEAD);
+            let moment = since_boot() + left.saturating_sub(LEAD);
             // In hundredths of a second, so that the same deadline is not told again and again.
             u64::try_from(moment.as_millis() / 10 * 10_000_000).unwrap_or(u64::MAX)
         });
@@ -215,6 +215,15 @@ impl Watch {
             self.deadline = None;
         }
     }
+}
+
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What tells this run from all others.
@@ -254,29 +263,54 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
     let mut family = Family::of_parent(mark);
     // Open until we end: by then what is to end is dead.
     let mut kept = Vec::new();
-    let outcome = wait(io::stdin(), &mut kept);
-    let (is_late, whom) = outcome.unwrap_or((false, None));
-    if !is_late {
+    let task = wait(io::stdin(), &mut kept).unwrap_or_default();
+    if !task.is_late {
         // It may still be our parent, but takes no orphans any more.
         family.forget_wrapper();
     }
-    match whom {
+    match task.whom {
         Some(Word::Group(group)) => {
             family.group = Some(group);
             // While the wrapper lives, what this leaves without a parent is found among the wrapper's children; so the most comes first.
             if family.has_wrapper() {
                 let _ = kill_process_group(group, Signal::KILL);
             }
-            end(&family, Duration::ZERO);
+            end(&family, Duration::ZERO, task.grace());
         }
         Some(Word::Single(process)) => {
             family.command = Some(process);
-            end(&family, Duration::ZERO);
+            end(&family, Duration::ZERO, task.grace());
         }
         Some(Word::Goodbye) => {}
-        _ => end(&family, HUNT),
+        _ => end(&family, HUNT, task.grace()),
     }
     ExitCode::SUCCESS
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+struct Task {
+    /// `None`: nobody was told of; [`Word::Goodbye`]: nobody is to end.
+    whom: Option<Word>,
+    /// The deadline has come, while the wrapper has not ended.
+    is_late: bool,
+    /// On the clock since boot; `None`: the lock has none, and ends when we do.
+    deadline: Option<u64>,
+}
+
+impl Task {
+    /// How long whoever is to end may take for that after SIGTERM.
+    fn grace(&self) -> Duration {
+        match self.deadline {
+            _ if self.is_late => Duration::ZERO,
+            None => GRACE,
+            // An operator may take the lock away at once, whose wrapper is dead: then the next one waits for `--settle`.
+            Some(deadline) => {
+                let left = deadline.saturating_sub(nanos(since_boot()));
+                Duration::from_nanos(left).min(SHORT_GRACE)
+            }
+        }
+    }
 }
 
 /// Kills until nothing of it lives, and for so long at least: it may be about to be born. As with flock(1), what cannot be killed
@@ -284,26 +318,21 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
 ///
 /// All are stopped before one is killed: whoever stands still starts no others, and with a parent's death it would not be known
 /// any more whose children they are.
-fn end(family: &Family, at_least: Duration) {
-    let (start, mut known) = (Instant::now(), Vec::<Process>::new());
+///
+/// Before that they are asked to end, and have so long for it.
+fn end(family: &Family, at_least: Duration, grace: Duration) {
+    let (start, mut known) = (Instant::now(), Vec::new());
+    if !grace.is_zero() {
+        stop(family, &mut known);
+        send_all(&known, Signal::TERM);
+        send_all(&known, Signal::CONT);
+        wait_for(&mut known, grace);
+    }
     loop {
-        // Who is none of them does not become one, but for the command itself, which may have no mark yet.
-        let mut seen: HashSet<Pid> = known.iter().map(|process| process.pid).collect();
-        loop {
-            let found = family.newcomers(&mut seen, &known);
-            if found.is_empty() {
-                break;
-            }
-            found.iter().for_each(|process| process.signal(Signal::STOP));
-            known.extend(found);
-        }
-        known.iter().for_each(|process| process.signal(Signal::KILL));
+        stop(family, &mut known);
+        send_all(&known, Signal::KILL);
         // Whoever stands still or is dead starts no others: no need to look at all processes again soon.
-        let killed = Instant::now();
-        while !known.is_empty() && killed.elapsed() < SOON {
-            std::thread::sleep(DEATH_STEP);
-            known.retain(Process::is_alive);
-        }
+        wait_for(&mut known, SOON);
         if known.is_empty() && start.elapsed() >= at_least {
             return;
         }
@@ -311,13 +340,40 @@ fn end(family: &Family, at_least: Duration) {
     }
 }
 
-/// Answers whether it is by the deadline, and not by the wrapper's end, and whom to end; `None`: nobody was told of;
-/// [`Word::Goodbye`]: nobody is to end.
+/// Stops all of them, until there are no more.
+fn stop(family: &Family, known: &mut Vec<Process>) {
+    send_all(known, Signal::STOP);
+    // Who is none of them does not become one, but for the command itself, which may have no mark yet.
+    let mut seen: HashSet<Pid> = known.iter().map(|process| process.pid).collect();
+    loop {
+        let found = family.newcomers(&mut seen, known);
+        if found.is_empty() {
+            return;
+        }
+        send_all(&found, Signal::STOP);
+        known.extend(found);
+    }
+}
+
+fn send_all(processes: &[Process], signal: Signal) {
+    processes.iter().for_each(|process| process.signal(signal));
+}
+
+/// Leaves those that have not ended within this time.
+fn wait_for(processes: &mut Vec<Process>, limit: Duration) {
+    let start = Instant::now();
+    while !processes.is_empty() && start.elapsed() < limit {
+        std::thread::sleep(DEATH_STEP);
+        processes.retain(Process::is_alive);
+    }
+}
+
+/// Waits until somebody is to end, or nobody any more.
 ///
 /// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
-fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<(bool, Option<Word>)> {
+fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Task> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut watched = None;
+    let mut task = Task::default();
     loop {
         let mut ready = [PollFd::new(&words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -328,15 +384,21 @@ fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<(bool, Option<W
         // The newest word counts, also where the deadline before it has passed by now.
         if words_ready {
             match receive(&words, kept)? {
-                None => return Ok((false, watched)),
+                None => return Ok(task),
                 Some(Word::Keep) => {}
-                Some(Word::Goodbye) => return Ok((false, Some(Word::Goodbye))),
-                Some(Word::NoDeadline) => set(&timer, 0)?,
-                Some(Word::Deadline(nanos)) => set(&timer, nanos)?,
-                whom => watched = whom,
+                Some(Word::Goodbye) => return Ok(Task { whom: Some(Word::Goodbye), ..task }),
+                Some(Word::NoDeadline) => {
+                    task.deadline = None;
+                    set(&timer, 0)?;
+                }
+                Some(Word::Deadline(nanos)) => {
+                    task.deadline = Some(nanos);
+                    set(&timer, nanos)?;
+                }
+                whom => task.whom = whom,
             }
         } else if timer_ready {
-            return Ok((true, watched));
+            return Ok(Task { is_late: true, ..task });
         }
     }
 }
@@ -404,7 +466,7 @@ mod tests {
             command.arg("600").env(MARK, mark).spawn().expect("sleep")
         };
         let (mut ours, mut another) = (start("1-23"), start("1-234"));
-        end(&orphaned("1-23"), Duration::ZERO);
+        end(&orphaned("1-23"), Duration::ZERO, Duration::from_millis(1));
         let lives = another.try_wait().expect("ours").is_none();
         another.kill().expect("ours");
         assert!(lives, "a mark that begins alike");

@@ -7,7 +7,7 @@ use coordination_tests::harness::{judged, wait_until};
 use rustix::process::{Pid, Signal};
 
 use super::ends::everywhere;
-use crate::{LONG, Store, Wrapper, output, state, written};
+use crate::{LONG, Store, Wrapper, is_alive, output, state, written};
 
 #[test]
 fn signals_reach_the_command_and_its_children() {
@@ -106,5 +106,31 @@ fn a_command_stops_and_goes_on_with_us() {
         assert!(wait_until(LONG, || ids.iter().all(|id| state(id) == Some('S'))));
         wrapper.signal(Signal::TERM);
         assert_eq!(wrapper.code(), Some(143));
+    });
+}
+
+/// Whatever ends the wrapper, also what it does not receive. On `file://`, where the command has a second for that.
+#[test]
+fn a_command_may_clean_up_when_its_wrapper_dies() {
+    judged(|| {
+        let store = Store::file();
+        for signal in [Signal::KILL, Signal::ILL, Signal::FPE] {
+            let number = signal.as_raw();
+            let (ready, cleaned) =
+                (store.path(&format!("ready{number}")), store.path(&format!("cleaned{number}")));
+            let text = format!(
+                "#!/bin/sh\ntrap 'echo yes > {}; exit 0' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done\n",
+                cleaned.display(),
+                ready.display()
+            );
+            let command = store.script(&format!("cleans{number}"), &text);
+            let mut wrapper = store.start(&format!("--lock x{number} -- {command}"));
+            let id = written(&ready);
+            wrapper.signal(signal);
+            assert_eq!(wrapper.code(), None);
+            assert!(wait_until(LONG, || !is_alive(&id)));
+            let cleaned = std::fs::read_to_string(&cleaned).unwrap_or_default();
+            assert_eq!(cleaned, "yes\n", "{number}");
+        }
     });
 }
