@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, ListOptions, Result, WorkQueue};
+use coordination::{Coordinator, ErrorKind, ListOptions, Result, WorkQueue};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Stage;
-use super::tools::PATIENCE;
+use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, jobs, limit, posted};
 use crate::bounds;
 use crate::harness::Mode;
@@ -20,8 +20,9 @@ const WRITERS: usize = 12;
 const ROUNDS: usize = 8;
 /// How long one call waits for an item.
 const WAIT: Duration = Duration::from_secs(1);
-/// How often each call is made beside them.
-const CALLS: usize = 4;
+/// How often others may write while a step is made: ten times as often as they do. A step without end is overtaken more often
+/// than that, however fast the machine is.
+const OVERTAKEN: usize = 300;
 /// How long each message from and to a client takes that is far away: there are several writes of others in that time.
 const FAR: Duration = Duration::from_millis(20);
 
@@ -29,6 +30,8 @@ const FAR: Duration = Duration::from_millis(20);
 struct Busy {
     is_over: Arc<AtomicBool>,
     rounds: Vec<Arc<AtomicUsize>>,
+    /// How many writes they have made together.
+    writes: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
     // Their sessions.
     _coordinators: Vec<Coordinator>,
@@ -37,7 +40,7 @@ struct Busy {
 impl Busy {
     /// Each has a handle of its own, so that no two of them take turns before they ask the store.
     async fn start(stage: &Stage) -> Result<Self> {
-        let is_over = Arc::new(AtomicBool::new(false));
+        let (is_over, writes) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default());
         let (mut coordinators, mut rounds, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
         for name in ["busy", "busier", "busiest"] {
             coordinators.push(stage.connect(name).await?);
@@ -45,16 +48,21 @@ impl Busy {
         for number in 0..WRITERS {
             let queue = jobs(&coordinators[number % coordinators.len()]);
             let (done, is_over) = (Arc::<AtomicUsize>::default(), Arc::clone(&is_over));
+            let writes = Arc::clone(&writes);
             rounds.push(Arc::clone(&done));
             tasks.spawn(async move {
                 while !is_over.load(Ordering::Acquire) {
-                    work(&queue).await?;
-                    done.fetch_add(1, Ordering::AcqRel);
+                    match work(&queue, &writes).await {
+                        Ok(()) => drop(done.fetch_add(1, Ordering::AcqRel)),
+                        // They are many, and their store may be slow.
+                        Err(error) if may_pass(error.kind()) => {}
+                        Err(error) => return Err(error),
+                    }
                 }
                 Ok(())
             });
         }
-        Ok(Self { is_over, rounds, tasks, _coordinators: coordinators })
+        Ok(Self { is_over, rounds, writes, tasks, _coordinators: coordinators })
     }
 
     fn rounds(&self) -> Vec<usize> {
@@ -70,11 +78,18 @@ impl Busy {
     }
 }
 
-/// An item is posted, and one is claimed and done: three writes.
-async fn work(queue: &WorkQueue) -> Result<()> {
+fn may_pass(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Lost)
+}
+
+/// An item is posted, and one is claimed and done: three writes, and the claim's end.
+async fn work(queue: &WorkQueue, writes: &AtomicUsize) -> Result<()> {
     posted(queue, 1).await?;
+    writes.fetch_add(1, Ordering::AcqRel);
     if let Some(claim) = queue.claim(limit(1)).await? {
+        writes.fetch_add(1, Ordering::AcqRel);
         claim.ack_all().await?;
+        writes.fetch_add(1, Ordering::AcqRel);
     }
     Ok(())
 }
@@ -96,17 +111,17 @@ async fn beside_many_writers(stage: &Stage, queue: &WorkQueue) -> Result<()> {
     posted(queue, 3).await?;
     let claim = claimed(queue, 1).await?;
     let busy = Busy::start(stage).await?;
-    for _ in 0..CALLS {
-        let counted = answered(stage, "stats", queue.stats()).await?;
+    for _ in 0..stage.rounds(4, 2) {
+        let counted = busy.answered("stats", queue.stats()).await?;
         assert!(counted.claimed > 0, "{counted:?}");
-        assert_eq!(answered(stage, "get", queue.get(claim.id())).await?.items.len(), 1);
-        answered(stage, "list", queue.list(ListOptions::default())).await?;
-        answered(stage, "renew", claim.renew(None, None)).await?;
-        answered(stage, "post and claim", work(queue)).await?;
+        assert_eq!(busy.answered("get", queue.get(claim.id())).await?.items.len(), 1);
+        busy.answered("list", queue.list(ListOptions::default())).await?;
+        busy.answered("renew", claim.renew(None, None)).await?;
+        busy.answered("post", posted(queue, 1)).await?;
         let waiting = queue.claim_wait(limit(1), Some(WAIT));
         let waited = stage.within(bounds::returned(WAIT), waiting).await?;
         if let Some(claim) = waited {
-            answered(stage, "ack", claim.ack_all()).await?;
+            busy.answered("ack", claim.ack_all()).await?;
         }
     }
     eprintln!("WK7: rounds of the writers meanwhile: {:?}", busy.rounds());
@@ -115,19 +130,24 @@ async fn beside_many_writers(stage: &Stage, queue: &WorkQueue) -> Result<()> {
     Ok(())
 }
 
-/// What a call answers, in ten times the time that it should take.
-async fn answered<T>(
-    stage: &Stage,
-    call: &str,
-    answer: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let begun = Instant::now();
-    let answer = tokio::time::timeout(PATIENCE, answer).await;
-    let took = begun.elapsed();
-    eprintln!("WK7: {call} took {took:?}");
-    let bound = 5 * bounds::served() + stage.scheduling();
-    assert!(took <= bound, "{call} took {took:?}");
-    answer.expect("it took less than that")
+impl Busy {
+    /// What a call answers, while others have not written without end.
+    async fn answered<T>(&self, call: &str, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let (begun, before) = (Instant::now(), self.writes.load(Ordering::Acquire));
+        let overtaken = || self.writes.load(Ordering::Acquire) - before;
+        let starved = async {
+            while overtaken() <= OVERTAKEN {
+                sleep(MOMENT).await;
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = starved => panic!("{call} was overtaken by {} writes", overtaken()),
+        };
+        eprintln!("WK7: {call} took {:?}, beside {} writes", begun.elapsed(), overtaken());
+        answer
+    }
 }
 
 /// WK7: of twelve who write, nobody is starved.
@@ -140,6 +160,9 @@ pub async fn wk7_writers_have_their_turn(stage: &Stage) -> Result<()> {
     let (took, rounds) = (begun.elapsed(), busy.rounds());
     eprintln!("WK7: rounds of the writers within {took:?}: {rounds:?}");
     busy.stop().await?;
-    assert!(rounds.iter().all(|rounds| *rounds > 0), "somebody is starved: {rounds:?}");
+    // Whoever has none while others have many is starved; where all are slow, nobody is.
+    let most = rounds.iter().max().copied().unwrap_or_default();
+    let is_starved = |rounds: &usize| *rounds == 0 && most > 3;
+    assert!(!rounds.iter().any(is_starved), "somebody is starved: {rounds:?}");
     Ok(())
 }
