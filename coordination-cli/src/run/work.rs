@@ -150,9 +150,8 @@ fn is_loss(error: &Error) -> bool {
 
 /// Twice as long with each time that the item was claimed.
 fn delay(first: Duration, claims: u32) -> Duration {
-    let doubled = 2u32.checked_pow(claims.saturating_sub(1));
-    let delay = doubled.and_then(|doubled| first.checked_mul(doubled));
-    delay.unwrap_or(LONGEST_DELAY).min(LONGEST_DELAY)
+    let doubled = 2u32.saturating_pow(claims.saturating_sub(1));
+    first.checked_mul(doubled).unwrap_or(LONGEST_DELAY).min(LONGEST_DELAY)
 }
 
 #[cfg(test)]
