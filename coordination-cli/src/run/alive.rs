@@ -2,13 +2,18 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
     test_kill_process_group, waitpgid,
 };
+
+/// How often, and after what time each, an environment is read that is empty.
+const EXEC_TRIES: usize = 4;
+const EXEC_STEP: Duration = Duration::from_micros(200);
 
 /// A process that lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +45,15 @@ impl Process {
 
     /// What it was started with; empty if that cannot be read.
     pub(super) fn environment(&self) -> Vec<u8> {
-        fs::read(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).unwrap_or_default()
+        let path = format!("/proc/{}/environ", self.pid.as_raw_nonzero());
+        for _ in 0..EXEC_TRIES {
+            match fs::read(&path) {
+                // While a program takes the place of another one, there is none.
+                Ok(environment) if environment.is_empty() => thread::sleep(EXEC_STEP),
+                environment => return environment.unwrap_or_default(),
+            }
+        }
+        Vec::new()
     }
 
     pub(super) fn is_alive(&self) -> bool {
