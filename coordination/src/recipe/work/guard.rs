@@ -54,6 +54,14 @@ struct Terms {
     is_over: bool,
 }
 
+/// What became of the renewal before.
+#[derive(Clone, Copy)]
+enum Renewal {
+    None,
+    Done,
+    Failed,
+}
+
 impl Terms {
     /// The claim lasts for so long from a moment on that was before the store heard of it.
     fn of(sent: BootInstant, lasts: Duration) -> Self {
@@ -121,14 +129,17 @@ impl Life {
 
     /// Waits until a third of its ttl is over, which may change meanwhile; after a renewal that failed, for a quarter of what is
     /// left.
-    async fn until_renewal(&self, has_failed: bool) {
+    async fn until_renewal(&self, before: Renewal) {
         let mut terms = self.terms.subscribe();
         loop {
             let Terms { deadline, ttl, .. } = *terms.borrow_and_update();
             let left = deadline.remaining();
-            let pause = match has_failed {
-                true => (left / 4).max(LEAST_PAUSE),
-                false => left.saturating_sub(ttl / 3 * 2),
+            let due = left.saturating_sub(ttl / 3 * 2);
+            let pause = match before {
+                Renewal::None => due,
+                // Of a very short ttl less than two thirds are relied on from the first.
+                Renewal::Done => due.max(LEAST_PAUSE.min(left / 2)),
+                Renewal::Failed => (left / 4).max(LEAST_PAUSE),
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => return,
@@ -264,14 +275,15 @@ impl WorkClaim {
         }
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
         let task = self.queue.session().spawn(async move {
-            let mut has_failed = false;
+            let mut before = Renewal::None;
             while !life.terms().is_past() {
-                life.until_renewal(has_failed).await;
-                has_failed = match life.renew(&queue, id, (None, None)).await {
+                life.until_renewal(before).await;
+                before = match life.renew(&queue, id, (None, None)).await {
                     Err(error) if !may_pass(&error) => {
                         return tracing::debug!(%error, "a claim is not renewed any more");
                     }
-                    renewed => renewed.is_err(),
+                    Err(_) => Renewal::Failed,
+                    Ok(_) => Renewal::Done,
                 }
             }
         });
