@@ -34,7 +34,6 @@ fn l2_a_waiter_is_served_through_a_pooler() {
     judged(|| {
         let Some((postgres, pooler, site)) = site(1) else { return };
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
-        holder.observe("x");
         let mut last = 0;
         for _ in 0..3 {
             let old = holder.acquire("x");
