@@ -81,6 +81,11 @@ fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
     judged(|| {
         let Some((postgres, pooler, site)) = site(1) else { return };
         postgres.ask("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
+        // The pooler's connections are older than that.
+        postgres.ask(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+               WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+        );
         let refused = on_threads(async { Coordinator::connect(&site.url).await.map(drop) });
         let refused = refused.expect_err("it cannot be set");
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
