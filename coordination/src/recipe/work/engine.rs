@@ -71,8 +71,9 @@ pub(super) struct Look {
 struct Made<T> {
     outcome: Result<Outcome<T>>,
     writes: Option<(Head, Vec<Beside>)>,
-    /// What was read beside the head.
+    /// What was read beside the head, and all that is known with it.
     read: Vec<Arc<str>>,
+    known: Known,
 }
 
 impl Engine {
@@ -155,8 +156,10 @@ impl Engine {
                 made = self.make(operation, &look, Vec::new(), sweeping).await?;
             }
             let is_done = match made.writes {
-                Some((head, beside)) => self.write(operation, &look, head, beside).await?,
-                None => made.read.is_empty() || self.is_still(operation, &look).await?,
+                Some((head, beside)) => {
+                    self.write(operation, &look, head, beside, made.known).await?
+                }
+                None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
             };
             match made.outcome {
                 outcome if is_done => match outcome? {
@@ -170,7 +173,7 @@ impl Engine {
     }
 
     /// Reads the head.
-    async fn look(&self, operation: &'static str) -> Result<Look> {
+    pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
         let read = session.retry_briefly(operation, || session.backend.read(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
@@ -234,11 +237,10 @@ impl Engine {
             let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
             match done {
                 Ok((outcome, writes)) => {
-                    self.keep(version, known);
-                    return Ok(Made { outcome: Ok(outcome), writes, read });
+                    return Ok(Made { outcome: Ok(outcome), writes, read, known });
                 }
                 Err(Stop::Fail(error)) => {
-                    return Ok(Made { outcome: Err(error), writes: None, read });
+                    return Ok(Made { outcome: Err(error), writes: None, read, known });
                 }
                 Err(Stop::Fetch(names)) => wanted = names,
             }
@@ -261,13 +263,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what a step has made; false: others have written since it was read.
+    /// Writes what a step has made of what is `known`; false: others have written since that was read.
     async fn write(
         &self,
         operation: &'static str,
         look: &Look,
         mut head: Head,
         beside: Vec<Beside>,
+        known: Known,
     ) -> Result<bool> {
         let mut write = Write::new(&self.queue.key, look.version, None);
         if look.version.is_none() {
@@ -286,7 +289,9 @@ impl Engine {
         if let Some(version) = written {
             self.note_letters(&head);
             self.clock.wrote(write.id, look.moment);
-            self.wrote(look.version.unwrap_or_default(), version, write.beside);
+            let before = look.version.unwrap_or_default();
+            self.keep(before, known);
+            self.wrote(before, version, write.beside);
         }
         Ok(written.is_some())
     }
@@ -302,9 +307,13 @@ impl Engine {
         }
     }
 
-    /// Whether the head is as it was, and with it all that was read.
-    async fn is_still(&self, operation: &'static str, look: &Look) -> Result<bool> {
-        Ok(self.look(operation).await?.version == look.version)
+    /// Whether the head is as it was, and with it all that is `known`.
+    async fn is_still(&self, operation: &'static str, look: &Look, known: Known) -> Result<bool> {
+        let is_still = self.look(operation).await?.version == look.version;
+        if is_still {
+            self.keep(look.version.unwrap_or_default(), known);
+        }
+        Ok(is_still)
     }
 
     /// Makes this host, or the store's new clock, a witness of the last write, for those that come later.
@@ -347,6 +356,7 @@ impl Engine {
         if cache.version == version { cache.known.clone() } else { Known::new() }
     }
 
+    /// Keeps what was read, and is known to have been so at this version: others may write between two requests.
     fn keep(&self, version: u64, known: Known) {
         let mut cache = self.cache();
         // One that only reads may be late.
@@ -393,3 +403,6 @@ fn remember(done: &mut VecDeque<u64>, id: u64) {
         done.pop_front();
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;
