@@ -27,7 +27,7 @@ const TRIES: u32 = 3;
 /// How long others wait for one that goes first, and those that have to be in time.
 const COURTESY: Duration = Duration::from_secs(1);
 const SHORT_COURTESY: Duration = Duration::from_millis(100);
-/// How long they wait where the store cannot say whether it is done.
+/// How long they wait where the store cannot say whether it is done, or says so wrongly.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What a step is to others.
@@ -53,6 +53,8 @@ pub(super) struct Precedence<'a> {
     own: Option<(Grant, Instant)>,
     /// The entry that it waits for, and since when.
     waits_for: Option<(u64, Instant)>,
+    /// The entry of which the store has said last that it is gone.
+    said_gone: Option<u64>,
 }
 
 /// The entries of those that go first, in order.
@@ -65,7 +67,8 @@ impl<'a> Precedence<'a> {
     pub(super) fn new(engine: &'a Engine, manner: Manner) -> Self {
         let delays = DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
         let passed_over = engine.passed_over.load(Ordering::Acquire);
-        Self { engine, manner, passed_over, tries: 0, delays, own: None, waits_for: None }
+        let (own, waits_for, said_gone) = (None, None, None);
+        Self { engine, manner, passed_over, tries: 0, delays, own, waits_for, said_gone }
     }
 
     /// Lets those go first that have asked for it before; true: it has waited, and what was read is old.
@@ -84,22 +87,33 @@ impl<'a> Precedence<'a> {
             Some((seq, since)) if seq == last.seq => since,
             _ => self.waits_for.insert((last.seq, Instant::now())).1,
         };
-        let queue = &self.engine.queue;
-        let entry = EntryRef { queue: queue.key.clone(), id: last.id.clone() };
-        let gone = queue.session.gone(&entry, last.seq, Mode::Exclusive, COURTESY);
         let courtesy = if self.manner == Manner::InTime { SHORT_COURTESY } else { COURTESY };
-        match tokio::time::timeout(courtesy.saturating_sub(since.elapsed()), gone).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => tokio::time::sleep(PAUSE).await,
-            Err(_) => {
-                self.passed_over = last.seq;
-                if courtesy == COURTESY {
-                    self.engine.passed_over.fetch_max(last.seq, Ordering::AcqRel);
-                }
+        let left = courtesy.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            self.passed_over = last.seq;
+            if courtesy == COURTESY {
+                self.engine.passed_over.fetch_max(last.seq, Ordering::AcqRel);
             }
+        } else {
+            self.until_gone(last, left).await;
         }
         self.ask_if_due().await;
         true
+    }
+
+    /// Waits until the store says that the entry is gone, for so long at the most. It may say so though the entry stands.
+    async fn until_gone(&mut self, entry: &Blocker, limit: Duration) {
+        if self.said_gone == Some(entry.seq) {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let (queue, seq) = (&self.engine.queue, entry.seq);
+        let entry = EntryRef { queue: queue.key.clone(), id: entry.id.clone() };
+        let gone = queue.session.gone(&entry, seq, Mode::Exclusive, COURTESY);
+        match tokio::time::timeout(limit, gone).await {
+            Ok(Ok(())) => self.said_gone = Some(seq),
+            Ok(Err(_)) => tokio::time::sleep(PAUSE).await,
+            Err(_) => {}
+        }
     }
 
     /// The step has to begin anew, since others have written.
@@ -128,3 +142,6 @@ impl<'a> Precedence<'a> {
         self.own.is_some()
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;
