@@ -10,7 +10,7 @@ use super::clear::sweep;
 use super::clock::{Clock, Moment};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
-use super::precedence::{Manner, Precedence, ahead};
+use super::precedence::{Line, Manner, Precedence, ahead};
 use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Write};
 use crate::env::Process;
 use crate::error::{Effect, Result};
@@ -38,8 +38,7 @@ pub(super) struct Engine {
     renewing: tokio::sync::Mutex<()>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
-    /// The newest entry that was to go first, and took too long.
-    pub(super) passed_over: AtomicU64,
+    line: Mutex<Line>,
     /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether no clock that
     /// this process can read says when the last write was: that of a server that was started since does not.
     has_letters: AtomicBool,
@@ -85,7 +84,7 @@ impl Engine {
             turn: tokio::sync::Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
             newest: AtomicU64::new(0),
-            passed_over: AtomicU64::new(0),
+            line: Mutex::default(),
             has_letters: AtomicBool::new(false),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
@@ -373,6 +372,11 @@ impl Engine {
             cache.known.extend(beside.into_iter().map(|record| (record.name, record.data)));
             cache.known = worth_keeping(std::mem::take(&mut cache.known));
         }
+    }
+
+    /// Those that go first.
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {

@@ -6,9 +6,8 @@
 //! several go in their order. A write that was on its way by then may still come first: one of each process.
 //!
 //! Precedence is a courtesy and no lock: nothing but the number of new beginnings depends on it. So nobody waits for one
-//! entry longer than [`COURTESY`]: its process may be paused, or dead.
+//! entry longer than [`COURTESY`] from when it is the first of those that are there: its process may be paused, or dead.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -45,16 +44,51 @@ pub(super) enum Manner {
 pub(super) struct Precedence<'a> {
     engine: &'a Engine,
     manner: Manner,
-    /// The newest entry for which it waits no longer.
-    passed_over: u64,
     tries: u32,
     delays: DecorrelatedJitter,
-    /// Its entry, once it has asked to go first, and since when.
-    own: Option<(Grant, Instant)>,
-    /// The entry that it waits for, and since when.
-    waits_for: Option<(u64, Instant)>,
+    /// Its entry, once it has asked to go first, and since when it has been the first.
+    own: Option<(Grant, Option<Instant>)>,
     /// The entry of which the store has said last that it is gone.
     said_gone: Option<u64>,
+}
+
+/// Those that go first, as this process has seen them.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// The newest entry for which nobody here waits any longer.
+    passed_over: u64,
+    /// The one that was the first when they were seen last, and since when.
+    first: Option<(u64, Instant)>,
+}
+
+impl Line {
+    /// The last of those that go before a step, and how long it waits yet for the first of them. Those before the last one go
+    /// before it anyway.
+    fn before<'a>(
+        &mut self,
+        ahead: &'a [Blocker],
+        own: Option<u64>,
+    ) -> Option<(&'a Blocker, Duration)> {
+        loop {
+            let passed_over = self.passed_over;
+            let is_before = |seq: u64| seq > passed_over && own.is_none_or(|own| seq < own);
+            let mut line = ahead.iter().filter(|entry| is_before(entry.seq));
+            let first = line.next()?;
+            let left = COURTESY.saturating_sub(self.since(first.seq).elapsed());
+            if !left.is_zero() {
+                return Some((line.next_back().unwrap_or(first), left));
+            }
+            self.passed_over = first.seq;
+        }
+    }
+
+    /// Since when this one has been the first. Another one may be known already that came after it, to who has looked later.
+    fn since(&mut self, seq: u64) -> Instant {
+        match self.first {
+            Some((first, since)) if first >= seq => since,
+            _ => self.first.insert((seq, Instant::now())).1,
+        }
+    }
 }
 
 /// The entries of those that go first, in order.
@@ -66,9 +100,7 @@ pub(super) fn ahead(listing: &Listing) -> Vec<Blocker> {
 impl<'a> Precedence<'a> {
     pub(super) fn new(engine: &'a Engine, manner: Manner) -> Self {
         let delays = DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
-        let passed_over = engine.passed_over.load(Ordering::Acquire);
-        let (own, waits_for, said_gone) = (None, None, None);
-        Self { engine, manner, passed_over, tries: 0, delays, own, waits_for, said_gone }
+        Self { engine, manner, tries: 0, delays, own: None, said_gone: None }
     }
 
     /// Lets those go first that have asked for it before; true: it has waited, and what was read is old.
@@ -76,27 +108,16 @@ impl<'a> Precedence<'a> {
         if self.manner == Manner::Reads && self.own.is_none() {
             return false;
         }
-        let passed = self.passed_over;
         let own = self.own.as_ref().and_then(|(own, _)| own.own_entry().seq());
-        let is_before = |seq: u64| seq > passed && own.is_none_or(|own| seq < own);
-        // The last of them: those before that one go before it anyway.
-        let Some(last) = look.ahead.iter().rev().find(|entry| is_before(entry.seq)) else {
+        let before = self.engine.line().before(&look.ahead, own);
+        let Some((last, left)) = before else {
+            if let Some((_, first_since)) = &mut self.own {
+                first_since.get_or_insert_with(Instant::now);
+            }
             return false;
         };
-        let since = match self.waits_for {
-            Some((seq, since)) if seq == last.seq => since,
-            _ => self.waits_for.insert((last.seq, Instant::now())).1,
-        };
         let courtesy = if self.manner == Manner::InTime { SHORT_COURTESY } else { COURTESY };
-        let left = courtesy.saturating_sub(since.elapsed());
-        if left.is_zero() {
-            self.passed_over = last.seq;
-            if courtesy == COURTESY {
-                self.engine.passed_over.fetch_max(last.seq, Ordering::AcqRel);
-            }
-        } else {
-            self.until_gone(last, left).await;
-        }
+        self.until_gone(last, left.min(courtesy)).await;
         self.ask_if_due().await;
         true
     }
@@ -126,8 +147,10 @@ impl<'a> Precedence<'a> {
     /// Counts a try, and asks to go first if it was one too many; answers whether this goes first.
     async fn ask_if_due(&mut self) -> bool {
         self.tries += 1;
-        // One whose session was lost stands nowhere, and others do not wait longer than that for one.
-        let counts = |(own, since): &(Grant, Instant)| own.is_held() && since.elapsed() < COURTESY;
+        // One whose session was lost stands nowhere, and others do not wait longer than that for the first.
+        let counts = |(own, first_since): &(Grant, Option<Instant>)| {
+            own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
+        };
         self.own = self.own.take().filter(counts);
         if self.tries >= TRIES && self.own.is_none() {
             let queue = &self.engine.queue;
@@ -135,7 +158,7 @@ impl<'a> Precedence<'a> {
             let contents = Contents { mode: Mode::Shared, data: MARK.into(), ..queue.contents() };
             let request = Request { contents, policy: None };
             match queue.acquire_within(&request, Some(COURTESY)).await {
-                Ok(own) => self.own = Some((own, Instant::now())),
+                Ok(own) => self.own = Some((own, None)),
                 Err(error) => tracing::debug!(%error, "a step goes on without going first"),
             }
         }

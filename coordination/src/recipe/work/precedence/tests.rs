@@ -47,3 +47,33 @@ async fn it_waits_a_second_for_one_of_which_the_store_says_wrongly_that_it_is_go
     assert!(looks <= 110, "{looks}");
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_second_counts_for_each_of_the_line_from_when_it_is_the_first() -> Result<()> {
+    let (here, there) = (queue("line").await?, queue("line").await?);
+    let _line = (marked(&there).await?, marked(&there).await?);
+    let mut precedence = Precedence::new(&here.engine, Manner::Writes);
+    for _ in 0..TRIES {
+        precedence.lost().await;
+    }
+    let number = |precedence: &Precedence<'_>| precedence.own.as_ref().map(|(own, _)| own.token());
+    let own = number(&precedence).expect("it has asked to go first");
+    let look = here.engine.look("test").await?;
+    let (took, _) = wait(&mut precedence, &look).await;
+    assert!(took >= 2 * COURTESY && took < 3 * COURTESY, "{took:?}");
+    // It has stood for two seconds, and its own begins now.
+    tokio::time::sleep(COURTESY / 2).await;
+    precedence.lost().await;
+    assert_eq!(number(&precedence), Some(own), "it has lost its place");
+    tokio::time::sleep(COURTESY).await;
+    precedence.lost().await;
+    assert!(number(&precedence).is_some_and(|new| new > own), "it stands there for ever");
+    // Those that come later in this process do not wait for the same ones again.
+    let others = Precedence::new(&here.engine, Manner::Writes);
+    drop(precedence);
+    let look = there.engine.look("test").await?;
+    assert_eq!(look.ahead.len(), 2);
+    let (took, _) = wait(&mut { others }, &look).await;
+    assert!(took.is_zero(), "{took:?}");
+    Ok(())
+}
