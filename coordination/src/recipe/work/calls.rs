@@ -8,6 +8,7 @@ use super::draft::{Draft, Outcome};
 use super::layout::{Micros, Poison};
 use super::look::{self, Which};
 use super::post::{self, New};
+use super::precedence::SHORT_COURTESY;
 use super::types::{
     Ack, ClaimOptions, ClaimView, Collected, ListOptions, MOST, NewItem, WorkItem, WorkStats,
     duration, encoded, in_range, micros,
@@ -222,7 +223,7 @@ impl WorkQueue {
     ) -> Result<Duration> {
         let terms = self.check_renewal(ttl, grace)?;
         let queue = self.clone();
-        let renewing = async move { queue.renew_here(id, terms).await };
+        let renewing = async move { queue.renew_here(id, terms, SHORT_COURTESY).await };
         self.engine.queue.run("renew", renewing).await
     }
 
@@ -237,14 +238,16 @@ impl WorkQueue {
         Ok((ttl.map(micros), grace.map(micros)))
     }
 
-    /// [`renew`](Self::renew) in a task of the session, which goes before other calls of this process.
+    /// [`renew`](Self::renew) in a task of the session, which goes before other calls of this process, and waits for others for
+    /// so long at the most.
     pub(super) async fn renew_here(
         &self,
         id: ClaimId,
         (ttl, grace): (Option<Micros>, Option<Micros>),
+        courtesy: Duration,
     ) -> Result<Duration> {
         let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, ttl, grace);
-        Ok(duration(self.engine.run_first("renew", step).await?))
+        Ok(duration(self.engine.run_first("renew", courtesy, step).await?))
     }
 
     /// Ends a claim and answers how many items are free by that: none, if there is no such claim.

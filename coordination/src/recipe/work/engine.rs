@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::clear::sweep;
 use super::clock::{Clock, Moment};
@@ -34,7 +36,7 @@ pub(super) struct Engine {
     cache: Mutex<Cache>,
     /// Held by the step that is at the store, so that steps of one process do not make each other start again.
     turn: tokio::sync::Mutex<()>,
-    /// The same among renewals, which wait for no other steps.
+    /// The same among renewals, which wait for no other steps. None has it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
@@ -127,14 +129,15 @@ impl Engine {
         self.run_until_done(operation, Manner::Writes, step).await
     }
 
-    /// [`run_here`](Self::run_here) beside all others, for what has to be in time.
+    /// [`run_here`](Self::run_here) beside all others, for what has to be in time: it lets others go first for so long at the most.
     pub(super) async fn run_first<T>(
         &self,
         operation: &'static str,
+        courtesy: Duration,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        let _turn = self.renewing.lock().await;
-        self.run_until_done(operation, Manner::InTime, step).await
+        let manner = Manner::InTime(Instant::now() + courtesy);
+        self.run_until_done(operation, manner, step).await
     }
 
     async fn run_until_done<T>(
@@ -144,9 +147,15 @@ impl Engine {
         mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
         let (mut precedence, mut wanted) = (Precedence::new(self, manner), Vec::new());
+        let mut turn = None;
         loop {
+            if turn.is_none() && matches!(manner, Manner::InTime(_)) {
+                turn = Some(self.renewing.lock().await);
+            }
             let look = self.look(operation).await?;
-            if precedence.let_others_go(&look).await {
+            if let Some((last, limit)) = precedence.before(&look) {
+                drop(turn.take());
+                precedence.let_go_first(last, limit).await;
                 continue;
             }
             let mut made = self.make(operation, &look, wanted, &mut step).await?;

@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use super::WorkQueue;
 use super::ids::{ClaimId, ItemId};
 use super::layout::Micros;
+use super::precedence::COURTESY;
 use super::types::{Ack, ClaimView, WorkItem, duration};
 use crate::error::{Effect, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
@@ -100,7 +101,9 @@ impl Life {
             let asked = Terms::of(sent, duration(ttl));
             self.set(Terms { deadline: asked.deadline.min(before.deadline), ..asked });
         }
-        let renewed = queue.renew_here(id, asked).await;
+        // There is time for three more tries.
+        let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
+        let renewed = queue.renew_here(id, asked, courtesy).await;
         match &renewed {
             Ok(lasts) => self.set(Terms::of(sent, *lasts)),
             Err(error) if error.kind() == ErrorKind::NoSuchClaim => {

@@ -23,9 +23,10 @@ use crate::retry::DecorrelatedJitter;
 const MARK: &str = "first";
 /// How often a step begins anew before it asks to go first.
 const TRIES: u32 = 3;
-/// How long others wait for one that goes first, and those that have to be in time.
-const COURTESY: Duration = Duration::from_secs(1);
-const SHORT_COURTESY: Duration = Duration::from_millis(100);
+/// How long others wait for one that goes first.
+pub(super) const COURTESY: Duration = Duration::from_secs(1);
+/// How long a renewal waits in all of which nobody knows when it has to be done.
+pub(super) const SHORT_COURTESY: Duration = Duration::from_millis(100);
 /// How long they wait where the store cannot say whether it is done, or says so wrongly.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) enum Manner {
     /// It writes, and so makes others begin anew.
     Writes,
-    /// It writes, and has to be in time.
-    InTime,
+    /// It writes, and has to be in time: from this moment on it lets nobody go first.
+    InTime(Instant),
     /// It makes nobody begin anew, and so lets nobody go first before it has asked to go first itself.
     Reads,
 }
@@ -103,23 +104,36 @@ impl<'a> Precedence<'a> {
         Self { engine, manner, tries: 0, delays, own: None, said_gone: None }
     }
 
-    /// Lets those go first that have asked for it before; true: it has waited, and what was read is old.
-    pub(super) async fn let_others_go(&mut self, look: &Look) -> bool {
+    /// The last of those that go before this step, and how long it waits for that now; `None`: it is its turn.
+    pub(super) fn before<'b>(&mut self, look: &'b Look) -> Option<(&'b Blocker, Duration)> {
         if self.manner == Manner::Reads && self.own.is_none() {
-            return false;
+            return None;
         }
         let own = self.own.as_ref().and_then(|(own, _)| own.own_entry().seq());
         let before = self.engine.line().before(&look.ahead, own);
-        let Some((last, left)) = before else {
-            if let Some((_, first_since)) = &mut self.own {
-                first_since.get_or_insert_with(Instant::now);
-            }
-            return false;
-        };
-        let courtesy = if self.manner == Manner::InTime { SHORT_COURTESY } else { COURTESY };
-        self.until_gone(last, left.min(courtesy)).await;
-        self.ask_if_due().await;
-        true
+        let before = before.map(|(last, left)| (last, left.min(self.time_left())));
+        let before = before.filter(|(_, left)| !left.is_zero());
+        if let (None, Some((_, first_since))) = (before, &mut self.own) {
+            first_since.get_or_insert_with(Instant::now);
+        }
+        before
+    }
+
+    /// How long it lets others go first yet.
+    fn time_left(&self) -> Duration {
+        match self.manner {
+            Manner::InTime(until) => until.saturating_duration_since(Instant::now()),
+            Manner::Writes | Manner::Reads => Duration::MAX,
+        }
+    }
+
+    /// Lets one go first that has asked for it before, and all before that, for so long at the most.
+    pub(super) async fn let_go_first(&mut self, last: &Blocker, limit: Duration) {
+        self.until_gone(last, limit).await;
+        // One that has to be in time does not wait for ever anyway.
+        if !matches!(self.manner, Manner::InTime(_)) {
+            self.ask_if_due().await;
+        }
     }
 
     /// Waits until the store says that the entry is gone, for so long at the most. It may say so though the entry stands.

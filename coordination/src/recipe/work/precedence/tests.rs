@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::*;
 use crate::error::Result;
 use crate::recipe::work::WorkQueue;
-use crate::Coordinator;
+use crate::{ClaimId, ClaimOptions, Coordinator, NewItem};
 
 /// The queue as another process has it.
 async fn queue(store: &str) -> Result<WorkQueue> {
@@ -27,11 +28,17 @@ async fn marked(queue: &WorkQueue) -> Result<Grant> {
 /// How long it waits for those that go first, and how often it looks meanwhile.
 async fn wait(precedence: &mut Precedence<'_>, look: &Look) -> (Duration, u32) {
     let (begun, mut looks) = (Instant::now(), 1);
-    while precedence.let_others_go(look).await {
+    while let Some((last, limit)) = precedence.before(look) {
+        precedence.let_go_first(last, limit).await;
         looks += 1;
         assert!(looks < 1_000, "it waits without end, since {:?}", begun.elapsed());
     }
     (begun.elapsed(), looks)
+}
+
+fn assert_about(took: Duration, millis: u64) {
+    let expected = Duration::from_millis(millis);
+    assert!(took.abs_diff(expected) < Duration::from_millis(20), "{took:?}, not {expected:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,5 +82,46 @@ async fn a_second_counts_for_each_of_the_line_from_when_it_is_the_first() -> Res
     assert_eq!(look.ahead.len(), 2);
     let (took, _) = wait(&mut { others }, &look).await;
     assert!(took.is_zero(), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_do_not_wait_one_after_the_other() -> Result<()> {
+    let (here, there) = (queue("renewals").await?, queue("renewals").await?);
+    let items: Vec<_> = (0..20).map(|number| NewItem::new(format!("item {number}"))).collect();
+    here.post(&items).await?;
+    let mut ids = Vec::new();
+    for _ in 0..items.len() {
+        ids.push(ClaimId::random());
+        let options = ClaimOptions::default().limit(1);
+        assert!(here.claim_as(ids[ids.len() - 1], options).await?.is_some());
+    }
+    let (_first, begun) = (marked(&there).await?, Instant::now());
+    let mut renewing = JoinSet::new();
+    for id in ids {
+        let here = here.clone();
+        renewing.spawn(async move { here.renew(id, None, None).await });
+    }
+    while let Some(renewed) = renewing.join_next().await {
+        renewed.expect("no panic")?;
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_has_to_be_in_time_waits_for_all_together_so_long_at_the_most() -> Result<()> {
+    let (here, there) = (queue("in-time").await?, queue("in-time").await?);
+    let _line = (marked(&there).await?, marked(&there).await?);
+    let look = here.engine.look("test").await?;
+    let in_time = || Manner::InTime(Instant::now() + COURTESY * 3 / 4);
+    let mut precedence = Precedence::new(&here.engine, in_time());
+    assert_about(wait(&mut precedence, &look).await.0, 750);
+    // Here the first has been the first for three quarters of a second, and then the second one for half a second.
+    let mut precedence = Precedence::new(&here.engine, in_time());
+    assert_about(wait(&mut precedence, &look).await.0, 750);
+    let mut precedence = Precedence::new(&here.engine, in_time());
+    assert_about(wait(&mut precedence, &look).await.0, 500);
     Ok(())
 }
