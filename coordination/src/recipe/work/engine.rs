@@ -172,11 +172,14 @@ impl Engine {
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
-                    Outcome::Again => {}
+                    // What it needs now it needs for something else.
+                    Outcome::Again => wanted = Vec::new(),
                 },
-                _ => precedence.lost().await,
+                _ => {
+                    precedence.lost().await;
+                    wanted = wanted_next(made.read);
+                }
             }
-            wanted = made.read;
         }
     }
 
@@ -408,6 +411,11 @@ impl Drop for Engine {
 fn worth_keeping(known: Known) -> Known {
     let bytes = known.values().flatten().map(|data| data.len()).sum::<usize>();
     if known.len() > KEPT || bytes > KEPT_BYTES { Known::new() } else { known }
+}
+
+/// What the next try reads at once: what this one has read, unless it is too much by what others before it had read.
+fn wanted_next(read: Vec<Arc<str>>) -> Vec<Arc<str>> {
+    if read.len() > 2 * MOST_BESIDE { Vec::new() } else { read }
 }
 
 fn remember(done: &mut VecDeque<u64>, id: u64) {

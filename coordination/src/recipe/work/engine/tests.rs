@@ -6,13 +6,25 @@ use tokio::task::block_in_place;
 use super::super::draft::corrupt;
 use super::super::look::{Which, list};
 use super::*;
+use crate::recipe::work::WorkQueue;
 use crate::{Coordinator, NewItem};
+
+/// A queue as two processes have it.
+async fn two(store: &str) -> Result<(WorkQueue, WorkQueue)> {
+    let url = format!("memory://work-{store}");
+    let queue = async || Coordinator::connect(&url).await?.queue("jobs");
+    Ok((queue().await?, queue().await?))
+}
+
+/// What another process does while a step is being made.
+fn meanwhile<T>(call: impl Future<Output = T>) -> T {
+    block_in_place(|| Handle::current().block_on(call))
+}
 
 /// A step looks at the queue, another process writes, and then the step reads the records: they do not belong to what it saw.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_while_others_wrote_is_not_kept() -> Result<()> {
-    let queue = async || Coordinator::connect("memory://work-torn").await?.queue("jobs");
-    let (here, there) = (queue().await?, queue().await?);
+    let (here, there) = two("torn").await?;
     let items = there.post(&[NewItem::new("a"), NewItem::new("b")]).await?;
     let (engine, mut is_deleted) = (&here.engine, false);
     let before = engine.look("test").await?.version.expect("there is a queue");
@@ -22,13 +34,34 @@ async fn what_was_read_while_others_wrote_is_not_kept() -> Result<()> {
             return Err(Stop::Fail(corrupt()));
         }
         if !std::mem::replace(&mut is_deleted, true) {
-            let deleting = there.delete(items[0]);
-            assert!(block_in_place(|| Handle::current().block_on(deleting))?);
+            assert!(meanwhile(there.delete(items[0]))?);
         }
         list(draft, which).map(Outcome::Done)
     };
     let failed = engine.run_until_done("test", Manner::Reads, step).await;
     assert!(failed.is_err(), "it was to begin anew");
     assert!(engine.cached(before).is_empty(), "it has kept what it did not see together");
+    Ok(())
+}
+
+/// Each try needs other records than the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_step_needed_long_ago_is_not_read_again() -> Result<()> {
+    let (here, there) = two("wanted").await?;
+    there.post(&[NewItem::new("a")]).await?;
+    let names = |of: usize| -> Vec<Arc<str>> {
+        (0..MOST_BESIDE + 1).map(|number| format!("{of} {number}").into()).collect()
+    };
+    let mut tries = 0;
+    let step = |draft: &mut Draft<'_>, _: &[u64]| {
+        draft.want(names(tries))?;
+        if tries == 2 {
+            return Ok(Outcome::Done(draft.want(names(0)).is_err()));
+        }
+        tries += 1;
+        meanwhile(there.post(&[NewItem::new("b")]))?;
+        Ok(Outcome::Again)
+    };
+    assert!(here.engine.run_until_done("test", Manner::Reads, step).await?, "it was read again");
     Ok(())
 }
