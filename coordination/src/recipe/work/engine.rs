@@ -38,6 +38,8 @@ pub(super) struct Engine {
     turn: tokio::sync::Mutex<()>,
     /// The same among renewals, which wait for no other steps. None has it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
+    /// Held by the one that only reads and has asked to go first.
+    pub(super) asking: Arc<tokio::sync::Mutex<()>>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
     line: Mutex<Line>,
@@ -85,6 +87,7 @@ impl Engine {
             cache: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
+            asking: Arc::default(),
             newest: AtomicU64::new(0),
             line: Mutex::default(),
             has_letters: AtomicBool::new(false),

@@ -8,8 +8,11 @@
 //! Precedence is a courtesy and no lock: nothing but the number of new beginnings depends on it. So nobody waits for one
 //! entry longer than [`COURTESY`] from when it is the first of those that are there: its process may be paused, or dead.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::engine::{Engine, Look};
@@ -49,8 +52,19 @@ pub(super) struct Precedence<'a> {
     delays: DecorrelatedJitter,
     /// Its entry, once it has asked to go first, and since when it has been the first.
     own: Option<(Grant, Option<Instant>)>,
+    /// Which one of this process that only reads may ask.
+    asking: Asking,
     /// The entry of which the store has said last that it is gone.
     said_gone: Option<u64>,
+}
+
+/// The turn of one that only reads to ask to go first: without it, as many as there are would each have an entry, which all
+/// who look have to read.
+enum Asking {
+    No,
+    /// It goes on trying meanwhile, and keeps its place.
+    Waits(Pin<Box<dyn Future<Output = OwnedMutexGuard<()>> + Send>>),
+    Yes { _turn: OwnedMutexGuard<()> },
 }
 
 /// Those that go first, as this process has seen them.
@@ -101,7 +115,8 @@ pub(super) fn ahead(listing: &Listing) -> Vec<Blocker> {
 impl<'a> Precedence<'a> {
     pub(super) fn new(engine: &'a Engine, manner: Manner) -> Self {
         let delays = DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
-        Self { engine, manner, tries: 0, delays, own: None, said_gone: None }
+        let (own, asking) = (None, Asking::No);
+        Self { engine, manner, tries: 0, delays, own, asking, said_gone: None }
     }
 
     /// The last of those that go before this step, and how long it waits for that now; `None`: it is its turn.
@@ -166,7 +181,7 @@ impl<'a> Precedence<'a> {
             own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
         };
         self.own = self.own.take().filter(counts);
-        if self.tries >= TRIES && self.own.is_none() {
+        if self.tries >= TRIES && self.own.is_none() && self.may_ask().await {
             let queue = &self.engine.queue;
             // Shared, so that no process has to wait until it may hold claims.
             let contents = Contents { mode: Mode::Shared, data: MARK.into(), ..queue.contents() };
@@ -177,6 +192,23 @@ impl<'a> Precedence<'a> {
             }
         }
         self.own.is_some()
+    }
+
+    /// Whether it may ask to go first; for that, one that only reads waits a while.
+    async fn may_ask(&mut self) -> bool {
+        if self.manner != Manner::Reads {
+            return true;
+        }
+        if matches!(self.asking, Asking::No) {
+            let turn = Arc::clone(&self.engine.asking).lock_owned();
+            self.asking = Asking::Waits(Box::pin(turn));
+        }
+        if let Asking::Waits(turn) = &mut self.asking
+            && let Ok(turn) = tokio::time::timeout(self.delays.next_delay(), turn).await
+        {
+            self.asking = Asking::Yes { _turn: turn };
+        }
+        matches!(self.asking, Asking::Yes { .. })
     }
 }
 

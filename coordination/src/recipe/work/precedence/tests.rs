@@ -125,3 +125,25 @@ async fn one_that_has_to_be_in_time_waits_for_all_together_so_long_at_the_most()
     assert_about(wait(&mut precedence, &look).await.0, 500);
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_those_that_only_read_one_asks_at_a_time() -> Result<()> {
+    let here = queue("readers").await?;
+    let mut all: Vec<_> =
+        (0..20).map(|_| Precedence::new(&here.engine, Manner::Reads)).collect();
+    for _ in 0..2 * TRIES {
+        for precedence in &mut all {
+            precedence.lost().await;
+        }
+    }
+    assert_eq!(here.engine.look("test").await?.ahead.len(), 1);
+    // The next one may when that one is done, in their order.
+    for number in 0..all.len() {
+        assert!(all[0].own.is_some(), "{number}");
+        drop(all.remove(0));
+        for precedence in &mut all {
+            precedence.lost().await;
+        }
+    }
+    Ok(())
+}
