@@ -200,7 +200,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect: it only reads.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
+    /// queue for a moment where many write.
     pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
         let seen = self.look("get", move |draft| claim::seen(draft, id)).await?;
         ClaimView::of(seen)
@@ -374,7 +375,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect: it only reads.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
+    /// queue for a moment where many write.
     pub async fn stats(&self) -> Result<WorkStats> {
         Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
@@ -389,7 +391,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect: it only reads.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
+    /// queue for a moment where many write.
     pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
         self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
         let which = Which {

@@ -192,12 +192,19 @@ impl Engine {
         let read = session.retry_briefly(operation, || session.backend.read(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
         let look = self.read(operation, &listing)?;
-        self.newest.fetch_max(look.version.unwrap_or_default(), Ordering::AcqRel);
-        self.note_letters(&look.head);
-        self.lacks_clock.store(!look.has_clock, Ordering::Release);
-        let is_witnessed = look.moment.is_witnessed || look.version.is_none();
-        self.lacks_witness.store(!is_witnessed, Ordering::Release);
+        self.note(&look);
         Ok(look)
+    }
+
+    /// Notes what is so now; one that only reads may be late with what it has seen.
+    fn note(&self, look: &Look) {
+        let version = look.version.unwrap_or_default();
+        if self.newest.fetch_max(version, Ordering::AcqRel) <= version {
+            self.note_letters(&look.head);
+            self.lacks_clock.store(!look.has_clock, Ordering::Release);
+            let is_witnessed = look.moment.is_witnessed || look.version.is_none();
+            self.lacks_witness.store(!is_witnessed, Ordering::Release);
+        }
     }
 
     fn note_letters(&self, head: &Head) {
@@ -301,11 +308,11 @@ impl Engine {
             Written::Unknown => return self.find(operation, write.id, last).await,
         };
         if let Some(version) = written {
-            self.note_letters(&head);
             self.clock.wrote(write.id, look.moment);
             let before = look.version.unwrap_or_default();
             self.keep(before, known);
             self.wrote(before, version, write.beside);
+            self.note_letters(&head);
         }
         Ok(written.is_some())
     }

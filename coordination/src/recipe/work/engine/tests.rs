@@ -65,3 +65,19 @@ async fn what_a_step_needed_long_ago_is_not_read_again() -> Result<()> {
     assert!(here.engine.run_until_done("test", Manner::Reads, step).await?, "it was read again");
     Ok(())
 }
+
+/// What a reader has seen may be told after what a later one has.
+#[tokio::test]
+async fn what_is_late_is_not_noted() -> Result<()> {
+    let (here, there) = two("late").await?;
+    there.post(&[NewItem::new("a")]).await?;
+    let engine = &here.engine;
+    let late = engine.look("test").await?;
+    there.post(&[NewItem::new("b")]).await?;
+    let mut look = engine.look("test").await?;
+    look.head.letters = (1, 2);
+    engine.note(&look);
+    engine.note(&late);
+    assert!(engine.has_letters(), "they wait for the next claim");
+    Ok(())
+}
