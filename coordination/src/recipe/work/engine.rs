@@ -132,7 +132,8 @@ impl Engine {
         self.run_until_done(operation, Manner::Writes, step).await
     }
 
-    /// [`run_here`](Self::run_here) beside all others, for what has to be in time: it lets others go first for so long at the most.
+    /// [`run_here`](Self::run_here) beside all others, for what has to be in time: it lets others go first for so long at the
+    /// most.
     pub(super) async fn run_first<T>(
         &self,
         operation: &'static str,

@@ -64,7 +64,9 @@ enum Asking {
     No,
     /// It goes on trying meanwhile, and keeps its place.
     Waits(Pin<Box<dyn Future<Output = OwnedMutexGuard<()>> + Send>>),
-    Yes { _turn: OwnedMutexGuard<()> },
+    Yes {
+        _turn: OwnedMutexGuard<()>,
+    },
 }
 
 /// Those that go first, as this process has seen them.

@@ -53,7 +53,7 @@ async fn what_a_step_needed_long_ago_is_not_read_again() -> Result<()> {
         (0..MOST_BESIDE + 1).map(|number| format!("{of} {number}").into()).collect()
     };
     let mut tries = 0;
-    let step = |draft: &mut Draft<'_>, _: &[u64]| {
+    let step = |draft: &mut Draft<'_>, _: &[u64]| -> Step<Outcome<bool>> {
         draft.want(names(tries))?;
         if tries == 2 {
             return Ok(Outcome::Done(draft.want(names(0)).is_err()));

@@ -1,9 +1,6 @@
 //! Who waits for whom, and how long, on paused time.
 
-use std::time::Duration;
-
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::*;
 use crate::error::Result;
@@ -78,6 +75,7 @@ async fn a_second_counts_for_each_of_the_line_from_when_it_is_the_first() -> Res
     // Those that come later in this process do not wait for the same ones again.
     let others = Precedence::new(&here.engine, Manner::Writes);
     drop(precedence);
+    tokio::time::sleep(COURTESY).await;
     let look = there.engine.look("test").await?;
     assert_eq!(look.ahead.len(), 2);
     let (took, _) = wait(&mut { others }, &look).await;
@@ -129,8 +127,7 @@ async fn one_that_has_to_be_in_time_waits_for_all_together_so_long_at_the_most()
 #[tokio::test(start_paused = true)]
 async fn of_those_that_only_read_one_asks_at_a_time() -> Result<()> {
     let here = queue("readers").await?;
-    let mut all: Vec<_> =
-        (0..20).map(|_| Precedence::new(&here.engine, Manner::Reads)).collect();
+    let mut all: Vec<_> = (0..20).map(|_| Precedence::new(&here.engine, Manner::Reads)).collect();
     for _ in 0..2 * TRIES {
         for precedence in &mut all {
             precedence.lost().await;
