@@ -87,7 +87,9 @@ impl Family {
         let can_look = all.iter().any(|process| process.pid == getpid());
         let mut living = self.among(all, watch, self.has_wrapper(), HashSet::new());
         if living.is_empty() {
-            let group = self.group.filter(|group| alive::is_group_there(*group));
+            // The question waits for the dead of the group: not before somebody has waited for the command.
+            let is_waited_for = self.command.is_none();
+            let group = self.group.filter(|group| is_waited_for && alive::is_group_there(*group));
             let unseen = group.or_else(|| (!can_look).then(getpid));
             living.extend(unseen.map(Process::unseen));
         }
