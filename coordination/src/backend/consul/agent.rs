@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::client::{Connections, Request};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Consul's default for `session_ttl_min`.
 const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
@@ -21,7 +21,10 @@ pub(super) struct Agent {
 impl Agent {
     /// Finds out who is there.
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
-        connections.greet(|pool| async move { pool.leader().await }).await?;
+        let leader = connections.greet(|pool| async move { pool.leader().await }).await?;
+        if leader.is_empty() {
+            return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
+        }
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
         // Not everybody may know.
         match answer.status {

@@ -1,20 +1,17 @@
 //! Requests, each to the agent in use.
 //!
 //! HTTP/1.1, where each request under way has a connection for itself. Consul allows 200 from one address, so
-//! few are under way at a time, and heartbeats have a connection that no other call gets: see [`crowding`](super::crowding).
-//! A connection that went silent would be used again from the pool, so what counts as a connection in
-//! [`connections`](crate::backend::server::connections) is the whole pool.
+//! few are under way at a time. A connection that went silent would be used again from the pool, so what counts as a
+//! connection in [`connections`](crate::backend::server::connections) is the whole pool.
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rand::seq::SliceRandom;
-use reqwest::header::{CONNECTION, HeaderValue};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method, redirect, retry};
 use tokio::time::timeout;
 
 use super::config::{Config, headers};
-use super::crowding::{Crowding, FULL};
 use super::error::{failure, from_status, garbled};
 use super::kv::parsed;
 use crate::backend::server::connections::{self, Failure, Link, Ready};
@@ -30,11 +27,8 @@ use crate::url::Host;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that are kept for the next call.
 const IDLE: usize = 4;
-/// How long they are kept: Consul closes none by itself.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long calls that are no heartbeats use the same connections. Longer than idle ones are kept: so each of the two clients has
-/// none left when its turn comes again.
-const SHIFT: Duration = Duration::from_secs(10);
+/// Consul closes none by itself. Heartbeats keep one in use; those that many calls at once have made go soon.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How large an answer may be: a thousand full entries and their values fit.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
@@ -110,14 +104,6 @@ impl Answer {
     }
 }
 
-/// Which connections a call is made on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lane {
-    /// The one that is kept for them.
-    Heartbeats,
-    Others,
-}
-
 /// The agents, and the connections in use.
 pub(super) type Connections = connections::Connections<Agents>;
 
@@ -126,23 +112,14 @@ pub(super) struct Agents {
     hosts: Vec<Host>,
     access: Arc<Access>,
     datacenter: Option<String>,
-    pub(super) crowding: Arc<Crowding>,
 }
 
 /// The connections to one agent.
 #[derive(Clone)]
 pub(super) struct Pool {
-    heartbeats: Client,
-    /// Of all other calls, in turn. The one whose turn begins makes its connections before those of the other one are closed: so
-    /// it is noticed within a [`SHIFT`] that the agent takes no more, and given way to those who have none.
-    others: Arc<[OnceLock<Client>; 2]>,
-    place: Place,
-    credentials: Arc<Credentials>,
-    since: Instant,
-    crowding: Arc<Crowding>,
+    client: Client,
     /// Before the path of a request.
     base: String,
-    shown: Host,
     datacenter: Option<String>,
     access: Arc<Access>,
 }
@@ -153,32 +130,41 @@ impl Agents {
         // A thousand clients must not all come to the same agent (`R4`).
         hosts.shuffle(&mut env::rng());
         let access = Arc::clone(&config.access);
-        let datacenter = config.datacenter.clone();
-        Self { hosts, access, datacenter, crowding: Arc::default() }
+        Self { hosts, access, datacenter: config.datacenter.clone() }
     }
 
-    /// All its connections go to the same address. The clients of other calls are made when they are needed: most pools that
-    /// are made while an agent is away come to nothing.
+    /// All its connections go to the same address.
     fn pool(&self, place: Place, credentials: &Credentials) -> Result<Pool> {
         let host = self.hosts.get(place.host).ok_or_else(|| Error::config("no host"))?;
+        let mut builder = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            // Whether a call may be made again is for those to say who know what it does.
+            .retry(retry::never())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_max_idle_per_host(IDLE)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .default_headers(headers(credentials)?);
+        builder = match &credentials.tls {
+            Some(tls) => with_tls(builder, tls)?,
+            // Spares reading the system's.
+            None => builder.tls_certs_only([]),
+        };
         let mut shown = host.clone();
         if let Some(name) = credentials.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
             // The server's certificate has another name than the host.
             shown.name = name;
         }
+        if let Some(address) = place.address {
+            builder = builder.resolve(&shown.name, address);
+        }
+        let client = builder.build().map_err(|_| {
+            Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
+        })?;
         let scheme = if self.access.is_secure() { "https" } else { "http" };
-        Ok(Pool {
-            heartbeats: client(credentials, place, &shown, (1, None))?,
-            others: Arc::default(),
-            place,
-            credentials: Arc::new(credentials.clone()),
-            since: Instant::now(),
-            crowding: Arc::clone(&self.crowding),
-            base: format!("{scheme}://{shown}/v1/"),
-            shown,
-            datacenter: self.datacenter.clone(),
-            access: Arc::clone(&self.access),
-        })
+        let base = format!("{scheme}://{shown}/v1/");
+        let (datacenter, access) = (self.datacenter.clone(), Arc::clone(&self.access));
+        Ok(Pool { client, base, datacenter, access })
     }
 }
 
@@ -218,23 +204,10 @@ impl Link for Agents {
         credentials: &Credentials,
     ) -> Result<Pool, Failure> {
         let pool = connections.link.pool(turn.place, credentials).map_err(Failure::harmless)?;
-        if connections.has_connected() {
-            // All others have lost theirs as well: the first ones that are made are for heartbeats.
-            connections.link.crowding.refused();
-        }
         match pool.leader().await {
-            // It would keep calls, and their connections, until there is one.
-            Ok(leader) if leader.is_empty() => {
-                let message = "the cluster has no leader";
-                Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
-            }
-            Ok(_) => {
-                if *credentials != *connections.link.access.used() {
-                    // It is told in time that nobody has this token.
-                    pool.knows_us().await?;
-                }
-                Ok(pool)
-            }
+            Ok(_) if *credentials == *connections.link.access.used() => Ok(pool),
+            // It is told in time that nobody has this token.
+            Ok(_) => pool.knows_us().await.map(|()| pool),
             // It was one, and may be one again.
             Err(failure) if connections.has_connected() && !failure.error.is_transient() => {
                 Err(no_agent_now("connect", Effect::None, &failure))
@@ -251,11 +224,7 @@ impl Link for Agents {
 impl Pool {
     /// The agent's word on which server leads; any agent that is there has one.
     pub(super) async fn leader(&self) -> Result<String, Failure> {
-        self.leader_on(Lane::Heartbeats).await
-    }
-
-    async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
-        let answer = self.fetch(lane, "connect", Request::get("status/leader")).await?;
+        let answer = self.fetch("connect", Request::get("status/leader")).await?;
         let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
         // Whoever has none is no agent. Another host may be one.
         leader.map_err(Failure::broken)
@@ -263,8 +232,7 @@ impl Pool {
 
     /// Fails where there are ACLs, and no such token. Anybody may be asked about himself.
     async fn knows_us(&self) -> Result<(), Failure> {
-        let answer =
-            self.fetch(Lane::Heartbeats, "connect", Request::get("acl/token/self")).await?;
+        let answer = self.fetch("connect", Request::get("acl/token/self")).await?;
         let refusal = answer.refusal("connect");
         match refusal.kind() {
             ErrorKind::Auth if answer.status == 403 => Err(Failure::harmless(refusal)),
@@ -273,13 +241,8 @@ impl Pool {
     }
 
     /// Sends a request and reads its answer, which is the agent's: a host that has become another service is left.
-    async fn ask(
-        &self,
-        lane: Lane,
-        operation: &'static str,
-        request: Request,
-    ) -> Result<Answer, Failure> {
-        let answer = self.fetch(lane, operation, request).await?;
+    async fn ask(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
+        let answer = self.fetch(operation, request).await?;
         let refusal = answer.refusal(operation);
         if answer.status >= 400
             && matches!(refusal.kind(), ErrorKind::Auth | ErrorKind::Permission)
@@ -289,83 +252,30 @@ impl Pool {
         }
         if answer.may_be_of_others() {
             // Whoever has answered, the agent may have had the request.
-            let gone = |failure: Failure| match failure.is_full {
-                true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
-                false => no_agent_now(operation, Effect::Unknown, &failure),
-            };
-            self.leader_on(lane).await.map_err(gone)?;
+            let gone = |failure| no_agent_now(operation, Effect::Unknown, &failure);
+            self.leader().await.map_err(gone)?;
         }
         Ok(answer)
     }
 
     /// The same, whoever answers.
-    async fn fetch(
-        &self,
-        lane: Lane,
-        operation: &'static str,
-        request: Request,
-    ) -> Result<Answer, Failure> {
+    async fn fetch(&self, operation: &'static str, request: Request) -> Result<Answer, Failure> {
         let request = match &self.datacenter {
             Some(name) => request.with(&format!("dc={}", key::escape(name))),
             None => request,
         };
         let url = format!("{}{}", self.base, request.path);
-        let mut sending = self.client(lane)?.request(request.method, url).body(request.body);
-        if lane == Lane::Others && self.crowding.gives_way() {
-            // It is kept for nobody.
-            sending = sending.header(CONNECTION, HeaderValue::from_static("close"));
-        }
-        let failed = |error| self.failed(lane, failure(operation, &error));
+        let sending = self.client.request(request.method, url).body(request.body);
+        let failed = |error| failure(operation, &error);
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
         match answer.refusal(operation) {
             // Another agent, or the same one later, may do better.
             refusal if answer.status >= 429 && refusal.kind() == ErrorKind::Unavailable => {
-                let is_full = answer.status == 429;
-                Err(self.failed(lane, Failure { is_full, ..Failure::broken(refusal) }))
+                Err(Failure::broken(refusal))
             }
             _ => Ok(answer),
         }
-    }
-
-    fn client(&self, lane: Lane) -> Result<&Client, Failure> {
-        if lane == Lane::Heartbeats {
-            return Ok(&self.heartbeats);
-        }
-        let is_seconds_turn = self.since.elapsed().as_secs() / SHIFT.as_secs() % 2 == 1;
-        let other = &self.others[usize::from(is_seconds_turn)];
-        if let Some(client) = other.get() {
-            return Ok(client);
-        }
-        let kept = (IDLE, Some(IDLE_TIMEOUT));
-        let made = client(&self.credentials, self.place, &self.shown, kept);
-        let made = made.map_err(Failure::harmless)?;
-        Ok(other.get_or_init(|| made))
-    }
-
-    /// What a failed call says: an agent that takes heartbeats, and no more connections, is not left for that.
-    fn failed(&self, lane: Lane, failure: Failure) -> Failure {
-        if !failure.is_hang_up && !failure.is_full {
-            return failure;
-        }
-        let (error, mut advice) = (failure.error, String::from(FULL));
-        let (operation, mut effect) = (error.operation(), error.effect());
-        if operation == "connect" {
-            // That was a question.
-            effect = Effect::None;
-            if !self.access.is_secure() {
-                // An agent that wants TLS says so; another server may not.
-                advice.push_str(", or want TLS (consul+https://)");
-            }
-        }
-        let message = format!("{}; {advice}", error.message());
-        let told = Error::new(error.kind(), operation, message).with_effect(effect);
-        if lane == Lane::Heartbeats {
-            let is_full = failure.is_full || !self.access.is_secure();
-            return Failure { error: told, is_full, ..failure };
-        }
-        self.crowding.refused();
-        Failure { error: told, is_broken: false, is_full: true, ..failure }
     }
 }
 
@@ -379,13 +289,13 @@ impl Connections {
         self.ready(operation).await?.send(request).await
     }
 
-    /// [`send`](Self::send) that waits for no other, on the connection that is kept for heartbeats.
+    /// [`send`](Self::send) that waits for no other, for heartbeats.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        self.urgent(operation).await?.send_urgently(request).await
+        self.urgent(operation).await?.send(request).await
     }
 
     /// A query that the server answers when something changes, or after this time.
@@ -396,36 +306,21 @@ impl Connections {
     ) -> Result<Answer> {
         let request = request.with(&format!("wait={}ms", longest.as_millis()));
         let (pool, epoch) = self.reach_for("watch").await?;
-        if self.link.crowding.gives_way() {
-            return Err(Error::new(ErrorKind::Unavailable, "watch", FULL));
-        }
         // The server adds up to a sixteenth, so that not all come at once.
         let limit = longest + longest / 16 + self.patience;
         // Its silence says nothing.
         let attempt = self.rotation.attempt(epoch).unhurried();
-        let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", request));
-        let answer =
-            in_time(limit, async { asking.await.map_err(|failure| failure.error) }).await?;
-        self.link.crowding.answered();
-        Ok(answer)
+        let asking = self.judged("watch", attempt, pool.ask("watch", request));
+        in_time(limit, async { asking.await.map_err(|failure| failure.error) }).await
     }
 }
 
 impl Ready<'_, Agents> {
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
-        self.send_on(Lane::Others, request).await
-    }
-
-    /// [`send`](Self::send) on the connection that is kept for heartbeats.
-    pub(super) async fn send_urgently(self, request: Request) -> Result<Answer> {
-        self.send_on(Lane::Heartbeats, request).await
-    }
-
-    async fn send_on(self, lane: Lane, request: Request) -> Result<Answer> {
         // Most callers have shorter limits of their own; not those in the background.
         let (operation, limit) = (self.operation, 2 * self.connections.patience);
         let ask = async |pool: Pool| {
-            let asking = timeout(limit, pool.ask(lane, operation, request)).await;
+            let asking = timeout(limit, pool.ask(operation, request)).await;
             asking.unwrap_or_else(|_| Err(Failure::late(operation, limit, Effect::Unknown)))
         };
         self.make(ask).await
@@ -454,35 +349,6 @@ async fn read(
         body.extend_from_slice(&chunk);
     }
     Ok(Ok(Answer { status, index, body }))
-}
-
-/// A client for one agent that keeps so many connections without a call for so long.
-fn client(
-    credentials: &Credentials,
-    place: Place,
-    shown: &Host,
-    (idle, idle_timeout): (usize, Option<Duration>),
-) -> Result<Client> {
-    let mut builder = Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        // Whether a call may be made again is for those to say who know what it does.
-        .retry(retry::never())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(idle)
-        .pool_idle_timeout(idle_timeout)
-        .default_headers(headers(credentials)?);
-    builder = match &credentials.tls {
-        Some(tls) => with_tls(builder, tls)?,
-        // Spares reading the system's.
-        None => builder.tls_certs_only([]),
-    };
-    if let Some(address) = place.address {
-        builder = builder.resolve(&shown.name, address);
-    }
-    builder.build().map_err(|_| {
-        Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
-    })
 }
 
 fn with_tls(builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder> {

@@ -200,16 +200,6 @@ pub(super) async fn transact(
     transact_on(connections.ready(operation).await?, operations).await
 }
 
-/// Makes a transaction on the connection that is kept for heartbeats.
-pub(super) async fn transact_urgently(
-    connections: &Arc<Connections>,
-    operation: &'static str,
-    operations: &[Operation<'_>],
-) -> Result<Outcome> {
-    let ready = connections.urgent(operation).await?;
-    outcome(operation, ready.send_urgently(transaction(operations)?).await?)
-}
-
 /// Makes a transaction for which there is room.
 pub(super) async fn transact_on(
     ready: Ready<'_, Agents>,

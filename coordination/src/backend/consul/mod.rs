@@ -47,7 +47,6 @@ mod active_watches;
 mod agent;
 mod client;
 mod config;
-mod crowding;
 mod entries;
 mod entry;
 mod error;
