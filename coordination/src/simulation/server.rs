@@ -105,6 +105,8 @@ struct State {
     is_down: bool,
     /// How each call fails at once.
     failing: Option<ErrorKind>,
+    /// Nobody may enter a queue for now.
+    is_quarantined: bool,
     /// How often the store was stopped or started: messages that were in flight then are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -139,6 +141,7 @@ impl World {
             sent: 0,
             is_down: false,
             failing: None,
+            is_quarantined: false,
             starts: 0,
             faults: BTreeMap::new(),
         };
@@ -175,6 +178,21 @@ impl World {
     pub(super) fn refusal(&self) -> Option<Error> {
         let failed = |kind| Error::new(kind, "call", "the store is out of reach");
         self.state().failing.map(failed).map(|error| error.with_effect(Effect::None))
+    }
+
+    /// Whether the store refuses all who want to enter a queue, as one does that may have forgotten who holds what.
+    pub fn set_quarantined(&self, is_quarantined: bool) {
+        self.state().is_quarantined = is_quarantined;
+    }
+
+    /// Refuses whoever wants to enter a queue now, if nobody may.
+    pub(super) fn admit(&self) -> Result<()> {
+        if self.state().is_quarantined {
+            let message = "the store is in quarantine";
+            let refused = Error::new(ErrorKind::Unavailable, "enter", message);
+            return Err(refused.with_effect(Effect::None));
+        }
+        Ok(())
     }
 
     /// The store loses all that it had: sessions, entries, values, and the last token.

@@ -83,6 +83,9 @@ impl Acquire {
             let Started { mut own, position } = match started.take() {
                 Some(started) => started,
                 None => {
+                    // What was in the way of an entry that was lost is not in the way of the next one.
+                    self.is_blocked.store(false, Ordering::SeqCst);
+                    *self.tries() = Tries::default();
                     let lease = tokio::select! {
                         biased;
                         _ = cancelled.changed() => return Ok(None),
@@ -243,5 +246,52 @@ impl Acquire {
             }
         }
         true
+    }
+}
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use crate::simulation::{Clocks, Run, Traits, World};
+    use crate::{Config, Effect, ErrorKind};
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    /// Whoever had to wait for another entry, and then for the store, is told the latter.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_in_the_way_before_a_loss_is_not_in_the_way_after_it() {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let config = || Config { ttl: Some(TTL), ..Config::default() };
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            let client = world.client(Clocks::default());
+            clients.push(client.connect(config()).await.expect("the store is there"));
+        }
+        let [holder, other] = &clients[..] else { panic!("there are two") };
+        let limiter =
+            |client: &crate::Coordinator| client.limiter("a").expect("a good name").standby(1);
+        let (first, second) = (limiter(holder), limiter(other));
+        let lock = other.lock("a").expect("a good name");
+        let _held = holder.lock("a").expect("a good name").acquire(None).await.expect("free");
+        let _working = first.enter().await.expect("free");
+        let forgets = async {
+            sleep(TTL).await;
+            world.set_quarantined(true);
+            world.wipe();
+        };
+        let (locked, limited, ()) =
+            tokio::join!(lock.acquire(Some(10 * TTL)), second.enter(), forgets);
+        let locked = locked.expect_err("nobody is let in");
+        let limited = limited.expect_err("nobody is let in, and nobody works");
+        for error in [locked, limited] {
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+            assert!(error.to_string().contains("in quarantine"), "{error}");
+        }
     }
 }

@@ -14,6 +14,7 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
+                world.admit()?;
                 match world.has_left(&entry.entry_ref.id) {
                     true => Err(late("enter")),
                     false => world.memory().enter(&entry).await,
