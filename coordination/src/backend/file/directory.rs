@@ -227,11 +227,18 @@ impl Directory {
     }
 
     /// Whether the path still leads to the directory that was opened.
-    pub(super) fn is_in_place(&self) -> bool {
-        match (fs::stat(&self.path), fs::fstat(&self.handle)) {
-            (Ok(there), Ok(here)) => (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino),
-            _ => false,
-        }
+    ///
+    /// # Errors
+    ///
+    /// It cannot be looked at now, which says nothing of the directory.
+    pub(super) fn is_in_place(&self) -> Result<bool> {
+        let there = match fs::stat(&self.path) {
+            Ok(there) => there,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            Err(errno) => return Err(storage("stat", &self.path, errno)),
+        };
+        let here = self.stat()?;
+        Ok((there.st_dev, there.st_ino) == (here.st_dev, here.st_ino))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -208,4 +208,25 @@ mod tests {
         assert_eq!(holder.gone().await, []);
         assert!(floor.exists(), "the next heartbeat makes it again");
     }
+
+    /// The directory is as it was, and others see the session in it: only the way there cannot be looked at now.
+    #[tokio::test]
+    async fn a_path_that_cannot_be_looked_at_ends_no_session() {
+        let holder = Holder::of(&["a"]).await;
+        let path = holder.directory.path();
+        let elsewhere = path.with_extension("elsewhere");
+        fs::rename(path, &elsewhere).expect("it is ours");
+        std::os::unix::fs::symlink(path, path).expect("its name is free");
+        let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
+        fs::remove_file(path).expect("it is ours");
+        fs::rename(&elsewhere, path).expect("its name is free");
+        let error = renewed.expect_err("a link that leads to itself");
+        assert_ne!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
+        assert_eq!(holder.gone().await, []);
+        fs::rename(path, &elsewhere).expect("it is ours");
+        let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
+        fs::rename(&elsewhere, path).expect("its name is free");
+        let error = renewed.expect_err("it was moved away");
+        assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
+    }
 }

@@ -146,7 +146,7 @@ impl FileStore {
     /// The store, opened anew if its directory is not where the URL says any more.
     fn store_in_place(&self) -> Result<Arc<Store>> {
         let mut store = self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !store.is_in_place() {
+        if !store.is_in_place()? {
             *store = Arc::new(
                 store.open_files.with_room(|| Store::open(&self.config, &self.namespace))?,
             );

@@ -45,7 +45,7 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        if !store.is_in_place() || !store.sessions.keep(session)? {
+        if !store.is_in_place()? || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
         }
         store.keep_floor();

@@ -78,8 +78,8 @@ impl Store {
     }
 
     /// Whether the URL's path still leads here.
-    pub(super) fn is_in_place(&self) -> bool {
-        self.queues.is_in_place() && self.sessions.directory().is_in_place()
+    pub(super) fn is_in_place(&self) -> Result<bool> {
+        Ok(self.queues.is_in_place()? && self.sessions.directory().is_in_place()?)
     }
 
     /// Opens a session, as far as that can be done at once.
