@@ -8,7 +8,7 @@ use rand::RngExt;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory::{Directory, Inode, inode};
+use super::directory::{Directory, Glimpse, Inode, inode};
 use super::error::storage;
 use crate::backend::{NewSession, SessionId};
 use crate::env;
@@ -90,11 +90,10 @@ impl OpenSessions {
     pub(super) fn close(&self, id: SessionId) -> Result<()> {
         let Some(own) = self.own().remove(&id) else { return Ok(()) };
         // Both are removed while still locked, so that nobody else can have locked them.
-        let removed = self.members.remove(&own.member_name);
-        let removed = removed.and(self.sessions.remove(&id.to_string()));
-        // Not by closing alone: a child forked meanwhile has copies of the descriptors.
-        let _ = fs::flock(&own.session, FlockOperation::Unlock);
-        let _ = fs::flock(&own.member, FlockOperation::Unlock);
+        let removed = remove_own(&self.members, &own.member_name, &own.member);
+        let removed = removed.and(remove_own(&self.sessions, &id.to_string(), &own.session));
+        unlock(&own.session);
+        unlock(&own.member);
         removed
     }
 
@@ -118,28 +117,34 @@ impl OpenSessions {
         file.transpose().map_err(|errno| storage("open", self.sessions.path(), errno))
     }
 
-    /// Keeps our session's files; false: others do not find it any more.
+    /// Keeps our session's files; false: others do not find one of them any more.
     pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
-        let (file, member) = match self.own().get(&id) {
-            Some(own) => (self.inode_of(own)?, own.member_name.clone()),
+        let (session, member, member_name) = match self.own().get(&id) {
+            Some(own) => (
+                inode_of(&self.sessions, &own.session)?,
+                inode_of(&self.members, &own.member)?,
+                own.member_name.clone(),
+            ),
             None => return Ok(false),
         };
-        self.members.keep(&member)?;
-        let glimpse = self.sessions.keep(&id.to_string())?;
-        Ok(glimpse.is_some_and(|glimpse| glimpse.moment.inode == file))
+        // Where its member's file is gone, another session may have the member id.
+        let files = [
+            (self.members.keep(&member_name)?, member),
+            (self.sessions.keep(&id.to_string())?, session),
+        ];
+        let is_in_place = |(there, own): (Option<Glimpse>, Inode)| {
+            there.is_some_and(|glimpse| glimpse.moment.inode == own)
+        };
+        Ok(files.into_iter().all(is_in_place))
     }
 
     /// Whether our session's file is still where others look for it.
     pub(super) fn is_in_place(&self, id: SessionId) -> Result<bool> {
         let file = match self.own().get(&id) {
-            Some(own) => self.inode_of(own)?,
+            Some(own) => inode_of(&self.sessions, &own.session)?,
             None => return Ok(false),
         };
         Ok(self.sessions.inode(id.to_string())? == Some(file))
-    }
-
-    fn inode_of(&self, own: &Own) -> Result<Inode> {
-        inode(&own.session).map_err(|errno| storage("stat", self.sessions.path(), errno))
     }
 
     /// Whether the session that owns this entry lives: its file is there, and locked.
@@ -195,6 +200,23 @@ impl OpenSessions {
     fn own(&self) -> MutexGuard<'_, HashMap<SessionId, Own>> {
         self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn inode_of(directory: &Directory, file: &OwnedFd) -> Result<Inode> {
+    inode(file).map_err(|errno| storage("stat", directory.path(), errno))
+}
+
+/// Removes the file of this name if it is this one: another one is somebody else's.
+fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
+    match directory.inode(name)? == Some(inode_of(directory, file)?) {
+        true => directory.remove(name),
+        false => Ok(()),
+    }
+}
+
+/// Not by closing alone: a child forked meanwhile has a copy of the descriptor.
+fn unlock(file: &OwnedFd) {
+    let _ = fs::flock(file, FlockOperation::Unlock);
 }
 
 /// The session's part of an entry id.
@@ -340,5 +362,26 @@ mod tests {
         File::create(&fresh).expect("the directory is ours");
         open(&store);
         assert!(fresh.exists());
+    }
+
+    #[test]
+    fn a_member_whose_file_was_removed_does_not_hold_its_id_against_another() {
+        let directory = TempDir::new().expect("a directory");
+        let (one, other) = (store(directory.path()), store(directory.path()));
+        let open = |store: &super::super::store::Store| {
+            let id = SessionId::random();
+            let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
+            assert!(matches!(store.open_session(&new).expect("a new session"), Opened::Yes));
+            id
+        };
+        let first = open(&one);
+        assert!(one.sessions.keep(first).expect("the disk works"));
+        let file = directory.path().join("test/members/m");
+        fs::remove_file(&file).expect("it is there");
+        assert!(!one.sessions.keep(first).expect("the disk works"), "another may get the id");
+        let second = open(&other);
+        one.sessions.close(first).expect("it is ours");
+        assert!(file.exists(), "the other session's file was removed");
+        assert!(other.sessions.keep(second).expect("the disk works"));
     }
 }
