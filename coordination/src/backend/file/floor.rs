@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs;
+use rustix::fs::{self, FlockOperation};
 
 use super::directory::{Directory, Inode, inode};
 use super::error::storage;
@@ -64,9 +64,12 @@ impl Floor {
     /// Others who prune wait until this is dropped. `None`: another one does.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
-        let inode = inode(&file).map_err(|errno| storage("stat", directory.path(), errno))?;
-        let written = self.look_at(directory, &file)?.unwrap_or_default();
-        Ok(Some(Raising { floor: self, file, inode, written }))
+        // From here on dropping it unlocks.
+        let mut raising = Raising { floor: self, file, inode: 0, written: 0 };
+        raising.inode =
+            inode(&raising.file).map_err(|errno| storage("stat", directory.path(), errno))?;
+        raising.written = self.look_at(directory, &raising.file)?.unwrap_or_default();
+        Ok(Some(raising))
     }
 
     /// Learns what the file says; `None`: nothing, or there is none.
@@ -125,6 +128,13 @@ impl Raising<'_> {
     }
 }
 
+impl Drop for Raising<'_> {
+    fn drop(&mut self) {
+        // Explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        let _ = fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -154,5 +164,15 @@ mod tests {
         keep();
         let new = store(directory.path());
         assert_eq!(new.floor.read(&new.queues).expect("the disk works"), later);
+    }
+
+    #[test]
+    fn a_child_that_was_forked_meanwhile_keeps_nobody_from_raising_it() {
+        let directory = TempDir::new().expect("a directory");
+        let (one, other) = (store(directory.path()), store(directory.path()));
+        let raising = one.floor.lock(&one.queues).expect("the disk works").expect("free");
+        let _copy = rustix::io::fcntl_dupfd_cloexec(&raising.file, 0).expect("one more is free");
+        drop(raising);
+        assert!(other.floor.lock(&other.queues).expect("the disk works").is_some());
     }
 }

@@ -67,7 +67,13 @@ impl OpenSessions {
         };
         let name = new.id.to_string();
         // Nobody else has this id.
-        let Some(session) = lock_named(&self.sessions, &name)? else { return Ok(Opened::NotYet) };
+        let session = match lock_named(&self.sessions, &name) {
+            Ok(Some(session)) => session,
+            other => {
+                unlock(&member);
+                return other.map(|_| Opened::NotYet);
+            }
+        };
         // For people who look at the directory.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
