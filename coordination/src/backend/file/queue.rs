@@ -1,6 +1,7 @@
 //! One queue: a file whose log is read and appended to under a short `flock`.
 
 mod compact;
+mod room;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -50,6 +51,10 @@ pub(super) struct QueueFile {
     start: u64,
     /// How long the file may get before a shorter one is thought of.
     long_at: u64,
+    /// What the file system takes and gives at a time.
+    block: u64,
+    /// How far the disk is known to have room for the log, if that is beyond the block in which it ends.
+    room_to: u64,
     /// What has to survive loss of power is on the disk before what it replaces goes.
     durable: bool,
     buffer: Vec<u8>,
@@ -106,6 +111,8 @@ impl QueueFile {
         let path = directory.path().join(&name);
         let Some(file) = directory.file(&name, create)? else { return Ok(None) };
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
+        let system = fs::fstatvfs(&file).map_err(|errno| storage("statfs", &path, errno))?;
+        let block = system.f_frsize.clamp(1, room::BLOCK);
         let mut first = [0];
         let read = rustix::io::pread(&file, &mut first, 0);
         read.map_err(|errno| storage("read", &path, errno))?;
@@ -125,6 +132,8 @@ impl QueueFile {
             read_to: 0,
             start: 0,
             long_at: 0,
+            block,
+            room_to: 0,
             durable,
             buffer: vec![0; PAGE],
             line: String::new(),
@@ -177,7 +186,7 @@ impl Locked<'_> {
     pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
         self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
-        self.append()?;
+        self.append_with_room(1)?;
         self.queue.log.enter(seq, record);
         Ok(())
     }
@@ -186,7 +195,7 @@ impl Locked<'_> {
     pub(super) fn update(&mut self, seq: u64, mode: Mode, data: &Data) -> Result<()> {
         self.queue.line.clear();
         log::format_update(&mut self.queue.line, seq, mode, data);
-        self.append()?;
+        self.append_with_room(0)?;
         self.queue.log.update(seq, mode, Data::clone(data));
         self.trim();
         Ok(())
@@ -236,7 +245,7 @@ impl Locked<'_> {
             return self.cut_back();
         }
         // The next read finds what was there before.
-        if let Err(error) = self.append() {
+        if let Err(error) = self.append_with_room(0) {
             self.forget();
             return Err(error);
         }
@@ -286,6 +295,7 @@ impl Locked<'_> {
             if is_new {
                 self.queue.log = Log::after(parsed.last);
                 self.queue.read_to = parsed.start;
+                self.queue.room_to = 0;
             }
             self.begin_at(parsed.start);
             self.queue.generation = parsed.generation;
@@ -339,6 +349,7 @@ impl Locked<'_> {
             // The half-written line of a writer that was killed: it never took effect.
             fs::ftruncate(&self.queue.file, self.queue.read_to)
                 .map_err(|errno| self.failed("repair", errno))?;
+            self.make_room_again();
         }
         Ok(())
     }
@@ -352,6 +363,7 @@ impl Locked<'_> {
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();
+        self.queue.room_to = 0;
         self.reserve()
     }
 
@@ -367,6 +379,7 @@ impl Locked<'_> {
         self.reserve()?;
         self.queue.log = Log::after(self.queue.log.last);
         self.queue.read_to = start;
+        self.queue.room_to = 0;
         let mut rest = Vec::new();
         self.read_rest(&mut rest)
     }
@@ -409,29 +422,6 @@ impl Locked<'_> {
     fn begin_at(&mut self, start: u64) {
         self.queue.start = start;
         self.queue.long_at = start.saturating_add(compact::LONG);
-    }
-
-    /// Gives a short file its page in advance. Without room for it, it grows line by line.
-    fn reserve(&self) -> Result<()> {
-        if self.log_start() < PAGE as u64 {
-            fs::ftruncate(&self.queue.file, PAGE as u64)
-                .map_err(|errno| self.failed("reserve", errno))?;
-        }
-        Ok(())
-    }
-
-    /// Writes the line at the end of the log.
-    fn append(&mut self) -> Result<()> {
-        let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
-        if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
-            if written > 0 {
-                let _ = fs::ftruncate(&self.queue.file, end);
-            }
-            return Err(self.failed("write", errno));
-        }
-        self.queue.read_to += self.queue.line.len() as u64;
-        self.queue.line.shrink_to(KEPT);
-        Ok(())
     }
 
     fn pread(&self, buffer: &mut [u8], at: u64) -> Result<usize> {

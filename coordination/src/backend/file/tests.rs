@@ -1,6 +1,7 @@
 //! What a directory says after all kinds of steps, to whoever has followed them and to whoever comes new.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +15,7 @@ use tempfile::TempDir;
 
 use super::config::Config;
 use super::liveness::Opened;
+use super::queue::Locked;
 use super::store::Store;
 use crate::backend::registry::Target;
 use crate::backend::{
@@ -590,4 +592,96 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
         fastest = fastest.min(left.elapsed());
     }
     assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
+}
+
+/// A file system that can be filled, where this process may mount one.
+struct Disk(TempDir);
+
+impl Disk {
+    fn new() -> Option<Self> {
+        let directory = TempDir::new().expect("the temporary directory is writable");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=128k", "tmpfs"]).arg(directory.path());
+        let is_mounted = mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        is_mounted.then(|| Self(directory))
+    }
+
+    fn fill(&self) {
+        let path = self.0.path().join("filler");
+        let filler = File::options().create(true).append(true).open(path);
+        let mut filler = filler.expect("an empty file takes no room");
+        while filler.write_all(&[0; 512]).is_ok() {}
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// Some who stand in one queue, and tries of another one that take what room is left on the disk.
+struct Crowd {
+    stores: [Store; 2],
+    entries: Vec<(NewEntry, u64)>,
+    disk: Disk,
+}
+
+impl Crowd {
+    fn new() -> Option<Self> {
+        let disk = Disk::new()?;
+        let stores = [0, 1].map(|_| store(&disk.0.path().join("locks")));
+        let mut crowd = Self { stores, entries: Vec::new(), disk };
+        for _ in 0..6 {
+            let entry = new_entry(open(&crowd.stores[0]), &key("a"));
+            let seq = crowd.enter(0, &entry).expect("the disk has room");
+            crowd.entries.push((entry, seq));
+        }
+        let others = [0, 1].map(|index| open(&crowd.stores[index]));
+        // Past what the file was given when it was made.
+        for _ in 0..100 {
+            crowd.try_once(&others).expect("the disk has room");
+        }
+        crowd.disk.fill();
+        let refused = (0..1000).find_map(|_| crowd.try_once(&others).err());
+        let error = refused.expect("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::Storage, "{error}");
+        Some(crowd)
+    }
+
+    fn enter(&self, index: usize, entry: &NewEntry) -> Result<u64> {
+        let store = &self.stores[index];
+        let step = |queue: &mut Locked<'_>| store.enter(queue, entry);
+        let entered = store.with_queue(&entry.entry_ref.queue, step).expect("nobody has it");
+        entered.map(|position| position.seq)
+    }
+
+    fn try_once(&self, others: &[SessionId; 2]) -> Result<()> {
+        for (index, session) in others.iter().enumerate() {
+            let entry = new_entry(*session, &key("a"));
+            let seq = self.enter(index, &entry)?;
+            self.stores[index].leave(&entry.entry_ref, Some(seq)).expect("nobody has it")?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is the turn of the entry with this index.
+    fn is_served(&self, index: usize) -> bool {
+        let (entry, seq) = &self.entries[index];
+        let position = self.stores[0].position(entry, *seq).expect("nobody has it");
+        let position = position.expect("a full disk keeps nobody from his turn");
+        position.is_some_and(|position| position.blocker.is_none())
+    }
+}
+
+#[test]
+fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
+    let Some(crowd) = Crowd::new() else { return };
+    for (index, (entry, seq)) in crowd.entries.iter().enumerate() {
+        assert!(crowd.is_served(index), "the one with index {index}");
+        let left = crowd.stores[0].leave(&entry.entry_ref, Some(*seq)).expect("nobody has it");
+        left.unwrap_or_else(|error| panic!("the one with index {index}: {error}"));
+    }
+    let listing = crowd.stores[1].read(&key("a")).expect("nobody has it").expect("it is read");
+    assert_eq!(listing.entries, []);
 }

@@ -122,7 +122,7 @@ impl Locked<'_> {
     fn move_to_end(&mut self, text: String) -> Result<()> {
         let start = self.queue.read_to;
         self.queue.line = text;
-        let appended = self.append();
+        let appended = self.append_with_room(0);
         self.queue.line = String::new();
         appended?;
         self.sync_if_durable()?;
@@ -146,8 +146,9 @@ impl Locked<'_> {
         self.truncate(self.queue.read_to)
     }
 
-    fn truncate(&self, length: u64) -> Result<()> {
+    fn truncate(&mut self, length: u64) -> Result<()> {
         fs::ftruncate(&self.queue.file, length).map_err(|errno| self.failed("compact", errno))?;
+        self.make_room_again();
         if length < PAGE as u64 { self.reserve() } else { Ok(()) }
     }
 

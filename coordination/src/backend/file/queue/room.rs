@@ -1,0 +1,79 @@
+//! Growing the log, and room on the disk for those who are to leave.
+//!
+//! What is added to a log that has live entries must leave room for a line for each of them. The room is taken from the disk
+//! together with what needs it, or nothing is written. So a full disk keeps nobody from leaving who was let in.
+//!
+//! It is taken in blocks, and what a block has left needs no call to the system: few calls take any.
+
+use rustix::fs::{self, FallocateFlags};
+use rustix::io::Errno;
+
+use super::{KEPT, Locked, PAGE};
+use crate::error::Result;
+
+/// What is taken at a time.
+pub(super) const BLOCK: u64 = 4096;
+/// No line of an entry that leaves is longer.
+const LEAVING: u64 = "- 18446744073709551615 01234567\n".len() as u64;
+
+impl Locked<'_> {
+    /// Gives a short file its page in advance. Without room for it, it grows line by line.
+    pub(super) fn reserve(&self) -> Result<()> {
+        if self.log_start() < PAGE as u64 {
+            fs::ftruncate(&self.queue.file, PAGE as u64)
+                .map_err(|errno| self.failed("reserve", errno))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the line at the end of the log.
+    pub(super) fn append(&mut self) -> Result<()> {
+        let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
+        if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
+            if written > 0 {
+                let _ = fs::ftruncate(&self.queue.file, end);
+                self.make_room_again();
+            }
+            return Err(self.failed("write", errno));
+        }
+        self.queue.read_to += self.queue.line.len() as u64;
+        self.queue.line.shrink_to(KEPT);
+        Ok(())
+    }
+
+    /// Writes the line at the end of the log if all live entries, and this many more, can leave after that.
+    pub(super) fn append_with_room(&mut self, more: u64) -> Result<()> {
+        self.make_room(self.queue.line.len() as u64, more)?;
+        self.append()
+    }
+
+    /// Takes once more what went with the end of the file. That was there a moment ago, so failure is no error.
+    pub(super) fn make_room_again(&mut self) {
+        self.queue.room_to = 0;
+        if let Err(error) = self.make_room(0, 0) {
+            tracing::debug!(%error, "cannot keep room for those who leave a queue");
+        }
+    }
+
+    fn make_room(&mut self, line: u64, more: u64) -> Result<()> {
+        let from = self.queue.read_to;
+        let leaving = self.queue.log.live().len() as u64 + more;
+        let needed = from + line + leaving * LEAVING;
+        // The block that the log ends in has been written to.
+        let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
+        if leaving == 0 || needed <= room_to {
+            return Ok(());
+        }
+        let to = needed.next_multiple_of(BLOCK);
+        loop {
+            match fs::fallocate(&self.queue.file, FallocateFlags::KEEP_SIZE, from, to - from) {
+                Ok(()) => self.queue.room_to = to,
+                Err(Errno::INTR) => continue,
+                // This file system takes room only for what is written.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.queue.room_to = u64::MAX,
+                Err(errno) => return Err(self.failed("write", errno)),
+            }
+            return Ok(());
+        }
+    }
+}
