@@ -370,18 +370,13 @@ impl Store {
                 return Ok(Position { seq, blocker: Some(blocker) });
             }
             tracing::debug!(session = session_of(&id), "removing an entry of a dead session");
-            queue.leave(before)?;
+            leave_for_the_dead(queue, before);
         }
     }
 
     /// Removes the entries of dead sessions.
     fn remove_dead(&self, queue: &mut Locked<'_>) -> Result<()> {
-        for seq in self.dead(queue)? {
-            if let Err(error) = queue.leave(seq) {
-                // It is not in the log any more as far as this step is concerned.
-                tracing::debug!(%error, "cannot remove an entry of a dead session");
-            }
-        }
+        self.dead(queue)?.into_iter().for_each(|seq| leave_for_the_dead(queue, seq));
         Ok(())
     }
 
@@ -467,6 +462,14 @@ impl Store {
     fn queue(&self, key: &QueueKey) -> Result<Arc<Mutex<QueueFile>>> {
         let open = || QueueFile::open(&self.queues, key, self.durable, &self.floor);
         self.open_files.get(key, open)
+    }
+}
+
+/// Removes the entry of a dead session. On a full disk it may stay, but not as far as this step is concerned: everybody finds it
+/// dead.
+fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
+    if let Err(error) = queue.leave(seq) {
+        tracing::debug!(%error, "cannot remove an entry of a dead session");
     }
 }
 

@@ -675,6 +675,18 @@ impl Crowd {
 }
 
 #[test]
+fn f36_deaths_on_a_full_disk_keep_nobody_waiting() {
+    let Some(crowd) = Crowd::new() else { return };
+    for index in 0..5 {
+        let dead = crowd.entries[index].0.session;
+        crowd.stores[0].sessions.close(dead).expect("it is ours");
+        // Others take what room its files have left.
+        crowd.disk.fill();
+        assert!(crowd.is_served(index + 1), "who waits for the dead one with index {index}");
+    }
+}
+
+#[test]
 fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
     let Some(crowd) = Crowd::new() else { return };
     for (index, (entry, seq)) in crowd.entries.iter().enumerate() {
