@@ -24,6 +24,8 @@ use crate::key::QueueKey;
 /// less than growing it does. A part of a memory page, so that a write of it is seen whole or not
 /// at all.
 const PAGE: usize = 1024;
+/// How much room is taken from the disk at a time for those who are to leave.
+const BLOCK: u64 = 4096;
 /// The room for text that a queue's file keeps while it is open.
 const KEPT: usize = 16 * PAGE;
 /// Tries for the short lock before its holder is taken to need longer: it has it for microseconds,
@@ -112,7 +114,7 @@ impl QueueFile {
         let Some(file) = directory.file(&name, create)? else { return Ok(None) };
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
         let system = fs::fstatvfs(&file).map_err(|errno| storage("statfs", &path, errno))?;
-        let block = system.f_frsize.clamp(1, room::BLOCK);
+        let block = system.f_frsize.clamp(1, BLOCK);
         let mut first = [0];
         let read = rustix::io::pread(&file, &mut first, 0);
         read.map_err(|errno| storage("read", &path, errno))?;

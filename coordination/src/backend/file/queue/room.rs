@@ -8,11 +8,9 @@
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
 
-use super::{KEPT, Locked, PAGE};
+use super::{BLOCK, KEPT, Locked, PAGE};
 use crate::error::Result;
 
-/// What is taken at a time.
-pub(super) const BLOCK: u64 = 4096;
 /// No line of an entry that leaves is longer.
 const LEAVING: u64 = "- 18446744073709551615 01234567\n".len() as u64;
 
@@ -69,9 +67,11 @@ impl Locked<'_> {
             match fs::fallocate(&self.queue.file, FallocateFlags::KEEP_SIZE, from, to - from) {
                 Ok(()) => self.queue.room_to = to,
                 Err(Errno::INTR) => continue,
-                // This file system takes room only for what is written.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.queue.room_to = u64::MAX,
-                Err(errno) => return Err(self.failed("write", errno)),
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                    return Err(self.failed("write", errno));
+                }
+                // Here room is taken only by what is written.
+                Err(_) => self.queue.room_to = u64::MAX,
             }
             return Ok(());
         }
