@@ -101,6 +101,15 @@ impl Membership {
     }
 }
 
+impl Drop for RejoiningMembership {
+    fn drop(&mut self) {
+        if !self.group.queue.session.is_own_process() {
+            // The last receiver tells the sender that it goes: its mutex may be locked for ever, and its task is the parent's.
+            std::mem::forget(self.presence.clone());
+        }
+    }
+}
+
 impl RejoiningMembership {
     /// The group's name, with the coordinator's prefix.
     pub fn name(&self) -> &str {
