@@ -83,6 +83,10 @@ impl Acquire {
             let Started { mut own, position } = match started.take() {
                 Some(started) => started,
                 None => {
+                    if cancelled.has_changed().is_err() {
+                        // What the store said last is told to a caller whose time is over.
+                        return Ok(None);
+                    }
                     // What was in the way of an entry that was lost is not in the way of the next one.
                     self.is_blocked.store(false, Ordering::SeqCst);
                     *self.tries() = Tries::default();
@@ -292,6 +296,25 @@ mod tests {
         for error in [locked, limited] {
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
             assert!(error.to_string().contains("in quarantine"), "{error}");
+        }
+    }
+
+    /// However the end of the time falls, whoever was refused all the time is told what the store said.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_time_takes_nothing_from_what_the_store_said() {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        world.set_quarantined(true);
+        let client = world.client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let client = client.connect(config).await.expect("the store is there");
+        let lock = client.lock("a").expect("a good name");
+        for millis in 500..600 {
+            let waited = lock.acquire(Some(Duration::from_millis(millis))).await;
+            let error = waited.expect_err("nobody is let in");
+            assert!(error.to_string().contains("in quarantine"), "{millis} ms: {error}");
         }
     }
 }
