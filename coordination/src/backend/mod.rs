@@ -169,6 +169,16 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// The queue's live entries and its value, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 
+    /// The queue's value at a moment during the call, and the entries that had come by then and stand until the call is over.
+    /// Others that have left meanwhile may be missing.
+    ///
+    /// For whoever asks what stands before an entry of his own, or for a change that counts only if the value is as it was
+    /// read. A store in which a look takes several requests may have no [`read`](Self::read) of a queue into which others come
+    /// and from which they go all the time, and always has this.
+    async fn read_standing(&self, queue: &QueueKey) -> Result<Listing> {
+        self.read(queue).await
+    }
+
     /// A page of the names of the queues of this kind that have a live entry.
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 

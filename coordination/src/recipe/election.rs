@@ -16,7 +16,7 @@ use crate::Coordinator;
 use crate::backend::{Data, Entry, Mode};
 use crate::canary::{Canary, sings};
 use crate::error::Result;
-use crate::session::Views;
+use crate::session::{Sight, Views};
 use crate::token::FencingToken;
 
 impl Coordinator {
@@ -180,7 +180,11 @@ impl Election {
     /// # Ok(()) }
     /// ```
     pub fn observe(&self) -> Terms {
-        Terms { views: self.queue.observe(), queue: self.queue.clone(), told: Told::default() }
+        Terms {
+            views: self.queue.observe(Sight::Moment),
+            queue: self.queue.clone(),
+            told: Told::default(),
+        }
     }
 
     fn request(

@@ -12,7 +12,7 @@ use crate::Coordinator;
 use crate::backend::{Data, Listing, Value, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Views, Written};
+use crate::session::{Sight, Views, Written};
 
 impl Coordinator {
     /// The shared value of this name, with the coordinator's prefix before it. No I/O.
@@ -256,7 +256,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     /// # Ok(()) }
     /// ```
     pub fn watch(&self) -> ValueWatch<T> {
-        let (views, queue) = (self.queue.observe(), self.queue.clone());
+        let (views, queue) = (self.queue.observe(Sight::Standing), self.queue.clone());
         ValueWatch { queue, views, told: Told::default(), of: PhantomData }
     }
 

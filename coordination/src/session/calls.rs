@@ -208,7 +208,7 @@ impl Session {
 
     /// What became of a write that is in doubt, as far as the value says which write made it, and what that replaced.
     async fn settle(&self, operation: &'static str, write: &Write) -> Written {
-        match self.retry_briefly(operation, || self.backend.read(&write.queue)).await {
+        match self.retry_briefly(operation, || self.backend.read_standing(&write.queue)).await {
             Ok((listing, _)) => judge(write, listing.value.as_ref()),
             Err(_) => Written::Unknown,
         }

@@ -35,7 +35,7 @@ use crate::retry::DecorrelatedJitter;
 pub(crate) use self::calls::{Having, Written, may_pass};
 use self::failures::Failures;
 use self::observer::Observers;
-pub(crate) use self::observer::{View, Views};
+pub(crate) use self::observer::{Sight, View, Views};
 use lease::ConfirmedHeartbeats;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;

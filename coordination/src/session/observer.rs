@@ -25,15 +25,26 @@ pub(crate) struct View {
     pub(crate) gaps: u64,
 }
 
+/// What is seen of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sight {
+    /// The queue as it was at one moment: [`read`](crate::backend::Entries::read).
+    Moment,
+    /// [`read_standing`](crate::backend::Entries::read_standing).
+    Standing,
+}
+
+/// What is observed, and how.
+type Observed = (QueueKey, Sight);
 type Sender = watch::Sender<Option<Arc<View>>>;
 type Receiver = watch::Receiver<Option<Arc<View>>>;
 
 /// The queues that are observed in this process.
 #[derive(Default)]
-pub(crate) struct Observers(Mutex<BTreeMap<QueueKey, Sender>>);
+pub(crate) struct Observers(Mutex<BTreeMap<Observed, Sender>>);
 
 impl Observers {
-    fn by_queue(&self) -> MutexGuard<'_, BTreeMap<QueueKey, Sender>> {
+    fn by_queue(&self) -> MutexGuard<'_, BTreeMap<Observed, Sender>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -88,6 +99,14 @@ impl Drop for Views {
 }
 
 impl Session {
+    /// Reads a queue.
+    pub(crate) async fn read(&self, queue: &QueueKey, sight: Sight) -> Result<Listing> {
+        match sight {
+            Sight::Moment => self.backend.read(queue).await,
+            Sight::Standing => self.backend.read_standing(queue).await,
+        }
+    }
+
     /// Tells all observers that there will be no more views. Called once the phase is `Closed`.
     pub(super) fn end_observers(&self) {
         // Not left to the tasks: they may end with their runtime before they can do it.
@@ -95,7 +114,7 @@ impl Session {
     }
 
     /// Follows a queue. All who follow the same queue share one task, which reads it.
-    pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey) -> Views {
+    pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey, sight: Sight) -> Views {
         // A channel without a sender says at once that there are no more views.
         let ended = || Views::new(watch::channel(None).1);
         if !self.is_own_process() {
@@ -105,50 +124,51 @@ impl Session {
         if self.closed().is_some() {
             return ended();
         }
-        if let Some(sender) = observed.get(queue) {
+        let what = (queue.clone(), sight);
+        if let Some(sender) = observed.get(&what) {
             let mut views = sender.subscribe();
             views.mark_changed();
             return Views::new(views);
         }
         let (sender, views) = watch::channel(None);
-        observed.insert(queue.clone(), sender.clone());
+        observed.insert(what.clone(), sender.clone());
         drop(observed);
-        let (session, queue) = (Arc::clone(self), queue.clone());
-        self.spawn(async move { session.look_after(queue, sender).await });
+        let session = Arc::clone(self);
+        self.spawn(async move { session.look_after(what, sender).await });
         Views::new(views)
     }
 
     /// Reads the queue whenever it has changed, as long as somebody follows it.
-    async fn look_after(self: Arc<Self>, queue: QueueKey, sender: Sender) {
+    async fn look_after(self: Arc<Self>, what: Observed, sender: Sender) {
         let mut phase = self.phase.subscribe();
         loop {
             tokio::select! {
                 biased;
-                () = self.follow(&queue, &sender) => {}
+                () = self.follow(&what, &sender) => {}
                 () = sender.closed() => {}
                 _ = phase.wait_for(|phase| matches!(phase, Phase::Closed(_))) => {
                     // Dropping the sender tells the observers.
-                    self.observers.by_queue().remove(&queue);
+                    self.observers.by_queue().remove(&what);
                     return;
                 }
             }
             let mut observed = self.observers.by_queue();
             // Checked under the mutex, so that nobody can start to follow in between.
             if sender.receiver_count() == 0 {
-                observed.remove(&queue);
+                observed.remove(&what);
                 return;
             }
         }
     }
 
-    async fn follow(&self, queue: &QueueKey, sender: &Sender) {
+    async fn follow(&self, (queue, sight): &Observed, sender: &Sender) {
         let mut delays = self.retry_delays(Some(self.ttl()));
         let mut gaps = sender.borrow().as_ref().map_or(0, |view| view.gaps);
         let mut failed = false;
         loop {
             let ttl = self.ttl();
             let looked = async {
-                let listing = self.attempt(Some(ttl), "observe", self.backend.read(queue)).await?;
+                let listing = self.attempt(Some(ttl), "observe", self.read(queue, *sight)).await?;
                 let revision = listing.revision;
                 if failed {
                     gaps += 1;

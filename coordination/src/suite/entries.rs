@@ -169,8 +169,11 @@ pub(super) async fn snapshot_has_all_that_was_said(stage: &Stage<'_>) -> Result<
     let one = client.enter_this(&entry).await?;
     let (_, two) = other.enter(&queue).await?;
     let version = client.write(&Write::new(&queue, None, Some("value".into()))).await?;
-    for client in [&client, &other] {
-        let listing = client.read(&queue).await?;
+    for (client, is_whole) in [(&client, true), (&client, false), (&other, true), (&other, false)] {
+        let listing = match is_whole {
+            true => client.read(&queue).await?,
+            false => client.read_standing(&queue).await?,
+        };
         let entries: Vec<_> = listing
             .entries
             .iter()

@@ -139,6 +139,10 @@ impl Client {
         retry_until_settled(|| self.store.read(queue)).await
     }
 
+    pub(super) async fn read_standing(&self, queue: &QueueKey) -> Result<Listing> {
+        retry_until_settled(|| self.store.read_standing(queue)).await
+    }
+
     /// The numbers of the entries in a queue.
     pub(super) async fn numbers(&self, queue: &QueueKey) -> Result<Vec<u64>> {
         Ok(self.read(queue).await?.entries.iter().map(|entry| entry.seq).collect())

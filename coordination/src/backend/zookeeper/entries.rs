@@ -55,11 +55,14 @@ use crate::backend::{
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
+use crate::session::Sight;
 
 /// How many nodes an entry reads at a time of those that may block it.
 const NEWEST: usize = 8;
 /// How often a queue is read again that changes while it is read.
 const READS: usize = 8;
+/// How many of these reads are made, where only those that stand are asked for, to have all as of one moment.
+const EXACT: usize = 2;
 /// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
 const BATCH: usize = 1024;
 /// How many queues are looked at together for their names.
@@ -164,7 +167,12 @@ impl Entries for Zookeeper {
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let connection = self.sessions.newest("list")?;
-        self.list(&connection, queue).await.map_err(no_loss)
+        self.list(&connection, queue, Sight::Moment).await.map_err(no_loss)
+    }
+
+    async fn read_standing(&self, queue: &QueueKey) -> Result<Listing> {
+        let connection = self.sessions.newest("list")?;
+        self.list(&connection, queue, Sight::Standing).await.map_err(no_loss)
     }
 
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
@@ -259,7 +267,12 @@ impl Zookeeper {
         Ok(Some(Position { seq: made.seq, blocker }))
     }
 
-    async fn list(&self, connection: &Connection, queue: &QueueKey) -> Result<Listing> {
+    async fn list(
+        &self,
+        connection: &Connection,
+        queue: &QueueKey,
+        sight: Sight,
+    ) -> Result<Listing> {
         let begun = self.watches.told(connection, queue);
         let parent = self.tree.queue(queue);
         let above = [parent.clone(), self.tree.value(queue), self.tree.values(queue.kind())];
@@ -267,6 +280,14 @@ impl Zookeeper {
         while tries < READS {
             tries += 1;
             let is_first = asked.is_empty();
+            // A look that takes longer than others come and go is never as of one moment. What it says of those that stand is
+            // known as soon as all that it has named are read together.
+            let is_last = sight == Sight::Standing && tries > EXACT;
+            if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last)
+                && names.len() <= BATCH
+            {
+                asked.clone_from(names);
+            }
             let others = asked.split_off(asked.len().min(BATCH));
             // Without the names: those of ten thousand are a megabyte each time.
             for others in others.chunks(BATCH) {
@@ -286,6 +307,12 @@ impl Zookeeper {
             let age = Age::new(connection.owner, node.as_ref().map(|node| &node.stat));
             let updated = node.map(|node| node.data).unwrap_or_default();
             let fresh = self.entries_of(queue, &asked, found)?;
+            if let Some(before) = before.take_if(|before| is_last && asked == before.names) {
+                let standing = before.names.iter().filter_map(|name| fresh.get(name).cloned());
+                let listing = listing(queue, standing.collect(), before.value)?;
+                self.watches.read(queue, listing.revision, begun);
+                return Ok(listing);
+            }
             let now = Look { age, updated, names, value };
             // Where the queue was not updated between the two looks, the older one will do: who came since stands behind us.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);

@@ -20,7 +20,7 @@ use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::panics::on_purpose;
-use crate::session::Session;
+use crate::session::{Session, Sight};
 
 /// How long a caller whose time is over is kept until its entry is removed. With that it may be late by twice as much.
 const CLEARING: Duration = Duration::from_millis(50);
@@ -170,7 +170,7 @@ async fn out_of_time(acquire: &Acquire) {
     match acquire.waiting.limit(session.call_timeout()) {
         None => std::future::pending().await,
         Some(limit) if sings(Canary::TimeoutRestarts) && acquire.waiting != Waiting::Never => {
-            let mut views = session.observe(&acquire.queue);
+            let mut views = session.observe(&acquire.queue, Sight::Standing);
             while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
         }
         Some(limit) => tokio::time::sleep(limit).await,

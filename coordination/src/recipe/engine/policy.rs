@@ -8,8 +8,11 @@ use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
 use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
 use crate::error::Result;
+use crate::session::Sight;
 
 /// Decides from the whole queue what one entry in it is to do.
+///
+/// All entries before that one are in the listing; of those behind it some that come or go may be missing.
 ///
 /// It may be asked about a listing that is stale. If it then answers anything but [`Wait`](Decision::Wait), the queue
 /// is read again, and only what it answers about the fresh listing is done.
@@ -48,7 +51,7 @@ pub(in crate::recipe) async fn await_decision(
     let mut views = None;
     loop {
         // Invariant (S6): read anew for every decision, which also shows that our own entry still stands.
-        let read = || session.backend.read(queue);
+        let read = || session.backend.read_standing(queue);
         let listing = match &views {
             None => session.retry_until_settled(lease, "acquire", read).await?,
             Some(_) => session.retry_while_waiting(lease, "acquire", read).await?,
@@ -87,7 +90,7 @@ pub(in crate::recipe) async fn await_decision(
                 continue;
             }
         }
-        let views = views.get_or_insert_with(|| session.observe(queue));
+        let views = views.get_or_insert_with(|| session.observe(queue, Sight::Standing));
         loop {
             let view = tokio::select! {
                 biased;

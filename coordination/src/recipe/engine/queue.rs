@@ -16,7 +16,7 @@ use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Session, Views, Written, may_pass};
+use crate::session::{Session, Sight, Views, Written, may_pass};
 
 /// A coordinator, whose session stays open as long as somebody has this.
 pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
@@ -96,7 +96,8 @@ impl Queue {
     /// The queue as it is now.
     pub(crate) async fn read(&self, operation: &'static str) -> Result<Listing> {
         let (session, key) = (Arc::clone(&self.session), self.key.clone());
-        self.run(operation, async move { look(&session, operation, &key).await }).await
+        self.run(operation, async move { look(&session, operation, &key, Sight::Moment).await })
+            .await
     }
 
     /// Changes the value by compare-and-set, and starts again as long as others change it in between.
@@ -127,7 +128,7 @@ impl Queue {
             let mut delays =
                 DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
             loop {
-                let listing = look(&session, operation, &key).await?;
+                let listing = look(&session, operation, &key, Sight::Standing).await?;
                 let expected = listing.value.as_ref().map(|value| value.version);
                 let (data, answer) = match step(&listing)? {
                     Change::Write(data, answer) => (data, answer),
@@ -150,8 +151,8 @@ impl Queue {
     }
 
     /// Follows the queue, together with all others in this process that do.
-    pub(crate) fn observe(&self) -> Views {
-        self.session.observe(&self.key)
+    pub(crate) fn observe(&self, sight: Sight) -> Views {
+        self.session.observe(&self.key, sight)
     }
 
     /// Waits until `find` finds something in the queue, and answers that. It was there at some moment during the
@@ -194,7 +195,7 @@ impl Queue {
                     None if waiting == Waiting::Never => return Ok(None),
                     None => {}
                 }
-                let views = views.get_or_insert_with(|| self.observe());
+                let views = views.get_or_insert_with(|| self.observe(Sight::Moment));
                 while matches!(find(&self.named(views.next().await)?.listing), Ok(None)) {}
             }
         };
@@ -283,8 +284,13 @@ impl std::fmt::Debug for Queue {
 }
 
 /// Reads the queue, and tries again for as long as a caller may be kept waiting.
-async fn look(session: &Session, operation: &'static str, key: &QueueKey) -> Result<Listing> {
-    let read = session.retry_briefly(operation, || session.backend.read(key)).await;
+async fn look(
+    session: &Session,
+    operation: &'static str,
+    key: &QueueKey,
+    sight: Sight,
+) -> Result<Listing> {
+    let read = session.retry_briefly(operation, || session.read(key, sight)).await;
     // A read has no effect, whether it was answered or not.
     read.map(|(listing, _)| listing).map_err(|error| error.with_effect(Effect::None))
 }

@@ -9,7 +9,7 @@ use super::{Group, LONGEST_JOIN, missing};
 use crate::backend::{Entry, Listing};
 use crate::error::Result;
 use crate::recipe::engine::queue::Queue;
-use crate::session::{View, Views};
+use crate::session::{Sight, View, Views};
 
 /// Follows the members of a group. Made by [`Group::watch`].
 ///
@@ -70,7 +70,7 @@ impl Group {
         let limit = session.ttl().min(LONGEST_JOIN);
         // On the session's runtime: the caller's may have no timers.
         let starting = queue.run("watch", async move {
-            let mut views = followed.observe();
+            let mut views = followed.observe(Sight::Moment);
             loop {
                 match tokio::time::timeout(limit, views.next()).await {
                     Ok(Ok(view)) if view.listing.value.is_some() => return Ok((views, view)),

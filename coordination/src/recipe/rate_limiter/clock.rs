@@ -11,6 +11,7 @@ use crate::env::{HostClock, Process};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::engine::data::from_data;
 use crate::recipe::engine::queue::Queue;
+use crate::session::Sight;
 use crate::time::BootInstant;
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
@@ -110,7 +111,7 @@ impl Follower {
     /// Follows the history from now on, until this is dropped.
     pub(super) fn start(&self, queue: &Queue, clock: &Clock) {
         self.0.get_or_init(|| {
-            let (mut views, clock) = (queue.observe(), clock.clone());
+            let (mut views, clock) = (queue.observe(Sight::Standing), clock.clone());
             let task = queue.session.spawn(async move {
                 while let Ok(view) = views.next().await {
                     // What is stored may be corrupt; the next call that asks for a permit fails with that.

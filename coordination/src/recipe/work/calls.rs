@@ -16,7 +16,7 @@ use super::types::{
 use super::{ClaimId, ItemId, WorkClaim, WorkQueue, ask, bring_back_then, claim, clear, items};
 use crate::env;
 use crate::error::{ErrorKind, Result};
-use crate::session::may_pass;
+use crate::session::{Sight, may_pass};
 
 /// How many dead items and claims that are over one call of `gc` removes unless it is said.
 const BUDGET: usize = 100;
@@ -152,7 +152,7 @@ impl WorkQueue {
                     }
                     Err(error) => return Err(error),
                 }
-                let views = views.get_or_insert_with(|| self.engine.queue.observe());
+                let views = views.get_or_insert_with(|| self.engine.queue.observe(Sight::Standing));
                 self.until_ready(views).await?;
             }
         };

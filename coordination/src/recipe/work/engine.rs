@@ -18,7 +18,7 @@ use crate::env::Process;
 use crate::error::{Effect, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
-use crate::session::Written;
+use crate::session::{Sight, Written};
 use crate::time::BootInstant;
 
 /// How many of the last writes are remembered.
@@ -190,7 +190,7 @@ impl Engine {
     /// Reads the head.
     pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
-        let read = session.retry_briefly(operation, || session.backend.read(key)).await;
+        let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
         let look = self.read(operation, &listing)?;
         self.note(&look);
@@ -362,7 +362,7 @@ impl Engine {
         if follower.is_some() || !self.lacks_clock.load(Ordering::Acquire) {
             return;
         }
-        let (mut views, engine) = (self.queue.observe(), Arc::downgrade(self));
+        let (mut views, engine) = (self.queue.observe(Sight::Standing), Arc::downgrade(self));
         let task = self.queue.session.spawn(async move {
             while let Ok(view) = views.next().await {
                 let Some(engine) = engine.upgrade() else { return };
