@@ -63,8 +63,8 @@ local function is_sound(server, numbers)
     and tonumber(numbers.since) <= newest
 end
 
--- Asks a key; nil: somebody has put one of another type in its place. For keys of one session: that is its end, and nobody
--- else's trouble.
+-- Asks a key; nil: somebody has put one of another type in its place. For keys of one session, and for a queue that one session
+-- has entries in: that is the end of the session, or of those entries, and no trouble of others.
 local function ask(key, command, ...)
   local answer = redis.pcall(command, key, ...)
   if type(answer) ~= 'table' or not answer.err then return answer end
@@ -246,22 +246,24 @@ local function hear()
   redis.call('HSET', KEYS[1], 'heard', digits(heard))
 end
 
+-- An entry's number and mode. A queue whose key is another's by now has no entries.
+local function place_of(queue, id)
+  for _, mode in ipairs({ 'exclusive', 'shared' }) do
+    local seq = ask(base .. mode .. ':' .. queue, 'ZSCORE', id)
+    if seq then return tonumber(seq), mode end
+  end
+end
+
 -- Removes an entry: the one with this number, if one is given.
 local function remove(queue, id, only)
   budget = budget - 1
-  local set, is_exclusive = base .. 'exclusive:' .. queue, true
-  local seq = redis.call('ZSCORE', set, id)
-  if not seq then
-    set, is_exclusive = base .. 'shared:' .. queue, false
-    seq = redis.call('ZSCORE', set, id)
-  end
-  seq = tonumber(seq)
+  local seq, mode = place_of(queue, id)
   if only and seq and seq ~= only then return end
   ask_session(session_of(id), 'HDEL', field_of(queue, id))
   if not seq then return end
-  redis.call('ZREM', set, id)
+  redis.call('ZREM', base .. mode .. ':' .. queue, id)
   publish(queue, 'gone ' .. digits(seq))
-  pass(queue, seq, is_exclusive, true)
+  pass(queue, seq, mode == 'exclusive', true)
 end
 
 -- Removes sessions that are over and what they own, as much as one call may; the rest, which nobody counts any more, is
@@ -274,7 +276,7 @@ local function clear()
       local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
       if queue then
         if budget <= 0 then return end
-        -- A queue whose key is another's by now has no entries.
+        -- One of the queue's two keys may be another's by now: those whom the entry kept waiting are told that by their next call.
         local is_done, problem = pcall(remove, queue, entry)
         local said = type(problem) == 'table' and problem.err or problem
         if not is_done and not string.find(said, 'WRONGTYPE', 1, true) then error(problem) end
@@ -378,14 +380,6 @@ local function blocker(queue, mode, seq)
     local left, text = live(queue, id)
     if left then return id, its, left, text or '' end
   end
-end
-
--- An entry's number and mode.
-local function place_of(queue, id)
-  local seq = redis.call('ZSCORE', base .. 'exclusive:' .. queue, id)
-  if seq then return tonumber(seq), 'exclusive' end
-  seq = redis.call('ZSCORE', base .. 'shared:' .. queue, id)
-  if seq then return tonumber(seq), 'shared' end
 end
 
 -- How long nothing is granted yet, for a client that wants the record to reach back for so long (empty: for as long as

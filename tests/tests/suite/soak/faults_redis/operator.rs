@@ -205,6 +205,28 @@ fn f61_a_session_of_another_type() {
     });
 }
 
+/// A queue's key is of another type: that is the end of what is held there, and of nothing else.
+#[test]
+fn f61_a_queue_of_another_type_and_its_holder() {
+    judged(|| {
+        let (redis, site) = site(Redis::options());
+        let holder = site.process("holder");
+        for lock in ["x", "y"] {
+            holder.acquire(lock);
+            holder.observe(lock);
+        }
+        let key = "{coordination}:exclusive:lock/y";
+        redis.ask(&["DEL", key]);
+        redis.ask(&["SET", key, "somebody else's"]);
+        sleep(2 * site.lease());
+        holder.keeps("x");
+        must_hold!(!holder.is_held("y"), "nobody knows that it is held");
+        redis.ask(&["DEL", key]);
+        granted(&site.process("other"), "y");
+        holder.keeps("x");
+    });
+}
+
 /// What else belongs to a session is of another type, and the session ends: nobody else is concerned.
 #[test]
 fn f61_a_queue_and_a_member_of_another_type() {
