@@ -72,6 +72,12 @@ canaries! {
     UnknownNotAsked = "unknown-not-asked",
     /// After the number of slots was made smaller, those above it do not count.
     SlotsAboveLimit = "slots-above-limit",
+    /// Whoever finds one item of a page ready takes the rest of the page for free.
+    RestIsFree = "rest-is-free",
+    /// An acknowledgement does not look whether its claim has the item.
+    AckOfAnyClaim = "ack-of-any-claim",
+    /// A claim is over by the clock of whoever looks.
+    ExpiryByClientsClock = "expiry-by-clients-clock",
 }
 
 /// Whether this process is to make the mistake.

@@ -75,10 +75,11 @@ pub(crate) enum Recipe {
     Latch,
     Once,
     Rate,
+    Queue,
 }
 
 impl Recipe {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Group,
         Self::Partition,
         Self::Observe,
@@ -88,6 +89,7 @@ impl Recipe {
         Self::Latch,
         Self::Once,
         Self::Rate,
+        Self::Queue,
     ];
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock};
 
 use super::layout::{Micros, Stamp};
 use crate::backend;
+use crate::canary::{Canary, sings};
 use crate::env::HostClock;
 use crate::time::BootInstant;
 
@@ -54,7 +55,11 @@ impl Clock {
             Some(_) => passed.unwrap_or_default(),
             None => passed.unwrap_or_default().max(shorter(self.since_seen(stamp, at))),
         };
-        Moment { now: stamp.now.saturating_add(passed), witness, is_witnessed, at }
+        let mut now = stamp.now.saturating_add(passed);
+        if sings(Canary::ExpiryByClientsClock) {
+            now = now.max(at.as_nanos() / 1_000);
+        }
+        Moment { now, witness, is_witnessed, at }
     }
 
     /// This process has made a write at this moment.

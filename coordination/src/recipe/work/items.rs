@@ -5,6 +5,7 @@ use super::draft::{Draft, Outcome, Step};
 use super::ids::{ClaimId, ItemId};
 use super::layout::{Item, Micros, State};
 use super::select::{page_of, select};
+use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind};
 
 /// The item, if it is alive.
@@ -21,6 +22,9 @@ fn alive(draft: &mut Draft<'_>, id: ItemId) -> Step<Option<Item>> {
 fn is_own(draft: &mut Draft<'_>, id: ItemId, claim: ClaimId) -> Step<bool> {
     let now = draft.now;
     let Some(item) = alive(draft, id)? else { return Ok(false) };
+    if sings(Canary::AckOfAnyClaim) {
+        return Ok(true);
+    }
     live(draft, claim)?;
     if item.is_of(claim, now) {
         return Ok(true);

@@ -3,6 +3,7 @@
 use super::draft::{Draft, Step, Stop};
 use super::layout::{Body, GROUP, Item, Letter, PAGE, State};
 use super::letters;
+use crate::canary::{Canary, sings};
 
 /// How many dead items one step removes on its way.
 const DEAD: usize = 100;
@@ -64,7 +65,11 @@ impl Selected {
     fn visit(&mut self, draft: &mut Draft<'_>, page: u64, rank: u64) -> Step<bool> {
         let now = draft.now;
         let Some(item) = draft.page(page)?.get(&rank).cloned() else { return Ok(true) };
-        match item.state(now) {
+        let state = match item.state(now) {
+            State::Claimed if sings(Canary::RestIsFree) && !self.ranks.is_empty() => State::Ready,
+            state => state,
+        };
+        match state {
             State::Ready if is_poisoned(draft, &item) => {
                 if !draft.has_room_for_letter(length_of(&item) as usize) {
                     self.is_cut_short = true;

@@ -11,6 +11,7 @@ pub(crate) mod held;
 mod latch;
 mod once;
 mod partition;
+mod queue;
 mod rates;
 pub(crate) mod resize;
 pub(crate) mod several;
@@ -36,6 +37,7 @@ pub(crate) struct Ledgers {
     latch: Mutex<latch::Ledger>,
     once: Mutex<once::Ledger>,
     partition: Mutex<partition::Ledger>,
+    queue: Mutex<queue::Ledger>,
     rates: Mutex<rates::Ledger>,
     resize: Mutex<resize::Ledger>,
     watch: Mutex<watch::Ledger>,
@@ -100,6 +102,7 @@ async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Recipe::Latch => latch::act(stage, process).await,
         Recipe::Once => once::act(stage, process).await,
         Recipe::Rate => rates::act(stage, process).await,
+        Recipe::Queue => queue::act(stage, process).await,
     }
 }
 
@@ -118,6 +121,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
             Recipe::Latch => latch::conclude(stage).await,
             Recipe::Once => once::conclude(stage),
             Recipe::Rate => rates::conclude(stage),
+            Recipe::Queue => queue::conclude(stage).await,
         }
     }
 }

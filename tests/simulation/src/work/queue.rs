@@ -1,0 +1,254 @@
+//! A queue of work: items that are claimed, acknowledged and given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::nanos;
+use coordination::{
+    Ack, ClaimOptions, ErrorKind, FencingToken, ItemId, NewItem, WorkClaim, WorkQueue,
+};
+use rand::RngExt;
+
+use super::{becomes, within};
+use crate::stage::{Process, Stage, lock};
+
+/// How many claims one visit makes.
+const ROUNDS: usize = 3;
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// Each process keeps one, as it should.
+    queues: BTreeMap<u32, WorkQueue>,
+    items: BTreeMap<ItemId, Item>,
+    /// Claims that somebody has.
+    live: Vec<Live>,
+    highest: Option<FencingToken>,
+}
+
+/// What is known of an item.
+#[derive(Default)]
+struct Item {
+    /// Whoever posted it was told that it is there.
+    is_posted: bool,
+    /// The largest token of those that were given it.
+    highest: Option<FencingToken>,
+    /// When it was acknowledged: the end of the call.
+    done: Option<u64>,
+    /// Acknowledgements of which it is not known what became of them.
+    open: usize,
+}
+
+/// A claim that somebody has.
+struct Live {
+    process: Arc<Process>,
+    claim: Arc<WorkClaim>,
+    since: u64,
+    /// Those that it has neither acknowledged nor given back.
+    items: BTreeSet<ItemId>,
+}
+
+fn queue(stage: &Stage, process: &Process) -> WorkQueue {
+    let made = || process.coordinator.queue("queue").expect("the name is one");
+    lock(&stage.ledgers.queue).queues.entry(process.number).or_insert_with(made).clone()
+}
+
+/// Posts, or claims and does some of what it has got.
+pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
+    let queue = queue(stage, process);
+    if stage.draw(|random| random.random_ratio(1, 2)) {
+        let count = stage.draw(|random| random.random_range(1..=4));
+        let items: Vec<_> = (0..count).map(|_| NewItem::new("job")).collect();
+        match queue.post(&items).await {
+            Ok(ids) => {
+                let mut ledger = lock(&stage.ledgers.queue);
+                ids.iter().for_each(|id| ledger.items.entry(*id).or_default().is_posted = true);
+            }
+            Err(error) => stage.failed("post", &error),
+        }
+    }
+    for _ in 0..ROUNDS {
+        if stage.is_over() || !claim_some(stage, process, &queue).await {
+            return;
+        }
+    }
+}
+
+/// False: there was nothing to claim.
+async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue) -> bool {
+    let limit = stage.draw(|random| random.random_range(1..=4));
+    let ttl = [20, 40, 150, 2_000][stage.draw(|random| random.random_range(0..4))];
+    let options = ClaimOptions::default().limit(limit).ttl(Duration::from_millis(ttl));
+    let (call, highest) = (nanos(), lock(&stage.ledgers.queue).highest);
+    let mut claim = match queue.claim(options).await {
+        Ok(Some(claim)) => claim,
+        Ok(None) => return false,
+        Err(error) => {
+            stage.failed("claim", &error);
+            return false;
+        }
+    };
+    if stage.draw(|random| random.random_ratio(1, 3)) {
+        claim.keep_alive();
+    }
+    let claim = Arc::new(claim);
+    begin(stage, process, &claim, call, highest);
+    if stage.draw(|random| random.random()) {
+        // Some sleep until others have what they believe to have.
+        tokio::time::sleep(stage.up_to(Duration::from_millis(2 * ttl.min(150)))).await;
+    }
+    for item in claim.items() {
+        tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
+        let chosen = stage.draw(|random| random.random_range(0..6));
+        if chosen > 0 {
+            let mut ledger = lock(&stage.ledgers.queue);
+            let own = ledger.live.iter_mut().find(|live| Arc::ptr_eq(&live.claim, &claim));
+            own.map(|own| own.items.remove(&item.id()));
+        }
+        match chosen {
+            0 => {}
+            1 => match claim.nack(item.id(), Duration::from_millis(10)).await {
+                Err(error) if !is_refusal(error.kind()) => stage.failed("nack", &error),
+                _ => {}
+            },
+            _ => acknowledge(stage, &claim, item.id()).await,
+        }
+    }
+    let is_it = |live: &Live| Arc::ptr_eq(&live.claim, &claim);
+    lock(&stage.ledgers.queue).live.retain(|live| !is_it(live));
+    true
+}
+
+/// WK1: nobody else believes to have one of these items, and the token is larger than those before.
+fn begin(
+    stage: &Stage,
+    process: &Arc<Process>,
+    claim: &Arc<WorkClaim>,
+    call: u64,
+    highest: Option<FencingToken>,
+) {
+    let mut ledger = lock(&stage.ledgers.queue);
+    if stage.has_all_data() && Some(claim.token()) <= highest {
+        stage.broken(format!("WK1: {claim:?} after token {highest:?}"));
+    }
+    let living: Vec<_> = stage.processes().iter().map(|process| process.number).collect();
+    ledger.live.retain(|live| living.contains(&live.process.number));
+    for item in claim.items() {
+        let known = ledger.items.entry(item.id()).or_default();
+        let is_done = known.done.is_some_and(|done| done < call);
+        known.highest = known.highest.max(Some(claim.token()));
+        if is_done && stage.has_all_data() {
+            stage.broken(format!("WK3: {} is handed out after it was acknowledged", item.id()));
+        }
+        for other in ledger.live.iter().filter(|other| stage.is_sound(other.since)) {
+            if !other.items.contains(&item.id()) {
+                continue;
+            }
+            stage.judges("WK1");
+            // As its owner would, by its own clock. Ours may be over: its answer may have come late.
+            if claim.is_held() && other.process.client.enter(|| other.claim.is_held()) {
+                stage.broken(format!("WK1: {} has two claims that are held", item.id()));
+            }
+        }
+    }
+    ledger.highest = ledger.highest.max(Some(claim.token()));
+    let items = claim.items().iter().map(coordination::WorkItem::id).collect();
+    let (process, claim) = (Arc::clone(process), Arc::clone(claim));
+    ledger.live.push(Live { process, claim, since: call, items });
+}
+
+/// WK2, WK3: an item is acknowledged once, by the claim that has it, and is gone for no other reason.
+async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
+    let taken = {
+        let mut ledger = lock(&stage.ledgers.queue);
+        let item = ledger.items.entry(id).or_default();
+        item.open += 1;
+        // Somebody was given it by a later claim, before this call.
+        item.highest > Some(claim.token())
+    };
+    let answer = claim.ack(id).await;
+    let mut ledger = lock(&stage.ledgers.queue);
+    let item = ledger.items.entry(id).or_default();
+    let is_known = match &answer {
+        Ok(_) => true,
+        Err(error) => is_refusal(error.kind()),
+    };
+    if is_known {
+        item.open -= 1;
+    }
+    match answer {
+        _ if !stage.has_all_data() => {}
+        Ok(Ack::Done) => {
+            stage.judges("WK3");
+            if item.done.is_some() {
+                stage.broken(format!("WK3: {id} is acknowledged twice"));
+            }
+            if taken {
+                stage.broken(format!("WK3: {id} is acknowledged by a claim that is over"));
+            }
+            item.done = Some(nanos());
+        }
+        Ok(Ack::AlreadyGone) if item.done.is_none() && item.open == 0 => {
+            stage.broken(format!("WK2: {id} is gone, and nobody has acknowledged it"));
+        }
+        Err(error) if !is_refusal(error.kind()) => stage.failed("ack", &error),
+        Ok(_) | Err(_) => {}
+    }
+}
+
+/// The claim is over, or has the item no more: nothing was changed.
+fn is_refusal(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NoSuchClaim | ErrorKind::NotClaimed | ErrorKind::NotClaimedBy)
+}
+
+/// WK2, WK4: whatever became of those who had them, all items that are left can be claimed and done, and none is lost.
+pub(crate) async fn conclude(stage: &Arc<Stage>) {
+    let Some(process) = stage.processes().first().cloned() else { return };
+    lock(&stage.ledgers.queue).live.clear();
+    let queue = queue(stage, &process);
+    finished(stage, &process, &queue).await;
+    drop(queue);
+    // With it goes the entry that each process has had for its claims.
+    let mut queues = std::mem::take(&mut lock(&stage.ledgers.queue).queues);
+    for process in stage.processes() {
+        process.client.enter(|| drop(queues.remove(&process.number)));
+    }
+}
+
+async fn finished(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue) {
+    let left = becomes(stage, async || {
+        let (stage, queue) = (Arc::clone(stage), queue.clone());
+        within(process, async move { finish(&stage, &queue).await }).await
+    });
+    if let Some(left) = left.await {
+        return stage.broken(format!("WK4: {left}"));
+    }
+    if !stage.has_all_data() {
+        return;
+    }
+    for (id, item) in &lock(&stage.ledgers.queue).items {
+        stage.judges("WK2");
+        if item.is_posted && item.done.is_none() && item.open == 0 {
+            stage.broken(format!("WK2: {id} is lost"));
+        }
+    }
+}
+
+/// Does all that is ready; what is left if there is something.
+async fn finish(stage: &Stage, queue: &WorkQueue) -> Option<String> {
+    loop {
+        match queue.claim(ClaimOptions::default().limit(100)).await {
+            Ok(Some(claim)) => {
+                for item in claim.items() {
+                    acknowledge(stage, &claim, item.id()).await;
+                }
+            }
+            Ok(None) => break,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+    match queue.stats().await {
+        Ok(stats) if stats.total() == 0 => None,
+        stats => Some(format!("{stats:?}")),
+    }
+}
