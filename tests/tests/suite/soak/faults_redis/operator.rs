@@ -222,7 +222,7 @@ fn f61_a_queue_of_another_type_and_its_holder() {
         holder.keeps("x");
         must_hold!(!holder.is_held("y"), "nobody knows that it is held");
         redis.ask(&["DEL", key]);
-        granted(&site.process("other"), "y");
+        site.process("other").acquire("y");
         holder.keeps("x");
     });
 }
