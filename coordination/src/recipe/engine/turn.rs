@@ -89,12 +89,14 @@ impl Acquire {
                     }
                     // What was in the way of an entry that was lost is not in the way of the next one.
                     self.is_blocked.store(false, Ordering::SeqCst);
-                    *self.tries() = Tries::default();
+                    self.tries().refused = None;
                     let lease = tokio::select! {
                         biased;
                         _ = cancelled.changed() => return Ok(None),
                         lease = self.session.lease("acquire") => lease?,
                     };
+                    // No session of this member opens while the one before may be alive: with that, what was there has gone.
+                    self.tries().may_be_there = false;
                     match self.enter(lease, &mut adopted, &cancelled).await? {
                         Some(started) => started,
                         None => continue,
@@ -259,7 +261,7 @@ mod tests {
 
     use tokio::time::sleep;
 
-    use crate::simulation::{Clocks, Run, Traits, World};
+    use crate::simulation::{Clocks, Link, Run, Traits, World};
     use crate::{Config, Effect, ErrorKind};
 
     const TTL: Duration = Duration::from_secs(1);
@@ -316,5 +318,21 @@ mod tests {
             let error = waited.expect_err("nobody is let in");
             assert!(error.to_string().contains("in quarantine"), "{millis} ms: {error}");
         }
+    }
+
+    /// An entry of which nothing was heard stands until its session is over at the store, which is later than it is over here.
+    #[tokio::test(start_paused = true)]
+    async fn what_may_stand_after_a_loss_is_told() {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let client = world.client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let coordinator = client.connect(config).await.expect("the store is there");
+        let lock = coordinator.lock("a").expect("a good name");
+        client.set_link(Link { replies_cut: true, ..Link::default() });
+        let error = lock.acquire(Some(TTL + TTL / 5)).await.expect_err("nothing is heard");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     }
 }
