@@ -284,7 +284,8 @@ impl WorkQueue {
             let look = self.engine.queue.named(self.engine.read("claim", &view.listing))?;
             let wake = match is_ready(&look) {
                 Ok(()) if self.engine.is_new(&look) => return Ok(()),
-                Ok(()) => None,
+                // It is told of late, or the store was given back older data.
+                Ok(()) => Some(LOOK_AGAIN),
                 Err(wake) => wake.map(|wake| wait_for(wake, &look)),
             };
             tokio::select! {

@@ -54,8 +54,16 @@ pub(super) struct Engine {
 /// Records, as of one version of the head.
 #[derive(Default)]
 struct Cache {
-    version: u64,
+    mark: Mark,
     known: Known,
+}
+
+/// A version of the head, and the write that made it: a store that was given back older data may count to the same version once
+/// more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    version: u64,
+    by: Option<u64>,
 }
 
 /// A queue as it was read.
@@ -68,6 +76,12 @@ pub(super) struct Look {
     /// Those of steps that go first.
     pub(super) ahead: Vec<Blocker>,
     pub(super) has_clock: bool,
+}
+
+impl Look {
+    pub(super) fn mark(&self) -> Mark {
+        Mark { version: self.version.unwrap_or_default(), by: self.head.done.back().copied() }
+    }
 }
 
 /// What a step came to, and what is to be written.
@@ -190,9 +204,15 @@ impl Engine {
     /// Reads the head.
     pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
+        let seen_before = self.newest.load(Ordering::Acquire);
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
         let look = self.read(operation, &listing)?;
+        if look.version.unwrap_or_default() < seen_before {
+            // The store has lost its data, or was given back older ones: what was seen there counts no more.
+            self.newest.store(0, Ordering::Release);
+            *self.cache() = Cache::default();
+        }
         self.note(&look);
         Ok(look)
     }
@@ -249,7 +269,7 @@ impl Engine {
     ) -> Result<Made<T>> {
         let version = look.version.unwrap_or_default();
         // What is kept is as of the version that was just read.
-        let mut known = self.cached(version);
+        let mut known = self.cached(look.mark());
         wanted.retain(|name| !known.contains_key(name));
         let mut read = Vec::new();
         loop {
@@ -310,9 +330,8 @@ impl Engine {
         };
         if let Some(version) = written {
             self.clock.wrote(write.id, look.moment);
-            let before = look.version.unwrap_or_default();
-            self.keep(before, known);
-            self.wrote(before, version, write.beside);
+            self.keep(look.mark(), known);
+            self.wrote(look.mark(), Mark { version, by: Some(write.id) }, write.beside);
             self.note_letters(&head);
         }
         Ok(written.is_some())
@@ -333,7 +352,7 @@ impl Engine {
     async fn is_still(&self, operation: &'static str, look: &Look, known: Known) -> Result<bool> {
         let is_still = self.look(operation).await?.version == look.version;
         if is_still {
-            self.keep(look.version.unwrap_or_default(), known);
+            self.keep(look.mark(), known);
         }
         Ok(is_still)
     }
@@ -373,25 +392,25 @@ impl Engine {
         *follower = Some((task.abort_handle(), Process::this()));
     }
 
-    fn cached(&self, version: u64) -> Known {
+    fn cached(&self, mark: Mark) -> Known {
         let cache = self.cache();
-        if cache.version == version { cache.known.clone() } else { Known::new() }
+        if cache.mark == mark { cache.known.clone() } else { Known::new() }
     }
 
     /// Keeps what was read, and is known to have been so at this version: others may write between two requests.
-    fn keep(&self, version: u64, known: Known) {
+    fn keep(&self, mark: Mark, known: Known) {
         let mut cache = self.cache();
         // One that only reads may be late.
-        if cache.version <= version {
-            *cache = Cache { version, known: worth_keeping(known) };
+        if cache.mark.version <= mark.version {
+            *cache = Cache { mark, known: worth_keeping(known) };
         }
     }
 
-    fn wrote(&self, before: u64, version: u64, beside: Vec<Beside>) {
-        self.newest.fetch_max(version, Ordering::AcqRel);
+    fn wrote(&self, before: Mark, now: Mark, beside: Vec<Beside>) {
+        self.newest.fetch_max(now.version, Ordering::AcqRel);
         let mut cache = self.cache();
-        if cache.version == before {
-            cache.version = version;
+        if cache.mark == before {
+            cache.mark = now;
             cache.known.extend(beside.into_iter().map(|record| (record.name, record.data)));
             cache.known = worth_keeping(std::mem::take(&mut cache.known));
         }

@@ -27,7 +27,8 @@ async fn what_was_read_while_others_wrote_is_not_kept() -> Result<()> {
     let (here, there) = two("torn").await?;
     let items = there.post(&[NewItem::new("a"), NewItem::new("b")]).await?;
     let (engine, mut is_deleted) = (&here.engine, false);
-    let before = engine.look("test").await?.version.expect("there is a queue");
+    let look = engine.look("test").await?;
+    let (before, mark) = (look.version.expect("there is a queue"), look.mark());
     let which = Which { after: None, limit: 10, claimed: true, delayed: true };
     let step = |draft: &mut Draft<'_>, _: &[u64]| {
         if draft.version != before {
@@ -40,7 +41,7 @@ async fn what_was_read_while_others_wrote_is_not_kept() -> Result<()> {
     };
     let failed = engine.run_until_done("test", Manner::Reads, step).await;
     assert!(failed.is_err(), "it was to begin anew");
-    assert!(engine.cached(before).is_empty(), "it has kept what it did not see together");
+    assert!(engine.cached(mark).is_empty(), "it has kept what it did not see together");
     Ok(())
 }
 
@@ -79,5 +80,24 @@ async fn what_is_late_is_not_noted() -> Result<()> {
     engine.note(&look);
     engine.note(&late);
     assert!(engine.has_letters(), "they wait for the next claim");
+    Ok(())
+}
+
+/// A store that was given back older data counts its versions from there, and comes to one that was another's before.
+#[tokio::test]
+async fn what_was_kept_is_that_of_one_history() -> Result<()> {
+    let (here, _there) = two("histories").await?;
+    here.post(&[NewItem::new("a")]).await?;
+    let engine = &here.engine;
+    let look = engine.look("test").await?;
+    engine.keep(look.mark(), Known::from([("page".into(), None)]));
+    let of_another = Mark { by: Some(7), ..look.mark() };
+    assert_eq!(engine.cached(look.mark()).len(), 1);
+    assert!(engine.cached(of_another).is_empty(), "another write has made that version");
+    engine.newest.store(u64::MAX, Ordering::Release);
+    assert!(!engine.is_new(&look));
+    let look = engine.look("test").await?;
+    assert!(engine.is_new(&look), "the store is what it says");
+    assert!(engine.cached(look.mark()).is_empty());
     Ok(())
 }
