@@ -212,21 +212,46 @@ mod tests {
     /// The directory is as it was, and others see the session in it: only the way there cannot be looked at now.
     #[tokio::test]
     async fn a_path_that_cannot_be_looked_at_ends_no_session() {
-        let holder = Holder::of(&["a"]).await;
+        let holder = Holder::of(&["a", "b"]).await;
+        let other = super::super::tests::store(holder.directory.path());
         let path = holder.directory.path();
         let elsewhere = path.with_extension("elsewhere");
         fs::rename(path, &elsewhere).expect("it is ours");
         std::os::unix::fs::symlink(path, path).expect("its name is free");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
+        // Others have the directory open, and what they take away is told meanwhile.
+        other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
+        let gone: Mutex<Vec<EntryId>> = Mutex::default();
+        let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());
+        holder
+            .store
+            .renew(holder.session.id, &holder.held, &note)
+            .await
+            .expect_err("the path is as it was");
         fs::remove_file(path).expect("it is ours");
         fs::rename(&elsewhere, path).expect("its name is free");
         let error = renewed.expect_err("a link that leads to itself");
         assert_ne!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
-        assert_eq!(holder.gone().await, []);
+        let gone = gone.into_inner().expect("no panic");
+        assert_eq!(gone, [holder.held[1].id.clone()]);
+        assert_eq!(holder.gone().await, gone);
         fs::rename(path, &elsewhere).expect("it is ours");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
         fs::rename(&elsewhere, path).expect("its name is free");
         let error = renewed.expect_err("it was moved away");
         assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
+    }
+
+    /// Another session could have the member id by now.
+    #[tokio::test]
+    async fn each_directory_is_to_be_where_others_look_for_it() {
+        for name in ["queues", "sessions", "members"] {
+            let holder = Holder::of(&["a"]).await;
+            let path = holder.directory.path().join("test").join(name);
+            fs::rename(&path, path.with_extension("elsewhere")).expect("it is ours");
+            let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
+            let error = renewed.expect_err("it was moved away");
+            assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{name}: {error}");
+        }
     }
 }

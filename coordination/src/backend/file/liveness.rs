@@ -180,6 +180,11 @@ impl OpenSessions {
         }
     }
 
+    /// Whether the paths of its two directories still lead to them.
+    pub(super) fn are_directories_in_place(&self) -> Result<bool> {
+        Ok(self.sessions.is_in_place()? && self.members.is_in_place()?)
+    }
+
     pub(super) fn directory(&self) -> &Directory {
         &self.sessions
     }
@@ -248,8 +253,11 @@ pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<Own
 
 /// Whether somebody has the file of this name locked. Nobody hears of the look.
 fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
-    let file = directory.file_to_probe(name)?;
-    file.map_or(Ok(false), |file| is_taken(directory, &file))
+    let Some(file) = directory.file_to_probe(name)? else { return Ok(false) };
+    let is_taken = is_taken(directory, &file)?;
+    // Said, and not left to the end of the descriptor: a child that was forked meanwhile has it too.
+    let _ = fs::flock(&file, FlockOperation::Unlock);
+    Ok(is_taken)
 }
 
 /// Whether somebody else has this file locked; otherwise it is locked as long as it is open here, for other looks too.

@@ -45,12 +45,14 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        if !store.is_in_place()? || !store.sessions.keep(session)? {
+        // A path that cannot be looked at now says nothing, and all else goes by the directories that are open.
+        let is_in_place = store.is_in_place();
+        if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
         }
         store.keep_floor();
         store.look_after(held, gone).await;
-        Ok(())
+        is_in_place.map(drop)
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -79,7 +79,7 @@ impl Store {
 
     /// Whether the URL's path still leads here.
     pub(super) fn is_in_place(&self) -> Result<bool> {
-        Ok(self.queues.is_in_place()? && self.sessions.directory().is_in_place()?)
+        Ok(self.queues.is_in_place()? && self.sessions.are_directories_in_place()?)
     }
 
     /// Opens a session, as far as that can be done at once.
