@@ -335,7 +335,8 @@ impl Connection {
                 reader.add_get_data(path)?;
             }
             // Both are sent before the first answer.
-            let synced = children.filter(|_| is_fresh).map(|path| client.sync(path));
+            let any = children.or(paths.first().map(String::as_str));
+            let synced = any.filter(|_| is_fresh).map(|path| client.sync(path));
             let read = reader.commit();
             if let Some(synced) = synced {
                 synced.await?;

@@ -30,7 +30,7 @@
 //! `update` is `multi setData <node> version = updates, setData <queue> <name>`: the first is refused if an update came in
 //! between, and the second tells those who look at the queue which node changed (`reads.rs`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::iter;
 use std::sync::Arc;
@@ -281,17 +281,16 @@ impl Zookeeper {
             tries += 1;
             let is_first = asked.is_empty();
             // A look that takes longer than others come and go is never as of one moment. What it says of those that stand is
-            // known as soon as all that it has named are read together.
+            // known as soon as all that it has named were read after it.
             let is_last = sight == Sight::Standing && tries > EXACT;
-            if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last)
-                && names.len() <= BATCH
-            {
+            if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last) {
                 asked.clone_from(names);
             }
             let others = asked.split_off(asked.len().min(BATCH));
             // Without the names: those of ten thousand are a megabyte each time.
+            let mut read_before = HashMap::new();
             for others in others.chunks(BATCH) {
-                self.learn(connection, queue, others).await?;
+                read_before.extend(self.learn(connection, queue, others).await?);
             }
             let nodes = asked.iter().map(|name| format!("{parent}/{name}"));
             let paths: Vec<_> = above.iter().cloned().chain(nodes).collect();
@@ -307,9 +306,12 @@ impl Zookeeper {
             let age = Age::new(connection.owner, node.as_ref().map(|node| &node.stat));
             let updated = node.map(|node| node.data).unwrap_or_default();
             let fresh = self.entries_of(queue, &asked, found)?;
-            if let Some(before) = before.take_if(|before| is_last && asked == before.names) {
-                let standing = before.names.iter().filter_map(|name| fresh.get(name).cloned());
-                let listing = listing(queue, standing.collect(), before.value)?;
+            if let Some(before) = before.take_if(|_| is_last) {
+                let standing: HashSet<_> = names.into_iter().collect();
+                let entries = read_before.into_iter().chain(fresh);
+                let entries = entries.filter(|(name, _)| standing.contains(name));
+                let entries = entries.map(|(_, entry)| entry).collect();
+                let listing = listing(queue, entries, before.value)?;
                 self.watches.read(queue, listing.revision, begun);
                 return Ok(listing);
             }
@@ -331,13 +333,13 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
-    /// Reads these nodes of a queue, for a look to come.
+    /// Reads these nodes of a queue, for this look and those to come.
     async fn learn(
         &self,
         connection: &Connection,
         queue: &QueueKey,
         names: &[String],
-    ) -> Result<()> {
+    ) -> Result<HashMap<String, Written>> {
         let parent = self.tree.queue(queue);
         let nodes = names.iter().map(|name| format!("{parent}/{name}"));
         let paths: Vec<_> = iter::once(parent.clone()).chain(nodes).collect();
@@ -346,8 +348,9 @@ impl Zookeeper {
         let node = found.next().flatten();
         let age = Age::new(connection.owner, node.as_ref().map(|node| &node.stat));
         let fresh = self.entries_of(queue, names, found)?;
-        self.reads.learn(queue, age, &node.map(|node| node.data).unwrap_or_default(), fresh);
-        Ok(())
+        let updated = node.map(|node| node.data).unwrap_or_default();
+        self.reads.learn(queue, age, &updated, fresh.clone());
+        Ok(fresh)
     }
 
     /// The entries of nodes that were read.

@@ -42,7 +42,8 @@ impl Values for Zookeeper {
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let connection = self.sessions.newest("read")?;
         let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
-        let (_, found) = connection.read("read", false, None, &paths).await.map_err(no_loss)?;
+        // The session may be another than that of the look before, and its server may lag behind the one that was asked then.
+        let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
         let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
         found.into_iter().map(data).collect()
     }
