@@ -325,6 +325,15 @@ impl Hold {
         self.grant().map_or_else(WorkClaim::is_held, Grant::is_held)
     }
 
+    /// Whether anybody has to wait for us to let go: also one who follows a lock that was broken, on one host.
+    pub(super) fn is_kept(&self) -> bool {
+        let aftermath = match self {
+            Self::Lock { aftermath, .. } => aftermath.as_ref(),
+            _ => None,
+        };
+        self.is_held() || aftermath.is_some_and(|guard| guard.is_held())
+    }
+
     /// How long it can be relied on if nothing more is heard from the store; `None`: for as long as we live.
     pub(super) fn remaining(&self) -> Option<Duration> {
         self.grant().map_or_else(|claim| Some(claim.remaining()), Grant::remaining)

@@ -15,18 +15,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -36,9 +32,13 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
+pub(super) use self::words::Word;
+use self::words::{receive, send};
 use super::alive::Process;
 use super::family::Family;
 use super::wanted::Hold;
+
+mod words;
 
 /// Our first argument in the process that watches; then comes the run's mark.
 pub(crate) const WATCH: &str = "__watch";
@@ -57,90 +57,6 @@ const LONGEST_DEATH_STEP: Duration = Duration::from_millis(500);
 /// A watch that was killed is started anew, at most this often.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// What the watch is told: eight bytes, a message each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// This process group is watched.
-    Group(Pid),
-    /// This process is watched.
-    Single(Pid),
-    /// What is watched has no number any more: another process may have it by now.
-    Numberless,
-    /// It must not live beyond this moment, in nanoseconds on the clock since boot.
-    Deadline(u64),
-    /// It may live as long as it likes.
-    NoDeadline,
-    /// With this comes a file that is to be open until what is watched is dead.
-    Keep,
-    /// Nothing more is to be watched.
-    Goodbye,
-}
-
-impl Word {
-    const GROUP: u64 = 1 << 63;
-    const SINGLE: u64 = 1 << 62;
-    const NO_DEADLINE: u64 = Self::SINGLE - 1;
-    const KEEP: u64 = Self::GROUP | Self::SINGLE;
-    const NUMBERLESS: u64 = Self::GROUP;
-    const GOODBYE: u64 = 0;
-
-    fn bytes(self) -> [u8; 8] {
-        let id = |pid: Pid| u64::from(pid.as_raw_nonzero().get().unsigned_abs());
-        let number = match self {
-            Self::Group(pid) => Self::GROUP | id(pid),
-            Self::Single(pid) => Self::SINGLE | id(pid),
-            Self::Deadline(nanos) => nanos.clamp(1, Self::NO_DEADLINE - 1),
-            Self::NoDeadline => Self::NO_DEADLINE,
-            Self::Keep => Self::KEEP,
-            Self::Numberless => Self::NUMBERLESS,
-            Self::Goodbye => Self::GOODBYE,
-        };
-        number.to_ne_bytes()
-    }
-
-    /// `None`: no word of ours.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let number = u64::from_ne_bytes(bytes.try_into().ok()?);
-        let pid = |tag: u64| i32::try_from(number & !tag).ok().and_then(Pid::from_raw);
-        match number {
-            Self::GOODBYE => Some(Self::Goodbye),
-            Self::NO_DEADLINE => Some(Self::NoDeadline),
-            Self::KEEP => Some(Self::Keep),
-            Self::NUMBERLESS => Some(Self::Numberless),
-            _ if number & Self::GROUP != 0 => pid(Self::GROUP).map(Self::Group),
-            _ if number & Self::SINGLE != 0 => pid(Self::SINGLE).map(Self::Single),
-            nanos => Some(Self::Deadline(nanos)),
-        }
-    }
-}
-
-/// Sends a word, and with it a file, without waiting.
-fn send(socket: impl AsFd, word: Word, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut files = SendAncillaryBuffer::new(&mut space);
-    if let Some(file) = &file {
-        files.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(&word.bytes())], &mut files, flags)?;
-    Ok(())
-}
-
-/// `None`: the other side has ended, or says nothing that we know.
-fn receive(socket: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut files = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 8];
-    let mut into = [IoSliceMut::new(&mut bytes)];
-    let length = recvmsg(socket, &mut into, &mut files, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    for message in files.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            kept.extend(files);
-        }
-    }
-    Ok(bytes.get(..length).and_then(Word::of))
-}
-
 /// Our side of it. It is told goodbye when this is dropped.
 pub(super) struct Watch {
     process: Child,
@@ -150,6 +66,8 @@ pub(super) struct Watch {
     kept: Option<OwnedFd>,
     watched: Option<Word>,
     deadline: Option<Word>,
+    /// Who is to be known one by one, and whether the watch was told of him.
+    left: Vec<(Process, bool)>,
 }
 
 impl Watch {
@@ -157,7 +75,8 @@ impl Watch {
     pub(super) fn start(mark: String) -> io::Result<Self> {
         let (process, socket) = spawn(&mark)?;
         let started = Instant::now();
-        Ok(Self { process, started, socket, mark, kept: None, watched: None, deadline: None })
+        let (kept, watched, deadline, left) = (None, None, None, Vec::new());
+        Ok(Self { process, started, socket, mark, kept, watched, deadline, left })
     }
 
     /// `None`: there is none just now.
@@ -191,6 +110,23 @@ impl Watch {
         }
     }
 
+    /// Names those that descend from the command and have left it: once we are dead, nothing might tell them from strangers.
+    pub(super) fn know(&mut self, left: &[Process]) {
+        self.left.retain(|(known, _)| left.iter().any(|process| process.is_same(known)));
+        for process in left {
+            if !self.left.iter().any(|(known, _)| known.is_same(process)) {
+                self.left.push((process.clone(), false));
+            }
+        }
+        self.tell_of_left();
+    }
+
+    fn tell_of_left(&mut self) {
+        for (process, is_told) in self.left.iter_mut().filter(|(_, is_told)| !is_told) {
+            *is_told = send(&self.socket, Word::Left(process.pid), None).is_ok();
+        }
+    }
+
     /// Starts another one whenever it was killed. Never ends, and can be dropped at any time.
     pub(super) async fn keep(&mut self) -> std::convert::Infallible {
         loop {
@@ -204,6 +140,8 @@ impl Watch {
                 for word in [keep, self.watched, self.deadline].into_iter().flatten() {
                     self.tell(word);
                 }
+                self.left.iter_mut().for_each(|(_, is_told)| *is_told = false);
+                self.tell_of_left();
             }
         }
     }
@@ -263,7 +201,8 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
     let mut family = Family::of_parent(mark);
     // Open until we end: by then what is to end is dead.
     let mut kept = Vec::new();
-    let task = wait(io::stdin(), &mut kept).unwrap_or_default();
+    let mut task = wait(io::stdin(), &mut kept).unwrap_or_default();
+    let left = std::mem::take(&mut task.left);
     if !task.is_late {
         // It may still be our parent, but takes no orphans any more.
         family.forget_wrapper();
@@ -275,14 +214,14 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
             if family.has_wrapper() {
                 let _ = kill_process_group(group, Signal::KILL);
             }
-            end(&family, Duration::ZERO, task.grace());
+            end(&family, left, Duration::ZERO, task.grace());
         }
         Some(Word::Single(process)) => {
             family.command = Some(process);
-            end(&family, Duration::ZERO, task.grace());
+            end(&family, left, Duration::ZERO, task.grace());
         }
         Some(Word::Goodbye) => {}
-        _ => end(&family, HUNT, task.grace()),
+        _ => end(&family, left, HUNT, task.grace()),
     }
     ExitCode::SUCCESS
 }
@@ -296,6 +235,8 @@ struct Task {
     is_late: bool,
     /// On the clock since boot; `None`: the lock has none, and ends when we do.
     deadline: Option<u64>,
+    /// Those that were named one by one.
+    left: Vec<Process>,
 }
 
 impl Task {
@@ -320,8 +261,10 @@ impl Task {
 /// any more whose children they are.
 ///
 /// Before that they are asked to end, and have so long for it.
-fn end(family: &Family, at_least: Duration, grace: Duration) {
-    let (start, mut known) = (Instant::now(), Vec::new());
+///
+/// Those that are known already are looked for no more.
+fn end(family: &Family, mut known: Vec<Process>, at_least: Duration, grace: Duration) {
+    let start = Instant::now();
     if !grace.is_zero() {
         stop(family, &mut known);
         send_all(&known, Signal::TERM);
@@ -386,6 +329,15 @@ fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Task> {
             match receive(&words, kept)? {
                 None => return Ok(task),
                 Some(Word::Keep) => {}
+                // Another one may get its number later.
+                Some(Word::Left(pid)) => {
+                    task.left.retain(|known| known.pid != pid);
+                    task.left.extend(Process::of(pid));
+                    // Now and then, as a command that runs for years may leave many.
+                    if task.left.len().is_power_of_two() {
+                        task.left.retain(Process::is_alive);
+                    }
+                }
                 Some(Word::Goodbye) => return Ok(Task { whom: Some(Word::Goodbye), ..task }),
                 Some(Word::NoDeadline) => {
                     task.deadline = None;
@@ -417,47 +369,8 @@ fn set(timer: impl AsFd, nanos: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::getpid;
-
     use super::super::family::{MARK, tests::orphaned};
     use super::*;
-
-    #[test]
-    fn words_come_back() {
-        let pid = Pid::from_raw(i32::MAX).expect("not zero");
-        for word in [
-            Word::Group(pid),
-            Word::Single(getpid()),
-            Word::Numberless,
-            Word::Deadline(1),
-            Word::Deadline(Word::NO_DEADLINE - 1),
-            Word::NoDeadline,
-            Word::Keep,
-            Word::Goodbye,
-        ] {
-            assert_eq!(Word::of(&word.bytes()), Some(word));
-        }
-        assert_eq!(Word::Deadline(u64::MAX).bytes(), Word::Deadline(Word::NO_DEADLINE - 1).bytes());
-        assert_eq!(Word::of(&[0; 7]), None);
-    }
-
-    #[test]
-    fn a_file_comes_with_its_word() {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .expect("a socket");
-        let (reader, writer) = io::pipe().expect("a pipe");
-        send(&ours, Word::Keep, Some(writer.as_fd())).expect("there is room");
-        drop(writer);
-        send(&ours, Word::Deadline(7), None).expect("there is room");
-        drop(ours);
-        let mut kept = Vec::new();
-        let said: Vec<_> = (0..3).map(|_| receive(&theirs, &mut kept).expect("a socket")).collect();
-        assert_eq!(said, [Some(Word::Keep), Some(Word::Deadline(7)), None]);
-        assert_eq!(kept.len(), 1);
-        drop(kept);
-        assert_eq!(io::read_to_string(reader).expect("it is closed"), "");
-    }
 
     #[test]
     fn who_was_not_told_of_is_found() {
@@ -466,7 +379,7 @@ mod tests {
             command.arg("600").env(MARK, mark).spawn().expect("sleep")
         };
         let (mut ours, mut another) = (start("1-23"), start("1-234"));
-        end(&orphaned("1-23"), Duration::ZERO, Duration::from_millis(1));
+        end(&orphaned("1-23"), Vec::new(), Duration::ZERO, Duration::from_millis(1));
         let lives = another.try_wait().expect("ours").is_none();
         another.kill().expect("ours");
         assert!(lives, "a mark that begins alike");

@@ -13,6 +13,7 @@ use crate::exit::{SYSTEM, say};
 use crate::run::alive::{Process, is_group_there};
 use crate::run::family::named;
 use crate::run::signals::Signals;
+use crate::run::wanted::Hold;
 use crate::run::watch::Word;
 use crate::stderr;
 
@@ -49,6 +50,7 @@ impl Running<'_> {
                 left.iter().for_each(|process| process.signal(Signal::KILL));
             }
             if start.elapsed() >= linger {
+                self.watch.know(&left);
                 let is_new = |process: &Process| !told.iter().any(|told| told.is_same(process));
                 let new: Vec<_> = left.into_iter().filter(is_new).collect();
                 for process in &new {
@@ -105,13 +107,19 @@ impl Running<'_> {
         signals: &mut Signals,
         status: &io::Result<ExitStatus>,
     ) {
-        let has_lock = self.hold.as_ref().is_some_and(|hold| hold.is_held()) && !self.was_stopped;
-        let then = if has_lock { "; the lock is kept until they have ended" } else { "" };
+        let is_held = self.hold.as_ref().is_some_and(Hold::is_held);
+        let then = match self.is_kept() {
+            true if is_held => "; the lock is kept until they have ended",
+            true => "; whoever follows waits for their end, five seconds at most",
+            false => "",
+        };
         say(format_args!(
             "processes of the command go on, another user's, or SIGKILL does not end them: {}{then}",
             named(left)
         ));
-        while has_lock && self.hold.as_ref().is_some_and(|hold| hold.is_held()) {
+        // The watch keeps the lock for them when we are told to end, or are killed.
+        self.watch.know(left);
+        while self.is_kept() {
             tokio::select! {
                 biased;
                 _ = signals.ending() => self.leave(status),
@@ -124,12 +132,18 @@ impl Running<'_> {
             }
             // Some may have come since; and what was within the kernel is not for ever.
             left.iter().for_each(|process| process.signal(Signal::KILL));
+            self.watch.know(&left);
             self.move_deadline_on();
         }
     }
 
-    /// Ends without a word to the store or to the watch: what goes on keeps the lock, on one host until it has ended, as the
-    /// watch has the session's file, and elsewhere until the lease ends.
+    /// Whether somebody waits, or would wait, for us to let go.
+    fn is_kept(&self) -> bool {
+        self.hold.as_ref().is_some_and(Hold::is_kept)
+    }
+
+    /// Ends without a word to the store or a goodbye to the watch: what goes on keeps the lock, on one host until it has ended, as
+    /// the watch knows it and has the session's file, and elsewhere until the lease ends.
     fn leave(&self, status: &io::Result<ExitStatus>) -> ! {
         stderr::finish();
         let code = status.as_ref().map_or(SYSTEM, |status| code_of(*status));

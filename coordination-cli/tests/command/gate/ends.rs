@@ -272,6 +272,13 @@ fn what_another_user_has_in_the_group_is_waited_for_and_told() {
 
 /// A wrapper, and its command, of another user than ours; what is said can be read.
 pub(super) fn as_nobody(store: &Store, options: &[&str], script: &str) -> Wrapper {
+    let mut command = nobodys(store);
+    command.arg("run").args(options).args(["--lock", "x", "--", script]).stderr(Stdio::piped());
+    Wrapper::start(&mut command)
+}
+
+/// Our program, started by another user.
+pub(super) fn nobodys(store: &Store) -> Command {
     // What the other user needs is his, or open to all.
     let program = store.path("coordination");
     if !program.exists() {
@@ -280,9 +287,8 @@ pub(super) fn as_nobody(store: &Store, options: &[&str], script: &str) -> Wrappe
     std::os::unix::fs::chown(store.path("."), Some(NOBODY), None).expect("we are root");
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={NOBODY}")).arg("--clear-groups").arg(program);
-    command.arg("run").args(options).args(["--lock", "x", "--", script]);
-    command.env("COORDINATION_URL", &store.url).stderr(Stdio::piped());
-    Wrapper::start(&mut command)
+    command.env("COORDINATION_URL", &store.url);
+    command
 }
 
 #[test]

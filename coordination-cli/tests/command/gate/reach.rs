@@ -318,3 +318,107 @@ fn what_cannot_be_ended_keeps_the_lock() {
         assert!(wait_until(LONG, is_free));
     });
 }
+
+/// As nobody, something that is root's by a program of root's, without the command's environment or group, whose parent has ended.
+struct Beyond {
+    store: Store,
+    script: String,
+    other: PathBuf,
+}
+
+impl Beyond {
+    fn new() -> Self {
+        let store = Store::file();
+        let (program, other) = (store.path("as-root"), store.path("other"));
+        std::fs::copy("/usr/bin/setpriv", &program).expect("util-linux is installed");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        std::fs::set_permissions(&program, mode).expect("ours");
+        let text = format!(
+            "#!/bin/sh\nenv -i {} --reuid=0 --clear-groups setsid -f sh -c 'echo $$ > {}; exec sleep 60'\nexec sleep 60\n",
+            program.display(),
+            other.display()
+        );
+        let script = store.script("command", &text);
+        Self { store, script, other }
+    }
+
+    fn begin(&self) -> (Wrapper, Pid) {
+        let _ = std::fs::remove_file(&self.other);
+        let wrapper = super::ends::as_nobody(&self.store, &["--kill-after", "10ms"], &self.script);
+        let id = written(&self.other);
+        (wrapper, id.trim().parse().ok().and_then(Pid::from_raw).expect("a process id"))
+    }
+
+    /// An operator takes the lock away.
+    fn breaks(&self) {
+        let mut command = super::ends::nobodys(&self.store);
+        let broken = output(command.args(["break", "x", "--yes"]));
+        assert!(broken.status.success(), "{}", stderr(&broken));
+    }
+
+    fn is_free(&self) -> bool {
+        super::ends::as_nobody(&self.store, &["--wait", "0"], "true").code() == Some(0)
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        let id = std::fs::read_to_string(&self.other).unwrap_or_default();
+        if let Some(pid) = id.trim().parse().ok().and_then(Pid::from_raw).filter(|_| is_alive(&id))
+        {
+            end(pid);
+        }
+    }
+}
+
+fn end(pid: Pid) {
+    rustix::process::kill_process(pid, Signal::KILL).expect("it runs");
+}
+
+#[test]
+fn what_cannot_be_ended_and_has_left_the_group_keeps_the_lock() {
+    if !geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        let case = Beyond::new();
+        // Told to end twice; and killed while it stays with what it cannot end.
+        for last in [Signal::TERM, Signal::KILL] {
+            let (mut wrapper, other) = case.begin();
+            wrapper.signal(Signal::TERM);
+            sleep(Duration::from_secs(2));
+            assert!(wrapper.is_running() && !case.is_free(), "{last:?}");
+            wrapper.signal(last);
+            assert_eq!(wrapper.code(), (last == Signal::TERM).then_some(143));
+            // Longer than the watch looks for what it was not told of.
+            sleep(Duration::from_millis(1_500));
+            assert!(!case.is_free(), "{last:?}");
+            end(other);
+            assert!(wait_until(LONG, || case.is_free()), "{last:?}");
+        }
+    });
+}
+
+/// Where an operator takes the lock away, the next one waits as it does for any command before: five seconds at most.
+#[test]
+fn who_follows_a_broken_lock_waits_for_what_cannot_be_ended() {
+    if !geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        let case = Beyond::new();
+        let (mut wrapper, other) = case.begin();
+        case.breaks();
+        let mut next = super::ends::as_nobody(&case.store, &[], "true");
+        sleep(Duration::from_millis(2_500));
+        assert!(wrapper.is_running() && next.is_running());
+        end(other);
+        assert_eq!((wrapper.code(), next.code()), (Some(70), Some(0)));
+
+        // It does not wait for ever; nor does the wrapper, whose lock is another's by then.
+        let (mut wrapper, _other) = case.begin();
+        case.breaks();
+        let mut next = super::ends::as_nobody(&case.store, &[], "true");
+        assert_eq!((next.code(), wrapper.code()), (Some(0), Some(70)));
+    });
+}
