@@ -43,6 +43,15 @@ impl Process {
         Self { pid, place, started: u64::MAX, name: "?".to_owned() }
     }
 
+    pub(super) fn is_unseen(&self) -> bool {
+        self.started == u64::MAX
+    }
+
+    /// No other process has both, also after numbers have come round.
+    pub(super) fn identity(&self) -> (Pid, u64) {
+        (self.pid, self.started)
+    }
+
     /// What it was started with; empty if that cannot be read.
     pub(super) fn environment(&self) -> Vec<u8> {
         let path = format!("/proc/{}/environ", self.pid.as_raw_nonzero());
@@ -62,7 +71,7 @@ impl Process {
 
     /// Whether it is the same one, whatever it has become.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (self.pid, self.started) == (other.pid, other.started)
+        self.identity() == other.identity()
     }
 
     /// Sends it a signal, and nobody else who has its number by now.
@@ -129,6 +138,19 @@ pub(super) fn children(process: Pid) -> io::Result<Vec<Pid>> {
         }
     }
     Ok(children.into_iter().filter_map(Pid::from_raw).collect())
+}
+
+/// The same of a process that may have ended: then it has none.
+pub(super) fn children_if_there(process: Pid) -> io::Result<Vec<Pid>> {
+    match children(process) {
+        Err(_) if !is_shown(process) && has_children_listed() => Ok(Vec::new()),
+        children => children,
+    }
+}
+
+/// Whether anything can be read of it: not of who is not there, and of other users' processes not where these are hidden.
+pub(super) fn is_shown(process: Pid) -> bool {
+    Path::new(&format!("/proc/{}/stat", process.as_raw_nonzero())).exists()
 }
 
 /// Whether [`children`] can be relied on: not every kernel lists them.

@@ -435,7 +435,7 @@ impl Running<'_> {
     }
 
     /// Also what has left the process group.
-    fn signal_all(&self, signal: Signal) {
+    fn signal_all(&mut self, signal: Signal) {
         // Those first that one call reaches.
         self.signal(signal);
         let is_beyond = |process: &&Living| {

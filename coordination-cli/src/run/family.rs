@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::process::{Pid, getpid, getppid};
@@ -33,6 +34,10 @@ pub(super) struct Family {
     since: u64,
     /// Children that the wrapper had when it began: whoever became the wrapper has left them to it.
     strangers: HashSet<Pid>,
+    /// The wrapper may be given orphans of strangers: of those, and, as the first process of a pid namespace, of whoever enters that.
+    has_strangers: bool,
+    /// Where it may: what was found to be the command's when last looked at, and is so without its parent, too.
+    noted: HashSet<(Pid, u64)>,
     /// The command's process group, if it has one of its own.
     pub(super) group: Option<Pid>,
     /// The command itself.
@@ -58,9 +63,17 @@ impl Family {
     fn of(mark: &[u8], wrapper: Option<Pid>) -> Self {
         let children =
             wrapper.into_iter().flat_map(|wrapper| alive::children(wrapper).unwrap_or_default());
-        let strangers = children.filter(|child| *child != getpid()).collect();
-        let since = wrapper.and_then(Process::of).map_or(0, |wrapper| wrapper.started);
-        Self { mark: mark.to_owned(), wrapper, since, strangers, group: None, command: None }
+        let strangers: HashSet<_> = children.filter(|child| *child != getpid()).collect();
+        Self {
+            mark: mark.to_owned(),
+            wrapper,
+            since: wrapper.and_then(Process::of).map_or(0, |wrapper| wrapper.started),
+            has_strangers: !strangers.is_empty() || wrapper.is_some_and(Pid::is_init),
+            strangers,
+            noted: HashSet::new(),
+            group: None,
+            command: None,
+        }
     }
 
     /// It has ended.
@@ -82,7 +95,68 @@ impl Family {
 
     /// Those that live, and are to end with the command; something [unseen](Process::unseen), if it cannot be told that there are
     /// none: where no descriptor is left, and where other users' processes are not shown.
-    pub(super) fn living(&self, watch: Option<Pid>) -> Vec<Process> {
+    pub(super) fn living(&mut self, watch: Option<Pid>) -> Vec<Process> {
+        let living = match self.descendants(watch) {
+            Ok(living) if !self.has_others(&living) => living,
+            _ => self.searched(watch),
+        };
+        if self.has_strangers {
+            self.noted = living.iter().map(Process::identity).collect();
+        }
+        living
+    }
+
+    /// By the kernel's lists of children, beginning with our own.
+    ///
+    /// # Errors
+    ///
+    /// There are no such lists, or no descriptor to read them by.
+    fn descendants(&self, watch: Option<Pid>) -> io::Result<Vec<Process>> {
+        let (mut seen, mut found) = (HashSet::from_iter(watch), Vec::new());
+        loop {
+            // Again and again, as orphans become our children while we look.
+            let mut next = self.own_children(&mut seen)?;
+            if next.is_empty() {
+                return Ok(found);
+            }
+            while !next.is_empty() {
+                let mut children = Vec::new();
+                for process in &next {
+                    children.extend(alive::children_if_there(process.pid)?);
+                }
+                found.append(&mut next);
+                let new = children.into_iter().filter(|child| seen.insert(*child));
+                next = new.filter_map(Process::of).filter(ends).collect();
+            }
+        }
+    }
+
+    /// Our children that are the command's and were not seen: the command itself, and what was orphaned.
+    fn own_children(&self, seen: &mut HashSet<Pid>) -> io::Result<Vec<Process>> {
+        let children = alive::children(getpid())?;
+        let new = children.into_iter().filter(|child| seen.insert(*child));
+        let new = new.filter(|child| !self.strangers.contains(child));
+        // What is in the list and cannot be read is another user's, where these are not shown.
+        let read = |child| match Process::of(child) {
+            None if !alive::is_shown(child) => Some(Process::unseen(child)),
+            process => process,
+        };
+        let is_ours = |process: &Process| process.is_unseen() || self.is_adopted(process);
+        Ok(new.filter_map(read).filter(is_ours).filter(ends).collect())
+    }
+
+    /// Whether somebody is in the command's group who does not descend from us.
+    fn has_others(&self, living: &[Process]) -> bool {
+        // The question waits for the dead of the group: not before somebody has waited for the command.
+        let group = self.group.filter(|_| self.command.is_none());
+        let is_of = |group: Pid| {
+            move |process: &Process| process.place.group == group.as_raw_nonzero().get()
+        };
+        group.is_some_and(|group| !living.iter().any(is_of(group)) && alive::is_group_there(group))
+    }
+
+    /// By a look at all processes.
+    fn searched(&self, watch: Option<Pid>) -> Vec<Process> {
         let all = alive::processes(&mut HashSet::new());
         let can_look = all.iter().any(|process| process.pid == getpid());
         let mut living = self.among(all, watch, self.has_wrapper(), HashSet::new());
@@ -125,8 +199,7 @@ impl Family {
             let is_next = |process: &mut Process| {
                 parents.contains(&process.place.parent) || (is_beginning && is_first(process))
             };
-            let next: Vec<_> =
-                rest.extract_if(.., is_next).filter(|process| !has_mark(process, LEAVE)).collect();
+            let next: Vec<_> = rest.extract_if(.., is_next).filter(ends).collect();
             if next.is_empty() {
                 return found;
             }
@@ -136,12 +209,31 @@ impl Family {
         }
     }
 
-    /// A child of the wrapper that is not a stranger. Where there are strangers, one of the wrapper's orphans may be theirs.
+    /// The command, or another child of the wrapper that is not a stranger. Where there are strangers, one of the wrapper's
+    /// orphans may be theirs.
     fn is_adopted(&self, process: &Process) -> bool {
         self.wrapper.is_some_and(|wrapper| process.place.parent == wrapper.as_raw_nonzero().get())
             && !self.strangers.contains(&process.pid)
-            && (self.strangers.is_empty() || has_mark(process, &self.mark))
+            && (!self.has_strangers
+                || self.command == Some(process.pid)
+                || self.noted.contains(&process.identity())
+                || has_mark(process, &self.mark))
     }
+}
+
+/// The children of these that are not known, and end with the command.
+pub(super) fn children(parents: &[Process], known: &[Process]) -> Vec<Process> {
+    let children = parents.iter().flat_map(|parent| {
+        let children = alive::children_if_there(parent.pid).unwrap_or_default();
+        children.into_iter().filter_map(Process::of)
+    });
+    let is_new = |process: &Process| !known.iter().any(|known| known.is_same(process));
+    children.filter(is_new).filter(ends).collect()
+}
+
+/// Whether it ends with the command: what is to stay says so.
+fn ends(process: &Process) -> bool {
+    !has_mark(process, LEAVE)
 }
 
 /// The marks of a run with this one, which runs in those that our own environment names.
@@ -225,6 +317,35 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn lists_of_children_and_all_of_proc_tell_the_same() {
+        let mut shell = Command::new("sh");
+        let words = "sleep 600 & COORDINATION_RUN=leave sleep 3 & setsid sleep 600 & wait";
+        let mut shell = shell.args(["-c", words]).env(MARK, "7-77").spawn().expect("sh");
+        // Other checks have children as well, which have no such mark.
+        let mut family = Family { has_strangers: true, ..Family::of(b"7-77", Some(getpid())) };
+        family.strangers.clear();
+        let pids = |mut found: Vec<Process>| {
+            found.sort_unstable_by_key(|process| process.pid.as_raw_nonzero());
+            found.into_iter().map(|process| process.pid).collect::<Vec<_>>()
+        };
+        let start = std::time::Instant::now();
+        let listed = loop {
+            let listed = family.descendants(None).expect("this kernel has them");
+            // The shell, and two of what it has started, once they are no shells any more.
+            if listed.iter().filter(|process| process.name == "sleep").count() == 2
+                && listed.len() == 3
+            {
+                break listed;
+            }
+            assert!(start.elapsed().as_secs() < 30, "{listed:?}");
+        };
+        let searched = family.searched(None);
+        listed.iter().for_each(|process| process.signal(rustix::process::Signal::KILL));
+        let _ = shell.wait();
+        assert_eq!(pids(listed), pids(searched));
+    }
+
+    #[test]
     fn generations_are_found_but_not_those_that_stay() {
         let number = |pid| Pid::from_raw(pid).expect("not zero");
         let process = |pid, parent, group| Process {
@@ -240,6 +361,8 @@ pub(super) mod tests {
             wrapper: Some(number(wrapper)),
             since: 0,
             strangers: HashSet::from([number(base + 9)]),
+            has_strangers: true,
+            noted: HashSet::new(),
             group: Some(number(base + 2)),
             command: None,
         };

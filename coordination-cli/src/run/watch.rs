@@ -35,7 +35,7 @@ use tokio::time::sleep_until;
 pub(super) use self::words::Word;
 use self::words::{receive, send};
 use super::alive::Process;
-use super::family::Family;
+use super::family::{self, Family};
 use super::wanted::Hold;
 
 mod words;
@@ -46,6 +46,8 @@ pub(crate) const WATCH: &str = "__watch";
 const LEAD: Duration = Duration::from_millis(10);
 /// How long a command is looked for that nobody has told of: it was being started when we were killed.
 const HUNT: Duration = Duration::from_secs(1);
+/// How often all processes are looked at after that, while what cannot be killed goes on.
+const SEARCH: Duration = Duration::from_secs(5);
 /// From SIGTERM to SIGKILL when the wrapper has died: where the lock is held until we end, and elsewhere.
 const GRACE: Duration = Duration::from_secs(1);
 const SHORT_GRACE: Duration = Duration::from_millis(50);
@@ -271,8 +273,16 @@ fn end(family: &Family, mut known: Vec<Process>, at_least: Duration, grace: Dura
         send_all(&known, Signal::CONT);
         wait_for(&mut known, grace);
     }
+    let mut searched: Option<Instant> = None;
     loop {
-        stop(family, &mut known);
+        // What is about to be born comes soon; later only what could not be killed starts others.
+        let is_old = |searched: Instant| searched.elapsed() >= SEARCH;
+        if start.elapsed() < HUNT || searched.is_none_or(is_old) {
+            stop(family, &mut known);
+            searched = Some(Instant::now());
+        } else {
+            stop_children(&mut known);
+        }
         send_all(&known, Signal::KILL);
         // Whoever stands still or is dead starts no others: no need to look at all processes again soon.
         wait_for(&mut known, SOON);
@@ -280,6 +290,17 @@ fn end(family: &Family, mut known: Vec<Process>, at_least: Duration, grace: Dura
             return;
         }
         std::thread::sleep((start.elapsed() / DEATH_STEPS).clamp(DEATH_STEP, LONGEST_DEATH_STEP));
+    }
+}
+
+/// Stops the children of those that are known, and theirs: no look at all processes.
+fn stop_children(known: &mut Vec<Process>) {
+    let mut begin = 0;
+    while begin < known.len() {
+        let found = family::children(&known[begin..], known);
+        begin = known.len();
+        send_all(&found, Signal::STOP);
+        known.extend(found);
     }
 }
 
