@@ -1,66 +1,36 @@
 //! A command that runs under something: started, watched, and ended in time.
 
-use std::env;
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::ExitStatus;
+use std::time::Duration;
 
-use coordination::{Claim, Coordinator};
+use coordination::Claim;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
-    waitpid,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, waitpid,
 };
-use tokio::io::AsyncWriteExt;
 use tokio::process::Child as Process;
-use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::signal::unix;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::prepared::Prepared;
 use super::alive::{self, Process as Living};
-use super::around::{self, HELD};
-use super::family::{self, Family, MARK};
+use super::family::Family;
 use super::signals::{self, Signals};
-use super::started;
 use super::wanted::Hold;
-use super::watch::{Watch, Word, new_mark};
-use crate::args::{Child as Options, OnLost, Store};
+use super::watch::{Watch, Word};
+use crate::args::{Child as Options, OnLost};
 use crate::exit::{self, Failure, Outcome, say};
-use crate::settings::HandedOn;
 
 mod ending;
+mod prepared;
 
 /// How long before its deadline the lock counts as lost for the command: it takes that long to end it.
 const KILL_LEAD: Duration = Duration::from_millis(20);
 /// From SIGTERM to SIGKILL when the store has given the lock away: another command starts after `--settle`.
 const REVOKED_GRACE: Duration = Duration::from_millis(50);
-/// The same without a lease.
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// How often the watch is told the deadline, in parts of the lease.
 const UPDATES: u32 = 8;
-
-/// A command that can be started: there is such a program, and who watches over it is there or about to be.
-pub(crate) struct Prepared<'a> {
-    program: PathBuf,
-    words: &'a [OsString],
-    watch: Watch,
-    family: Family,
-    /// The marks of this run and of those that it runs in.
-    marks: String,
-    /// Tells that children of ours have ended.
-    deaths: unix::Signal,
-    options: &'a Options,
-    quiet: bool,
-    /// What the command reads from its stdin; `None`: it has ours.
-    fed: Option<Vec<u8>>,
-    /// What the store calls us.
-    member: String,
-    /// The store's URL and the config file, for runs within.
-    handed_on: HandedOn,
-}
 
 /// How a command ended.
 #[derive(Debug)]
@@ -98,227 +68,8 @@ struct Running<'a> {
     is_lost: bool,
 }
 
-/// Where the program is; fails as a shell would if there is none.
-fn find(command: &[OsString]) -> Outcome<PathBuf> {
-    let Some(program) = command.first() else { return Err(Failure::usage("no command")) };
-    let path = Path::new(program);
-    let places: Vec<PathBuf> = if path.components().count() > 1 {
-        vec![path.to_owned()]
-    } else {
-        let dirs = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
-        env::split_paths(&dirs).map(|dir| dir.join(path)).collect()
-    };
-    let mut is_there = false;
-    for place in places {
-        let Ok(file) = place.metadata() else { continue };
-        if file.is_file() && file.permissions().mode() & 0o111 != 0 {
-            return Ok(place);
-        }
-        is_there = true;
-    }
-    let shown = path.display();
-    Err(match is_there {
-        false => Failure::new(exit::NOT_FOUND, format!("{shown}: command not found")),
-        true => Failure::new(exit::NOT_EXECUTABLE, format!("{shown}: not executable")),
-    })
-}
-
-impl<'a> Prepared<'a> {
-    /// Fails as a shell would if there is no such program.
-    pub(crate) fn new(words: &'a [OsString], options: &'a Options, quiet: bool) -> Outcome<Self> {
-        if !Path::new("/proc/self/stat").exists() {
-            let what = "/proc is not there, and without it nothing could watch over the command";
-            return Err(Failure::new(exit::SYSTEM, what));
-        }
-        let program = find(words)?;
-        // Before there are children: while it is ignored, as it may be when we are started, the kernel keeps no status of theirs.
-        let deaths = signal(SignalKind::child()).map_err(not_started)?;
-        let mark = new_mark();
-        let marks = family::marks(env::var(MARK).ok(), &mark);
-        // Before there is the watch: whoever is a child of ours by now is none of the command's.
-        let family = Family::of_us(&mark);
-        let watch = Watch::start(mark).map_err(not_started)?;
-        let (member, handed_on) = (String::new(), HandedOn::default());
-        Ok(Self {
-            program,
-            words,
-            watch,
-            family,
-            marks,
-            deaths,
-            options,
-            quiet,
-            fed: None,
-            member,
-            handed_on,
-        })
-    }
-
-    /// The command reads this from its stdin.
-    pub(super) fn fed(self, body: Vec<u8>) -> Self {
-        Self { fed: Some(body), ..self }
-    }
-
-    /// Runs it to its end, and answers what it ran under, unless it did not start.
-    pub(super) async fn run_under(
-        self,
-        hold: Hold,
-        signals: &mut Signals,
-    ) -> Outcome<(Ended, Option<Hold>)> {
-        let mut running = self.start(Some(hold))?;
-        let ended = running.supervise(signals, None).await?;
-        Ok((ended, running.hold.take()))
-    }
-
-    /// Lets runs within find the store, and know what is held around them.
-    pub(crate) fn hand_on(&mut self, coordinator: &Coordinator, store: &Store) {
-        self.member = coordinator.member_id().to_owned();
-        self.handed_on = HandedOn::of(store);
-    }
-
-    /// Runs it to its end, and lets go of what it runs under, or before if `release_after` says so.
-    pub(crate) async fn run(
-        self,
-        hold: Option<Hold>,
-        claim: Option<Claim>,
-        release_after: Option<Duration>,
-        signals: &mut Signals,
-    ) -> Outcome<u8> {
-        let is_ignored = self.options.on_lost == OnLost::Ignore;
-        let mut running = match self.start(hold) {
-            Ok(running) => running,
-            Err(failure) => {
-                // It has not run; another may.
-                if let Some(claim) = claim {
-                    let _ = claim.give_back().await;
-                }
-                return Err(failure);
-            }
-        };
-        running.claim = claim;
-        let release_at = release_after.map(|after| Instant::now() + after);
-        let ended = running.supervise(signals, release_at).await;
-        let is_done = ended.as_ref().is_ok_and(|ended| ended.code == 0 && !ended.was_stopped);
-        if let Some(releasing) = running.releasing.take() {
-            let _ = releasing.await;
-        }
-        // While it is held: who holds it next takes over what is not done.
-        let settled = running.settle_claim(is_done).await;
-        let was_lost = match running.hold.take() {
-            Some(hold) => hold.release().await.is_err_and(|error| is_loss(&error)),
-            None => false,
-        };
-        let ended = ended?;
-        if (ended.was_stopped || was_lost) && !is_ignored {
-            if was_lost && !ended.was_stopped {
-                say(format_args!("the lock was lost while the command ran"));
-            }
-            return Ok(exit::LOST);
-        }
-        settled.map(|()| ended.code)
-    }
-
-    fn start(mut self, hold: Option<Hold>) -> Outcome<Running<'a>> {
-        let grace = grace(self.options, hold.as_ref())?;
-        // Before the command is there, so that it never outlives its lock.
-        if let Some(file) = hold.as_ref().map(|hold| hold.session_file()).transpose()?.flatten() {
-            self.watch.keep_open(file);
-        }
-        let mut command = started::command(&self.program, self.words);
-        command.kill_on_drop(true);
-        self.handed_on.apply(&mut command);
-        command.env(MARK, &self.marks);
-        if let Some(hold) = &hold {
-            if !hold.is_held() {
-                let what = format!("{:?} was lost before the command started", hold.name());
-                return Err(Failure::new(exit::LOST, what));
-            }
-            command.env(HELD, around::with(hold.held_by(&self.member)));
-            command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
-            match hold.remaining() {
-                Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
-                // That of a run that we run in.
-                None => command.env_remove("LOCK_DEADLINE"),
-            };
-        }
-        if self.fed.is_some() {
-            command.stdin(Stdio::piped());
-        }
-        if !self.options.foreground {
-            command.process_group(0);
-        }
-        // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
-        // looks after orphans.
-        set_child_subreaper(Some(getpid())).map_err(|error| not_started(error.into()))?;
-        // First, so that no command is ever without it.
-        self.watch.update(hold.as_ref());
-        let mut process = command.spawn().map_err(|error| self.not_spawned(&error))?;
-        if let (Some(mut stdin), Some(body)) = (process.stdin.take(), self.fed.take()) {
-            // Besides all else: the command may read late, a part of it, or nothing.
-            tokio::spawn(async move { drop(stdin.write_all(&body).await) });
-        }
-        let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
-        self.watch.look_at(match self.options.foreground {
-            true => Word::Single(pid),
-            false => Word::Group(pid),
-        });
-        self.family.group = (!self.options.foreground).then_some(pid);
-        self.family.command = Some(pid);
-        let Self { watch, family, deaths, options, quiet, .. } = self;
-        Ok(Running {
-            process,
-            pid,
-            watch,
-            family,
-            deaths,
-            options,
-            quiet,
-            hold,
-            claim: None,
-            releasing: None,
-            grace,
-            kill_at: None,
-            was_stopped: false,
-            was_told_to_end: false,
-            is_lost: false,
-        })
-    }
-
-    /// As a shell has it.
-    fn not_spawned(&self, error: &io::Error) -> Failure {
-        let code = match error.kind() {
-            io::ErrorKind::NotFound => exit::NOT_FOUND,
-            // No process could be made.
-            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => exit::SYSTEM,
-            _ => exit::NOT_EXECUTABLE,
-        };
-        let (text, program) = (error.to_string(), self.words[0].to_string_lossy());
-        let why = text.split(" (os error").next().unwrap_or_default();
-        Failure::new(code, format!("{program}: {why}"))
-    }
-}
-
-fn not_started(error: io::Error) -> Failure {
-    Failure::system("cannot start the command", &error)
-}
-
 fn is_loss(error: &coordination::Error) -> bool {
     matches!(error.kind(), coordination::ErrorKind::Lost | coordination::ErrorKind::Closed)
-}
-
-/// From SIGTERM to SIGKILL.
-fn grace(options: &Options, hold: Option<&Hold>) -> Outcome<Duration> {
-    let lease = hold.and_then(|hold| hold.remaining());
-    match (options.kill_after, lease) {
-        (Some(wanted), Some(lease)) if wanted > lease / 3 => Err(Failure::usage(format!(
-            "--kill-after is {wanted:?}, and the lease leaves {:?} at most: take a longer lease, as in `?ttl=1m`",
-            lease / 3
-        ))),
-        (Some(wanted), _) => Ok(wanted),
-        (None, Some(lease)) => Ok(lease / 5),
-        (None, None) => Ok(DEFAULT_GRACE),
-    }
 }
 
 impl Running<'_> {
@@ -503,10 +254,4 @@ async fn at(moment: Option<Instant>) {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
-}
-
-fn unix_time(left: Duration) -> String {
-    let deadline = SystemTime::now() + left;
-    let since = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{}.{:03}", since.as_secs(), since.subsec_millis())
 }
