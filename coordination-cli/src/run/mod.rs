@@ -16,7 +16,7 @@ pub(crate) mod work;
 
 use std::time::Duration;
 
-use coordination::{Claim, Config, Coordinator, ErrorKind, LossDetection, OncePer, Scope};
+use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
 
 use self::child::Prepared;
 use self::signals::Signals;
@@ -102,23 +102,10 @@ async fn prepare(
             wanted.follow(hold).await?;
         }
     }
-    if let Some(rate) = &run.rate {
-        let limiter = coordinator.rate_limiter(&rate.name, rate.count, rate.window)?;
-        match limiter.acquire(1, budget.left()).await {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Ready::Busy(error.to_string()));
-            }
-            Err(error) if error.kind() == ErrorKind::Mismatch => {
-                let window = rate.window.as_millis();
-                let words = format!("--rate {}:{}/{window}ms", rate.name, rate.count);
-                return Err(Failure::usage(format!(
-                    "rate {:?} is in use with other numbers than yours; to change them for all: coordination resize {words}",
-                    limiter.name()
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        }
+    if let Some(rate) = &run.rate
+        && let Some(busy) = waiting::wait_for_rate(rate, coordinator, budget, is_quiet).await?
+    {
+        return Ok(Ready::Busy(busy));
     }
     let claim = match (job(run, coordinator)?, hold.as_ref().map(Hold::grant)) {
         (Some(job), Some(Ok(grant))) => match job.try_claim_under(grant).await? {

@@ -28,6 +28,21 @@ pub(super) struct Progress {
 impl Progress {
     /// Shows how the wait stands until it is dropped; notes whether a line was left that wants an end.
     pub(super) async fn show(wanted: &Wanted, us: &str, is_quiet: bool, was_told: &Cell<bool>) {
+        let how = async || {
+            // A store that does not answer is no reason to say nothing.
+            let others = tokio::time::timeout(PATIENCE, wanted.others()).await;
+            who(others.ok().and_then(Result::ok).as_deref(), Some(us))
+        };
+        Self::tell(&wanted.shown(), is_quiet, was_told, how).await;
+    }
+
+    /// The same of a wait for this, which stands so.
+    pub(super) async fn tell(
+        what: &str,
+        is_quiet: bool,
+        was_told: &Cell<bool>,
+        how: impl AsyncFn() -> String,
+    ) {
         if is_quiet {
             return std::future::pending().await;
         }
@@ -36,10 +51,8 @@ impl Progress {
         let mut next = PATIENCE;
         loop {
             tokio::time::sleep(next.saturating_sub(start.elapsed())).await;
-            // A store that does not answer is no reason to say nothing.
-            let others = tokio::time::timeout(PATIENCE, wanted.others()).await;
-            let others = others.ok().and_then(Result::ok);
-            let line = line(&wanted.shown(), others.as_deref(), us, start.elapsed());
+            let how = how().await;
+            let line = line(what, &how, start.elapsed());
             if is_terminal {
                 progress.draw(&format!("coordination: {line}"));
                 next = start.elapsed() + PATIENCE;
@@ -73,8 +86,8 @@ impl Drop for Progress {
     }
 }
 
-fn line(what: &str, others: Option<&[Other]>, us: &str, waited: Duration) -> String {
-    format!("waiting for {what} since {} s: {}", waited.as_secs(), who(others, Some(us)))
+fn line(what: &str, how: &str, waited: Duration) -> String {
+    format!("waiting for {what} since {} s: {how}", waited.as_secs())
 }
 
 /// Who has it, since when, and how many wait, before us if we are among them; `None`: the store does not answer.
@@ -124,8 +137,9 @@ mod tests {
             shares: false,
             has: 1,
         };
-        let line =
-            |others: Option<&[Other]>| line("lock \"x\"", others, "me", Duration::from_secs(3));
+        let line = |others: Option<&[Other]>| {
+            line("lock \"x\"", &who(others, Some("me")), Duration::from_secs(3))
+        };
         let prefix = "waiting for lock \"x\" since 3 s: ";
         let said = |others: &[Other]| line(Some(others)).split_off(prefix.len());
         assert_eq!(line(None), format!("{prefix}the store does not answer"));

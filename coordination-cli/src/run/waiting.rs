@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use coordination::ErrorKind;
+use coordination::{Coordinator, ErrorKind};
 
 use super::around;
 use super::progress::{self, Progress};
 use super::wanted::{Budget, Hold, Wanted};
+use crate::args::Rate;
 use crate::exit::{Failure, Outcome, say};
 
 /// How long a store is asked who has what we did not get.
@@ -67,6 +68,41 @@ async fn wait_once(
         biased;
         outcome = wanted.acquire(budget.left()) => outcome,
         () = Progress::show(wanted, us, is_quiet, was_told) => Ok(None),
+    }
+}
+
+/// Waits for the next start of a rate, and tells whoever reads that; answers why there is none in time.
+pub(super) async fn wait_for_rate(
+    rate: &Rate,
+    coordinator: &Coordinator,
+    budget: Budget,
+    is_quiet: bool,
+) -> Outcome<Option<String>> {
+    let limiter = coordinator.rate_limiter(&rate.name, rate.count, rate.window)?;
+    let shown = format!("rate {:?}", rate.name);
+    let what = format!("at most {} in {:?}", rate.count, rate.window);
+    let (start, was_told) = (Instant::now(), Cell::new(false));
+    let outcome = tokio::select! {
+        biased;
+        outcome = limiter.acquire(1, budget.left()) => outcome,
+        () = Progress::tell(&shown, is_quiet, &was_told, async || what.clone()) => return Ok(None),
+    };
+    match outcome {
+        Ok(_) => {
+            if was_told.get() {
+                say(format_args!("got {shown} after {} s", start.elapsed().as_secs()));
+            }
+            Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(Some(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::Mismatch => {
+            let window = rate.window.as_millis();
+            let words = format!("--rate {}:{}/{window}ms", rate.name, rate.count);
+            Err(Failure::usage(format!(
+                "{shown} is in use with other numbers than yours; to change them for all: coordination resize {words}"
+            )))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

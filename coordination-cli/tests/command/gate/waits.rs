@@ -105,3 +105,21 @@ fn whoever_gives_up_says_who_has_it_since_when_and_how_many_wait() {
         );
     });
 }
+
+#[test]
+fn a_wait_for_a_rate_is_told_too() {
+    judged(|| {
+        let store = Store::file();
+        assert_eq!(store.run("--rate r:1/5s -- true").status.code(), Some(0));
+        let (mut quiet, silence) = logged(&store, "--quiet run --rate r:1/5s -- true");
+        assert_eq!((quiet.code(), silence().as_str()), (Some(0), ""));
+        let (mut waiter, log) = logged(&store, "run --rate r:1/5s -- true");
+        let line = "coordination: waiting for rate \"r\" since 1 s: at most 1 in 5s";
+        assert!(wait_until(LONG, || log().lines().any(|said| said == line)), "{}", log());
+        assert_eq!(waiter.code(), Some(0));
+        let said = log();
+        assert!(said.lines().nth(1).is_some_and(|line| line.contains("got rate \"r\" after ")));
+        // Whoever needs not wait says nothing.
+        assert_eq!(stderr(&store.run("--rate s:2/5s -- true")), "");
+    });
+}
