@@ -7,8 +7,8 @@ use std::{fs, io, thread};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
-    test_kill_process_group, waitpgid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal,
+    test_kill_process_group, waitpgid, waitpid,
 };
 
 /// How often, and after what time each, an environment is read that is empty.
@@ -155,7 +155,7 @@ pub(super) fn is_shown(process: Pid) -> bool {
 
 /// Whether [`children`] can be relied on: not every kernel lists them.
 pub(super) fn has_children_listed() -> bool {
-    let us = rustix::process::getpid();
+    let us = getpid();
     threads_of(us).join(us.as_raw_nonzero().to_string()).join(CHILDREN).exists()
 }
 
@@ -165,6 +165,13 @@ fn threads_of(process: Pid) -> PathBuf {
 
 /// The file of a thread that lists the children that it has started. Orphans come to the first thread.
 const CHILDREN: &str = "children";
+
+/// Waits for those children of ours that have ended, but for these, whom somebody else waits for.
+pub(super) fn wait_for_children(but: impl Fn(Pid) -> bool) {
+    for child in children(getpid()).unwrap_or_default().into_iter().filter(|child| !but(*child)) {
+        let _ = waitpid(Some(child), WaitOptions::NOHANG);
+    }
+}
 
 /// Whether the group has a process that has not been waited for; those of ours that have ended are waited for.
 pub(super) fn is_group_there(group: Pid) -> bool {
@@ -216,7 +223,7 @@ mod tests {
         while process.is_alive() || Process::of(pid).is_some() {
             std::thread::yield_now();
         }
-        assert!(children(rustix::process::getpid()).expect("listed").contains(&pid));
+        assert!(children(getpid()).expect("listed").contains(&pid));
         child.wait().expect("ours");
         assert!(!process.is_alive() && !is_group_there(pid));
     }

@@ -5,9 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use coordination::Claim;
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, waitpid,
-};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::Child as Process;
 use tokio::signal::unix;
 use tokio::task::JoinHandle;
@@ -31,6 +29,9 @@ const KILL_LEAD: Duration = Duration::from_millis(20);
 const REVOKED_GRACE: Duration = Duration::from_millis(50);
 /// How often the watch is told the deadline, in parts of the lease.
 const UPDATES: u32 = 8;
+/// When it is first looked who was orphaned, and how often at least.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const RAREST_LOOK: Duration = Duration::from_secs(10);
 
 /// How a command ended.
 #[derive(Debug)]
@@ -61,6 +62,9 @@ struct Running<'a> {
     grace: Duration,
     /// When SIGKILL follows; `None`: the command need not end.
     kill_at: Option<Instant>,
+    /// When it is looked again who has come to us, and how long after the look before.
+    next_look: Instant,
+    looked_after: Duration,
     was_stopped: bool,
     /// A signal that ends others was passed on.
     was_told_to_end: bool,
@@ -104,7 +108,8 @@ impl Running<'_> {
                 }
                 () = at(self.kill_at) => self.kill(),
                 never = self.watch.keep() => match never {},
-                _ = self.deaths.recv() => self.wait_for_orphans(),
+                _ = self.deaths.recv() => self.look(),
+                () = sleep_until(self.next_look) => self.look_again(),
                 () = at(release_at) => {
                     release_at = None;
                     let (hold, claim) = (self.hold.take(), self.claim.take());
@@ -207,15 +212,31 @@ impl Running<'_> {
     /// What the command has left to us, and has ended, would stay until we end.
     fn wait_for_orphans(&self) {
         let own = [Some(self.pid), self.watch.pid()];
-        let children = alive::children(getpid()).unwrap_or_default();
-        for child in children.into_iter().filter(|child| !own.contains(&Some(*child))) {
-            let _ = waitpid(Some(child), WaitOptions::NOHANG);
-        }
+        alive::wait_for_children(|child| own.contains(&Some(child)));
+    }
+
+    /// Notes who has come to us, for the time after our death: then nothing might tell it from a stranger.
+    fn look(&mut self) {
+        self.wait_for_orphans();
+        let orphans = self.family.orphans(self.watch.pid());
+        self.watch.know(&orphans);
+    }
+
+    /// The same where no death has told of it: an orphan's parent may have been another's child. More and more rarely.
+    fn look_again(&mut self) {
+        self.look();
+        self.looked_after = (2 * self.looked_after).min(RAREST_LOOK);
+        self.next_look = Instant::now() + self.looked_after;
     }
 
     fn pass_on(&mut self, number: i32) {
         if number == signals::TSTP && !signals::can_go_on() {
             return;
+        }
+        let ends = matches!(number, signals::HUP | signals::INT | signals::QUIT | signals::TERM);
+        if ends {
+            // Before parents die of it.
+            self.look();
         }
         // In the terminal's foreground those of its keys, and of its size, have reached the command by themselves.
         if !(self.options.foreground && signals::is_by_terminal(number)) {
@@ -224,7 +245,7 @@ impl Running<'_> {
                 None => signals::send_unnamed(number, self.pid, self.options.foreground),
             }
             // What ends others is to end it too if it stands still: it may have read a terminal that is not its own.
-            if matches!(number, signals::HUP | signals::INT | signals::QUIT | signals::TERM) {
+            if ends {
                 self.signal(Signal::CONT);
                 self.was_told_to_end = true;
             }

@@ -17,10 +17,10 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
-    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     command.hand_on(&coordinator, store);
     let campaign = campaign(elect, &coordinator, store.quiet);
-    let elected = until_signal(&mut signals, campaign).await;
+    let elected = until_signal(&mut signals, &mut command, campaign).await;
     let outcome = match elected {
         Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
         Err(failure) => Err(failure),

@@ -106,6 +106,19 @@ impl Family {
         living
     }
 
+    /// Our children that the command has left to us. Where there are strangers, all that is the command's is noted with them.
+    pub(super) fn orphans(&mut self, watch: Option<Pid>) -> Vec<Process> {
+        let mut children = match self.has_strangers {
+            true => self.living(watch),
+            false => self.own_children(&mut HashSet::from_iter(watch)).unwrap_or_default(),
+        };
+        let is_ours = |process: &Process| {
+            process.place.parent == getpid().as_raw_nonzero().get() && !process.is_unseen()
+        };
+        children.retain(|process| is_ours(process) && Some(process.pid) != self.command);
+        children
+    }
+
     /// By the kernel's lists of children, beginning with our own.
     ///
     /// # Errors

@@ -15,11 +15,11 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
     let mut command = Prepared::new(&join.command, &options, store.quiet)?;
     let config = settings::read(store)?;
     let mut signals = Signals::new()?;
-    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     command.hand_on(&coordinator, store);
     let group = coordinator.group(&join.group)?;
     let joining = async { Ok(group.join_or_create(&join.capabilities).await?) };
-    let outcome = match until_signal(&mut signals, joining).await {
+    let outcome = match until_signal(&mut signals, &mut command, joining).await {
         Ok(membership) => {
             let membership = membership.rejoining();
             let code = command.run(None, None, None, &mut signals).await;

@@ -51,10 +51,10 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait.0);
-    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     command.hand_on(&coordinator, store);
     let preparing = prepare(run, store.quiet, &coordinator, budget);
-    let outcome = until_signal(&mut signals, preparing).await;
+    let outcome = until_signal(&mut signals, &mut command, preparing).await;
     let outcome = match outcome {
         Ok(Ready::Run { hold, claim }) => {
             command.run(hold, claim.map(|claim| *claim), run.release_after, &mut signals).await
@@ -69,15 +69,17 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     outcome
 }
 
-/// Gives up at a signal that ends us.
+/// Gives up at a signal that ends us, before the command is started.
 async fn until_signal<T>(
     signals: &mut Signals,
+    command: &mut Prepared<'_>,
     work: impl Future<Output = Outcome<T>>,
 ) -> Outcome<T> {
     tokio::select! {
         biased;
         number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
         outcome = work => outcome,
+        never = command.reap() => match never {},
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut ending = Signals::new()?;
     // Before anything is claimed: such a program may not be there.
     let mut command = Prepared::new(&work.command, &work.child, store.quiet)?;
-    let coordinator = until_signal(&mut signals, settings::connect(config)).await?;
+    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     let queue = coordinator.queue(&work.queue)?;
     let outcome = loop {
-        let claiming = until_signal(&mut signals, next(work, &queue, &coordinator));
+        let claiming = until_signal(&mut signals, &mut command, next(work, &queue, &coordinator));
         let (claim, item) = match claiming.await {
             Ok(Some(next)) => next,
             Ok(None) if work.once => {

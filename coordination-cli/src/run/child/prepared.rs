@@ -1,7 +1,9 @@
 //! A command that can be started: found, with its watch ready, and started when what it is to run under is held.
 
+use std::convert::Infallible;
 use std::env;
 use std::ffi::OsString;
+use std::future::pending;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,9 +16,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::Instant;
 
-use super::{Ended, Running, is_loss};
+use super::{Ended, FIRST_LOOK, Running, is_loss};
 use crate::args::{Child as Options, OnLost, Store};
 use crate::exit::{self, Failure, Outcome, say};
+use crate::run::alive;
 use crate::run::around::{self, HELD};
 use crate::run::family::{self, Family, MARK};
 use crate::run::signals::Signals;
@@ -168,6 +171,15 @@ impl<'a> Prepared<'a> {
         settled.map(|()| ended.code)
     }
 
+    /// While there is no command: waits for what commands before have left to us, and for whatever comes to the first process
+    /// of a container. Never ends, and can be dropped at any time.
+    pub(in crate::run) async fn reap(&mut self) -> Infallible {
+        while self.deaths.recv().await.is_some() {
+            alive::wait_for_children(|child| Some(child) == self.watch.pid());
+        }
+        pending().await
+    }
+
     fn start(mut self, hold: Option<Hold>) -> Outcome<Running<'a>> {
         let grace = grace(self.options, hold.as_ref())?;
         // Before the command is there, so that it never outlives its lock.
@@ -229,6 +241,8 @@ impl<'a> Prepared<'a> {
             releasing: None,
             grace,
             kill_at: None,
+            next_look: Instant::now() + FIRST_LOOK,
+            looked_after: FIRST_LOOK,
             was_stopped: false,
             was_told_to_end: false,
             is_lost: false,

@@ -17,7 +17,7 @@ use crate::{LONG, Store, Wrapper, is_alive, output, stderr, written};
 const OVERLAP: i32 = 99;
 
 /// How the work leaves the command's process group; `WORK` is the work.
-const WAYS: [(&str, &str); 9] = [
+const WAYS: [(&str, &str); 10] = [
     ("the group", "#!/bin/sh\nWORK & wait\n"),
     ("timeout", "#!/bin/sh\ntimeout 60 WORK & wait\n"),
     ("timeout, waited for", "#!/bin/sh\ntimeout 60 WORK\n"),
@@ -29,9 +29,15 @@ const WAYS: [(&str, &str); 9] = [
     ("setsid", "#!/bin/sh\nsetsid WORK & wait\n"),
     ("an orphan", "#!/bin/sh\n(setsid WORK &)\nexec sleep 600\n"),
     ("no environment", "#!/bin/sh\nenv -i setsid WORK & wait\n"),
+    // As a daemon that writes its title over its environment, once it is noticed.
+    (UNMARKED, "#!/bin/sh\nenv -u COORDINATION_RUN setsid -f WORK\nexec sleep 600\n"),
     // As sudo does it; its own keepers of sessions differ from host to host.
     ("another user", "#!/bin/sh\nenv -i setsid setpriv --reuid=65534 --clear-groups WORK & wait\n"),
 ];
+
+const UNMARKED: &str = "an orphan without the mark";
+/// How long the wrapper may take to notice an orphan.
+const NOTICED: Duration = Duration::from_millis(2_500);
 
 /// What ends the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,9 +93,10 @@ impl Case {
     }
 
     /// Whether the work had ended when the next one got the lock.
-    fn ends_in_time(&self, end: End) -> bool {
+    fn ends_in_time(&self, end: End, after: Duration) -> bool {
         let mut wrapper = self.store.start(&format!("--quiet --lock x -- {}", self.script));
         written(&self.work);
+        sleep(after);
         match end {
             End::Term => wrapper.signal(Signal::TERM),
             End::Kill => wrapper.signal(Signal::KILL),
@@ -169,7 +176,8 @@ fn all_that_the_command_has_started_ends_before_the_lock_is_free() {
                 continue;
             }
             for end in ENDS {
-                let ours = Case::new(way).ends_in_time(end);
+                let after = if name == UNMARKED { NOTICED } else { Duration::ZERO };
+                let ours = Case::new(way).ends_in_time(end, after);
                 println!("{name}, {end:?}: {ours}");
                 if !ours {
                     failed.push((name, end));
@@ -421,4 +429,76 @@ fn who_follows_a_broken_lock_waits_for_what_cannot_be_ended() {
         let mut next = super::ends::as_nobody(&case.store, &[], "true");
         assert_eq!((next.code(), wrapper.code()), (Some(0), Some(70)));
     });
+}
+
+/// The first process of a container is given all orphans there, those of `docker exec` among them.
+#[test]
+fn orphans_of_whoever_enters_a_container_are_waited_for_and_not_ended() {
+    if !geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        let store = Store::file();
+        let [ran, go] = ["ran", "go"].map(|name| store.path(name));
+        let text = format!(
+            "#!/bin/sh\necho $$ >> {}\nwhile ! rm {} 2> /dev/null; do sleep 0.01; done\n",
+            ran.display(),
+            go.display()
+        );
+        let script = store.script("command", &text);
+        let posted = output(&mut store.coordination(["post", "jobs", "one", "two", "three"]));
+        assert!(posted.status.success(), "{}", stderr(&posted));
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args([env!("CARGO_BIN_EXE_coordination"), "work", "jobs", "--", &script]);
+        let mut container = Wrapper::start(command.env("COORDINATION_URL", &store.url));
+        let has_run = |times: usize| {
+            let ran = std::fs::read_to_string(&ran).unwrap_or_default();
+            ran.lines().count() == times
+        };
+        assert!(wait_until(LONG, || has_run(1)));
+        let first = child_of(container.0.id());
+        let enter = |words: &str| {
+            let mut entered = Command::new("nsenter");
+            entered.arg(format!("--target={first}")).args(["--pid", "--mount", "sh", "-c", words]);
+            assert!(entered.status().expect("util-linux is installed").success());
+        };
+        enter("setsid -f sleep 60");
+        let strangers =
+            || children_of(first).into_iter().filter(|id| name_of(*id) == "sleep").count();
+        assert!(wait_until(LONG, || strangers() == 1));
+        std::fs::write(&go, "").expect("the directory is there");
+        assert!(wait_until(LONG, || has_run(2)));
+        assert_eq!(strangers(), 1, "it was ended with a command that has not started it");
+        // What ends is waited for, also while there is no command.
+        for times in [2, 3] {
+            enter("setsid -f sleep 0.3");
+            assert!(wait_until(LONG, || strangers() == 2));
+            assert!(wait_until(LONG, || strangers() == 1), "it is dead and there: {times}");
+            std::fs::write(&go, "").expect("the directory is there");
+            assert!(times == 3 || wait_until(LONG, || has_run(3)));
+        }
+        assert!(wait_until(LONG, || !go.exists()));
+        enter("setsid -f sleep 0.3");
+        assert!(wait_until(LONG, || strangers() == 2));
+        assert!(wait_until(LONG, || strangers() == 1), "it is dead and there");
+        container.signal(Signal::KILL);
+        container.status();
+    });
+}
+
+fn children_of(id: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    list.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+fn child_of(id: u32) -> u32 {
+    *children_of(id).first().expect("it has started one")
+}
+
+/// Of a process, dead or alive.
+fn name_of(id: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+    name.map(|(name, _)| name.to_owned()).unwrap_or_default()
 }
