@@ -26,7 +26,7 @@ const SECRET: &str = "--url has a password, which everybody on this host can rea
 const WITHHELD: &str = "; the run around this one has not handed its URL on, as it has a password or an option of that kind: \
                         name the store in a config file, or the password in a file by `password_file`";
 const SHARING: &str = "it belongs to whoever came first: give each user a directory of its own, or let users of a group \
-                       share one, whose URLs all say `?mode=0770`";
+                       share one, whose URLs all say `?mode=0770`; who only looks needs the same rights";
 /// Options of URLs whose values are no secrets.
 const PLAIN: [&str; 26] = [
     "acl",
@@ -140,12 +140,38 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
 pub(crate) async fn connect(config: Config) -> Outcome<Coordinator> {
     let url = config.url.clone().unwrap_or_default();
     Builder::from(config).connect(&url).await.map_err(|error| {
-        let is_anothers = error.kind() == ErrorKind::Permission && url.starts_with("file:");
-        match is_anothers && !url.contains("mode=") {
-            true => Failure::new(exit::UNAVAILABLE, format!("{error}; {SHARING}")),
-            false => error.into(),
+        match url.strip_prefix("file://").filter(|_| error.kind() == ErrorKind::Permission) {
+            Some(path) => Failure::new(exit::UNAVAILABLE, format!("{error}; {}", sharing(path))),
+            None => error.into(),
         }
     })
+}
+
+/// What to do about a directory that may not be used: by whoever only looks, too.
+fn sharing(path: &str) -> String {
+    let (directory, options) = path.split_once('?').unwrap_or((path, ""));
+    if !options.contains("mode=") {
+        return SHARING.to_owned();
+    }
+    use std::os::unix::fs::MetadataExt;
+    // Of the parents one may be closed to us as well.
+    let group = fs::metadata(directory).map(|of| name_of_group(of.gid()));
+    let group =
+        group.map_or_else(|_| "its group".to_owned(), |group| format!("its group, {group}"));
+    format!(
+        "it is for users of {group}, and who only looks needs the same rights: usermod -aG, and log in again"
+    )
+}
+
+/// With its number, if this host has a name for it.
+fn name_of_group(id: u32) -> String {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let name = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id.to_string()).then(|| name.to_owned())
+    });
+    name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
 }
 
 /// The file to read, and whether it is one that was named, or only the first that is there.

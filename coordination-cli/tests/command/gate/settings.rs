@@ -104,6 +104,51 @@ fn another_users_directory_is_told_with_what_to_do() {
     });
 }
 
+/// Those who only look among them.
+#[test]
+fn whoever_may_not_use_a_directory_is_told_plainly() {
+    if !geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        for umask in ["000", "022", "027", "077"] {
+            let store = for_all();
+            let [own, shared] = ["own", "shared"].map(|name| store.path(name));
+            std::fs::create_dir(&own).expect("the directory is there");
+            chown(&own, Some(USERS[0]), None).expect("we are root");
+            set_mode(&own, 0o700);
+            std::fs::create_dir(&shared).expect("the directory is there");
+            chown(&shared, None, Some(GROUP + 1)).expect("we are root");
+            set_mode(&shared, 0o2770);
+            for (url, advice) in [
+                (format!("file://{}", own.display()), "a directory of its own".to_owned()),
+                (
+                    format!("file://{}?mode=0770", shared.display()),
+                    format!("its group, {}", GROUP + 1),
+                ),
+            ] {
+                for words in
+                    ["status", "info", "members g", "leader e", "doctor", "run --lock x -- true"]
+                {
+                    let words = format!("--url '{url}' {words}");
+                    let refused = as_user(&store, USERS[1], umask, &words);
+                    let said = stderr(&refused);
+                    assert_eq!(refused.status.code(), Some(69), "{umask} {words}: {said}");
+                    assert!(
+                        said.contains(&advice) && said.contains("who only looks"),
+                        "{words}: {said}"
+                    );
+                }
+            }
+            for words in ["status", "info", "run --lock x -- true"] {
+                let words = format!("--url file://{} {words}", own.display());
+                let allowed = as_user(&store, USERS[0], umask, &words);
+                assert_eq!(allowed.status.code(), Some(0), "{umask} {words}: {}", stderr(&allowed));
+            }
+        }
+    });
+}
+
 #[test]
 fn a_config_file_that_nobody_named_and_that_may_not_be_read_is_left_out() {
     if !geteuid().is_root() {
