@@ -1,6 +1,7 @@
 //! Who lives. A process that has ended and that nobody has waited for is there, and does not live.
 
 use std::collections::HashSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -29,7 +30,7 @@ impl Process {
     /// `None`: it does not live.
     pub(super) fn of(pid: Pid) -> Option<Self> {
         let path = format!("/proc/{}", pid.as_raw_nonzero());
-        let stat = fs::read_to_string(format!("{path}/stat")).ok()?;
+        let stat = stat(Path::new(&path))?;
         let (_, name) = stat.rsplit_once(") ")?.0.split_once('(')?;
         let started = field_of(&stat, STARTED)?.parse().ok()?;
         let lives = is_living(field_of(&stat, STATE)?) || has_living_thread(Path::new(&path));
@@ -113,7 +114,7 @@ impl Place {
     }
 
     fn read(process: &Path) -> Option<Self> {
-        Self::of(&fs::read_to_string(process.join("stat")).ok()?)
+        Self::of(&stat(process)?)
     }
 
     fn of(stat: &str) -> Option<Self> {
@@ -186,11 +187,21 @@ const PARENT: usize = 1;
 const GROUP: usize = 2;
 const SESSION: usize = 3;
 const STARTED: usize = 19;
+/// Longer than all that we read of it.
+const LONGEST_STAT: usize = 1024;
+
+/// How a process or a thread stands. The name within is whatever it says, and need not be text.
+fn stat(of: &Path) -> Option<String> {
+    // At once: as such a file does not say how long it is, a buffer that grows takes six reads, and this is read of all processes.
+    let mut text = [0; LONGEST_STAT];
+    let length = fs::File::open(of.join("stat")).ok()?.read(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
 
 /// Its first thread may have ended before the others.
 fn has_living_thread(process: &Path) -> bool {
     let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok();
+    let stat = |thread: fs::DirEntry| stat(&thread.path());
     threads.filter_map(stat).any(|stat| field_of(&stat, STATE).is_some_and(is_living))
 }
 

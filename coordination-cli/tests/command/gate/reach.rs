@@ -202,6 +202,37 @@ fn flock_keeps_its_lock_as_long_as_the_work_has_its_file() {
     });
 }
 
+/// A name of Latin-1, for instance.
+#[test]
+fn a_process_whose_name_is_no_text_ends_as_well() {
+    judged(|| {
+        use std::os::unix::ffi::OsStrExt;
+
+        let store = Store::file();
+        let program = store.path(".").join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+        std::fs::copy("/bin/sleep", &program).expect("there is room");
+        let script =
+            store.script("script", "#!/bin/sh\nsetsid \"$1\" 60 &\necho $! > \"$2\"\nexit 4\n");
+        let id = store.path("id");
+        let mut run = store.coordination(["run", "--lock", "x", "--", &script]);
+        let ended = output(run.arg(&program).arg(&id));
+        assert_eq!(ended.status.code(), Some(4), "{}", stderr(&ended));
+        let id = written(&id);
+        let lives = lives_by_any_name(&id);
+        if lives {
+            end(id.trim().parse().ok().and_then(Pid::from_raw).expect("a process id"));
+        }
+        assert!(!lives, "{}", stderr(&ended));
+    });
+}
+
+/// [`is_alive`], also where the name is no text.
+fn lives_by_any_name(id: &str) -> bool {
+    let stat = std::fs::read(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat).into_owned();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 #[test]
 fn what_is_to_stay_says_so_and_stays() {
     judged(|| {
