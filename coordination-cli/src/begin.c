@@ -39,6 +39,12 @@ static void become(const char *state, char **words) {
     sigprocmask(SIG_SETMASK, &mask, NULL);
     execv(words[0], words + 1);
     int reason = errno;
+    if (reason == ENOEXEC) {
+        /* A script without a first line that says who reads it. The words are the program, and what it is called. */
+        words[1] = words[0];
+        words[0] = "sh";
+        execv("/bin/sh", words);
+    }
     dprintf(STDERR_FILENO, "coordination: %s: %s\n", words[1], strerror(reason));
     _exit(reason == ENOENT ? 127 : 126);
 }

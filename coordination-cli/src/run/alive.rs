@@ -77,11 +77,13 @@ impl Process {
 
     /// Sends it a signal, and nobody else who has its number by now.
     pub(super) fn signal(&self, signal: Signal) {
+        let sent = pidfd_open(self.pid, PidfdFlags::empty()).ok().filter(|_| self.is_alive());
         // An error would be that it has ended, or is another user's.
-        let _ = match pidfd_open(self.pid, PidfdFlags::empty()) {
-            Ok(file) if self.is_alive() => pidfd_send_signal(file, signal),
-            Err(Errno::NOSYS) if self.is_alive() => kill_process(self.pid, signal),
-            _ => Ok(()),
+        let _ = match sent {
+            Some(file) => pidfd_send_signal(file, signal),
+            // The kernel has no such files, or no descriptor is left for one, or for a look beside it.
+            None if self.is_alive() => kill_process(self.pid, signal),
+            None => Ok(()),
         };
     }
 }
@@ -90,7 +92,13 @@ impl Process {
 pub(super) fn processes(seen: &mut HashSet<Pid>) -> Vec<Process> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = names.filter_map(|name| name.file_name().to_str()?.parse().ok());
-    ids.filter_map(Pid::from_raw).filter(|id| seen.insert(*id)).filter_map(Process::of).collect()
+    // The directory is closed then: a process that has one descriptor left can look as well.
+    let ids: Vec<i32> = ids.collect();
+    ids.into_iter()
+        .filter_map(Pid::from_raw)
+        .filter(|id| seen.insert(*id))
+        .filter_map(Process::of)
+        .collect()
 }
 
 /// Where a process stands among others, by its numbers in `/proc`: 0 is what is outside of our pid namespace, where a
@@ -130,8 +138,8 @@ impl Place {
 /// They cannot be read: no descriptor is left, or the kernel has no such lists.
 pub(super) fn children(process: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
-    for thread in fs::read_dir(threads_of(process))? {
-        match fs::read_to_string(thread?.path().join(CHILDREN)) {
+    for thread in paths_in(&threads_of(process))? {
+        match fs::read_to_string(thread.join(CHILDREN)) {
             Ok(list) => children.extend(list.split(' ').filter_map(|id| id.parse::<i32>().ok())),
             // That thread has ended; its children went to the first one, which is read, or was, before it could end.
             Err(error) if error.kind() == io::ErrorKind::NotFound && has_children_listed() => {}
@@ -158,6 +166,11 @@ pub(super) fn is_shown(process: Pid) -> bool {
 pub(super) fn has_children_listed() -> bool {
     let us = getpid();
     threads_of(us).join(us.as_raw_nonzero().to_string()).join(CHILDREN).exists()
+}
+
+/// All at once, so that no descriptor of the directory is open any more when the first is read: one may be all that is left.
+fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect()
 }
 
 fn threads_of(process: Pid) -> PathBuf {
@@ -200,9 +213,11 @@ fn stat(of: &Path) -> Option<String> {
 
 /// Its first thread may have ended before the others.
 fn has_living_thread(process: &Path) -> bool {
-    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let stat = |thread: fs::DirEntry| stat(&thread.path());
-    threads.filter_map(stat).any(|stat| field_of(&stat, STATE).is_some_and(is_living))
+    let threads = paths_in(&process.join("task")).unwrap_or_default();
+    threads
+        .iter()
+        .filter_map(|thread| stat(thread))
+        .any(|stat| field_of(&stat, STATE).is_some_and(is_living))
 }
 
 fn is_living(state: &str) -> bool {

@@ -11,8 +11,10 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::{Claim, Coordinator};
+use rustix::io::Errno;
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::Instant;
 
@@ -55,6 +57,9 @@ pub(crate) struct Prepared<'a> {
 fn find(command: &[OsString]) -> Outcome<PathBuf> {
     let Some(program) = command.first() else { return Err(Failure::usage("no command")) };
     let path = Path::new(program);
+    if program.is_empty() {
+        return Err(Failure::new(exit::NOT_FOUND, "the command has no name"));
+    }
     let places: Vec<PathBuf> = if path.components().count() > 1 {
         vec![path.to_owned()]
     } else {
@@ -186,35 +191,16 @@ impl<'a> Prepared<'a> {
         if let Some(file) = hold.as_ref().map(|hold| hold.session_file()).transpose()?.flatten() {
             self.watch.keep_open(file);
         }
-        let mut command = started::command(&self.program, self.words);
-        command.kill_on_drop(true);
-        self.handed_on.apply(&mut command);
-        command.env(MARK, &self.marks);
-        if let Some(hold) = &hold {
-            if !hold.is_held() {
-                let what = format!("{:?} was lost before the command started", hold.name());
-                return Err(Failure::new(exit::LOST, what));
-            }
-            command.env(HELD, around::with(hold.held_by(&self.member)));
-            command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
-            match hold.remaining() {
-                Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
-                // That of a run that we run in.
-                None => command.env_remove("LOCK_DEADLINE"),
-            };
-        }
-        if self.fed.is_some() {
-            command.stdin(Stdio::piped());
-        }
-        if !self.options.foreground {
-            command.process_group(0);
+        if let Some(hold) = hold.as_ref().filter(|hold| !hold.is_held()) {
+            let what = format!("{:?} was lost before the command started", hold.name());
+            return Err(Failure::new(exit::LOST, what));
         }
         // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
         // looks after orphans.
         set_child_subreaper(Some(getpid())).map_err(|error| not_started(error.into()))?;
         // First, so that no command is ever without it.
         self.watch.update(hold.as_ref());
-        let mut process = command.spawn().map_err(|error| self.not_spawned(&error))?;
+        let mut process = self.spawn(hold.as_ref()).map_err(|error| self.not_spawned(&error))?;
         if let (Some(mut stdin), Some(body)) = (process.stdin.take(), self.fed.take()) {
             // Besides all else: the command may read late, a part of it, or nothing.
             tokio::spawn(async move { drop(stdin.write_all(&body).await) });
@@ -247,6 +233,42 @@ impl<'a> Prepared<'a> {
             was_told_to_end: false,
             is_lost: false,
         })
+    }
+
+    fn spawn(&self, hold: Option<&Hold>) -> io::Result<Child> {
+        match self.command(&self.program, self.words, hold).spawn() {
+            // A script without a first line that says who reads it: the shell does, as for flock(1) and for cron.
+            Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
+                let mut words = vec![OsString::from("sh"), self.program.clone().into()];
+                words.extend_from_slice(&self.words[1..]);
+                self.command(Path::new("/bin/sh"), &words, hold).spawn()
+            }
+            spawned => spawned,
+        }
+    }
+
+    /// With all that it is told in its environment.
+    fn command(&self, program: &Path, words: &[OsString], hold: Option<&Hold>) -> Command {
+        let mut command = started::command(program, words);
+        command.kill_on_drop(true);
+        self.handed_on.apply(&mut command);
+        command.env(MARK, &self.marks);
+        if let Some(hold) = hold {
+            command.env(HELD, around::with(hold.held_by(&self.member)));
+            command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
+            match hold.remaining() {
+                Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
+                // That of a run that we run in.
+                None => command.env_remove("LOCK_DEADLINE"),
+            };
+        }
+        if self.fed.is_some() {
+            command.stdin(Stdio::piped());
+        }
+        if !self.options.foreground {
+            command.process_group(0);
+        }
+        command
     }
 
     /// As a shell has it.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use coordination_tests::harness::judged;
 
-use crate::{Store, Wrapper, is_alive, output, stderr, written};
+use crate::{Store, Wrapper, is_alive, output, stderr, stdout, written};
 
 #[test]
 fn a_lost_lock_ends_its_command_though_nobody_reads_what_is_said() {
@@ -103,5 +103,29 @@ fn a_commands_end_is_seen_though_the_ends_of_children_are_ignored() {
         assert_eq!(written(&runs), "run\n");
         let seven = store.script("seven", "#!/bin/sh\nexit 7\n");
         assert_eq!(run(&format!("--lock x -- {seven}")).status.code(), Some(7));
+    });
+}
+
+/// As execvp(3) has it, and with it flock(1) and cron.
+#[test]
+fn a_script_without_a_first_line_is_read_by_the_shell() {
+    judged(|| {
+        let store = Store::file();
+        let script = store.script("script", "echo \"$# $2\"\n");
+        for trap in ["", "trap '' PIPE; "] {
+            for program in [env!("CARGO_BIN_EXE_coordination"), "flock"] {
+                let words = match program {
+                    "flock" => format!("flock {}", store.path("flock").display()),
+                    _ => format!("{program} run --lock x --"),
+                };
+                let words = format!("{trap}exec {words} {script} one 'two words'");
+                let mut shell = Command::new("sh");
+                let ended = output(shell.args(["-c", &words]).env("COORDINATION_URL", &store.url));
+                let said = (ended.status.code(), stdout(&ended), stderr(&ended));
+                assert_eq!(said, (Some(0), "2 two words\n".to_owned(), String::new()), "{words}");
+            }
+        }
+        let nameless = output(store.coordination(["run", "--lock", "x", "--"]).arg(""));
+        assert_eq!(nameless.status.code(), Some(127), "{}", stderr(&nameless));
     });
 }
