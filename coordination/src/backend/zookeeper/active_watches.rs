@@ -1,15 +1,17 @@
 //! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
 //!
 //! They stay for a moment, since who observes a queue asks again and again. ZooKeeper's persistent watches tell of every
-//! change while there is a connection, and end with it here; who observes then reads anew, and watches anew.
+//! change while there is a connection, and end with it here; who observes then reads anew, and watches anew. Where there is no room
+//! for the watches (`watch_room.rs`), who observes reads again and again.
 
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use zookeeper_client::{AddWatchMode, Client, EventType, PersistentWatcher};
 
 use super::client::Connection;
+use super::watch_room::Whose;
 use crate::backend::server::reads::Reads;
 use crate::backend::server::shared_watches::{SWEEP, SharedWatches};
 use crate::env::spawn;
@@ -70,6 +72,13 @@ impl Watches {
         paths: [String; 2],
     ) -> Result<()> {
         let [path, value] = &paths;
+        let place = connection.watch_room.place(Whose::Others, &[path, value]);
+        if !place.is_watched() {
+            let _ = timeout(place.pause(), place.stirred()).await;
+            if !place.is_watched() {
+                return Ok(());
+            }
+        }
         let watching = connection.call("watch", |client: Arc<Client>| async move {
             let (nodes, value) = (
                 client.watch(path, AddWatchMode::PersistentRecursive),
@@ -82,6 +91,8 @@ impl Watches {
         self.tell(&watched);
         let watches = Arc::clone(self);
         spawn(&Handle::current(), async move {
+            // Given back after the watches.
+            let _place = place;
             let following = async {
                 on_purpose("watching");
                 watches.follow(&watched, nodes, &paths[0], value).await;

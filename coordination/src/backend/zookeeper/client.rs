@@ -26,6 +26,7 @@ use super::config::Config;
 use super::ending::Ending;
 use super::error::from_zookeeper;
 use super::identity::Identity;
+use super::watch_room::WatchRoom;
 use super::write_fence::WriteFence;
 use crate::env::{names, spawn};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     presented: Mutex<Option<Secret>>,
     /// For calls that are under way.
     room: Arc<Semaphore>,
+    /// For what is watched.
+    pub(super) watch_room: Arc<WatchRoom>,
     /// Its id there, which its nodes name as their owner.
     pub(super) owner: i64,
     /// The path of its member's node.
@@ -119,6 +122,7 @@ impl Connector {
             client: Mutex::new(Some(Arc::new(client))),
             closing: watch::Sender::new(false),
             room: Arc::new(Semaphore::new(UNDER_WAY)),
+            watch_room: Arc::default(),
             asked,
         })
     }

@@ -152,7 +152,9 @@ impl Entries for Zookeeper {
             Known { asked: None, .. } => None,
         };
         if let Some(name) = name {
-            delete(&connection, &format!("{queue}/{name}")).await?;
+            let path = format!("{queue}/{name}");
+            delete(&connection, &path).await?;
+            connection.watch_room.left(&path);
         }
         self.own.remove(&entry.id);
         Ok(())

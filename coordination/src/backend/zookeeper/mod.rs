@@ -69,7 +69,9 @@ mod sessions;
 mod siblings;
 mod thread;
 mod tree;
+mod unwatched;
 mod values;
+mod watch_room;
 mod watching;
 mod write_fence;
 

@@ -15,6 +15,7 @@ use super::error::from_zookeeper;
 use super::rights;
 use super::thread::ClientThread;
 use super::tree::Tree;
+use super::unwatched;
 use super::write_fence::{WriteFence, revoked};
 use crate::backend::{NewSession, SessionId};
 use crate::canary::{Canary, sings};
@@ -61,6 +62,7 @@ impl OpenSessions {
             None => {
                 let connection = Arc::new(self.connection(session, tree).await?);
                 connection.follow();
+                unwatched::follow(&connection);
                 self.state().by_id.insert(session.id, Arc::clone(&connection));
                 connection
             }

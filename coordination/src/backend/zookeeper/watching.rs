@@ -1,5 +1,6 @@
 //! Waiting: for the end of an entry, and for a change of a queue.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::Zookeeper;
 use super::client::Connection;
 use super::error::from_zookeeper;
 use super::open_sessions::no_loss;
+use super::watch_room::Whose;
 use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
@@ -29,11 +31,12 @@ impl Watching for Zookeeper {
             let Some(made) = own.known.made else { return Ok(()) };
             let connection = self.sessions.of("watch", own.session)?;
             let path = format!("{queue}/{}", made.name);
-            return self.watch_node(&connection, &path, waiter, recheck).await;
+            return self.watch_node(&connection, Whose::Own, &path, waiter, recheck).await;
         }
         let path = format!("{queue}/{}", self.style.name(&entry.id));
         let connection = self.sessions.newest("watch")?;
-        self.watch_node(&connection, &path, waiter, recheck).await.map_err(no_loss)
+        let watching = self.watch_node(&connection, Whose::Others, &path, waiter, recheck);
+        watching.await.map_err(no_loss)
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
@@ -48,23 +51,38 @@ impl Zookeeper {
     async fn watch_node(
         &self,
         connection: &Connection,
+        whose: Whose,
         path: &str,
         waiter: Mode,
         recheck: Duration,
     ) -> Result<()> {
+        let place = connection.watch_room.place(whose, &[path]);
         // Replaced only when the next one is there: the crate then tells the server nothing.
         let mut _watch;
         loop {
+            let is_watched = place.is_watched();
             let look = connection.raw_call("watch", |client: Arc<Client>| async move {
-                let (data, _, watch) = client.get_and_watch_data(path).await?;
-                Ok((data, watch))
+                if !is_watched {
+                    let (data, stat) = client.get_data(path).await?;
+                    return Ok((data, stat, None));
+                }
+                let (data, stat, watch) = client.get_and_watch_data(path).await?;
+                Ok((data, stat, Some(watch)))
             });
             let watch = match in_time(self.patience, look).await? {
-                Ok((data, watch)) if self.blocks(path, &data, waiter) => watch,
+                Ok((data, stat, watch)) if self.blocks(path, &data, waiter) => {
+                    place.saw(stat.mzxid);
+                    watch
+                }
                 Ok(_) | Err(ZooKeeperError::NoNode) => return Ok(()),
                 Err(error) => return Err(from_zookeeper("watch", &error)),
             };
-            _watch = Box::pin(watch.changed());
+            _watch = Box::pin(async move {
+                match watch {
+                    Some(watch) => watch.changed().await,
+                    None => pending().await,
+                }
+            });
             tokio::select! {
                 biased;
                 event = _watch.as_mut() => {
@@ -75,6 +93,7 @@ impl Zookeeper {
                 }
                 // What happened meanwhile may have gone by unseen (`R2`).
                 () = connection.reconnected() => {}
+                () = place.stirred() => {}
                 () = tokio::time::sleep(recheck) => {}
             }
         }

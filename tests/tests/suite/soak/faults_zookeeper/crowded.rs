@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, Result};
+use coordination::{Coordinator, LockGuard, Result};
 use coordination_tests::faults::{Site, many};
-use coordination_tests::harness::{Server, Zookeeper, judged_alone, judged_on_threads};
-use tokio::task::block_in_place;
+use coordination_tests::harness::{
+    Direction, Proxy, Server, Unit, Zookeeper, judged_alone, judged_on_threads,
+};
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::{sleep, timeout};
 
 use crate::WORKER;
 
@@ -85,4 +88,68 @@ async fn list_a_long_queue() -> Result<()> {
     println!("{ENTRIES} entries are listed within {:?}", begun.elapsed());
     assert_eq!(listed.len(), ENTRIES);
     client.stop().await
+}
+
+/// What one process holds is more than the client crate can watch anew on a connection: all is held beyond the end of one, and what
+/// is taken away is told.
+#[test]
+fn l5_many_locks_of_one_process() -> Result<()> {
+    judged_on_threads(hold_many_locks)
+}
+
+async fn hold_many_locks() -> Result<()> {
+    let (_zookeeper, proxy, operator, client) = cuttable().await?;
+    let guards = hold(&client).await?;
+    // By then each has its watch, if it gets one.
+    sleep(Duration::from_secs(2)).await;
+    cut(&proxy).await;
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    assert_eq!(lost, 0, "locks of {MANY} are lost");
+    for guard in guards.iter().step_by(MANY / 20) {
+        let begun = Instant::now();
+        assert!(operator.lock(guard.name())?.break_lock().await?.is_some());
+        let told = timeout(LONG_LEASE, guard.lost()).await;
+        told.expect("a loss is told, by a look if by no watch");
+        println!("a loss is told within {:?}", begun.elapsed());
+    }
+    drop(guards);
+    operator.stop().await?;
+    client.stop().await
+}
+
+/// How many entries, with their long names, have more paths than a connection is told of anew.
+const MANY: usize = 600;
+const LONG_LEASE: Duration = Duration::from_secs(10);
+
+/// A client whose connection can be cut, and one beside it.
+async fn cuttable() -> Result<(Zookeeper, Proxy, Coordinator, Coordinator)> {
+    let start = || Zookeeper::options().line("maxSessionTimeout=10000").start();
+    let zookeeper = block_in_place(start);
+    let proxy = zookeeper.proxy_to(0);
+    let connect = |at| async move {
+        Coordinator::builder().ttl(LONG_LEASE).connect(&format!("zookeeper://{at}")).await
+    };
+    let beside = connect(zookeeper.authority()).await?;
+    let client = connect(proxy.address().to_string()).await?;
+    Ok((zookeeper, proxy, beside, client))
+}
+
+/// The connection breaks, and there is time enough for the session to end.
+async fn cut(proxy: &Proxy) {
+    proxy.cut_after(Direction::ToClient, Unit::Bytes, 1);
+    sleep(LONG_LEASE * 5 / 4).await;
+    assert!(!proxy.is_cut_pending(), "no connection broke");
+}
+
+fn name(number: usize) -> String {
+    format!("{number:0>180}")
+}
+
+async fn hold(client: &Coordinator) -> Result<Vec<LockGuard>> {
+    let mut acquiring = JoinSet::new();
+    for number in 0..MANY {
+        let lock = client.lock(name(number))?;
+        acquiring.spawn(async move { lock.acquire(None).await });
+    }
+    acquiring.join_all().await.into_iter().collect()
 }

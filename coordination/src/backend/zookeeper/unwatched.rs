@@ -1,0 +1,44 @@
+//! Looks for those that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request, and wakes
+//! whoever has something to see.
+
+use std::sync::{Arc, Weak};
+
+use rand::RngExt;
+use tokio::runtime::Handle;
+
+use super::client::Connection;
+use super::watch_room::{PAUSE, WatchRoom};
+use crate::env::{self, spawn};
+
+/// How many nodes are read in a request.
+const BATCH: usize = 512;
+
+/// Looks in a task, as long as the session lives.
+pub(super) fn follow(connection: &Arc<Connection>) {
+    let ending = Arc::clone(&connection.ending);
+    let looking = look(Arc::downgrade(connection), Arc::clone(&connection.watch_room));
+    spawn(&Handle::current(), async move {
+        tokio::select! {
+            _ = ending.ended() => {}
+            () = looking => {}
+        }
+    });
+}
+
+async fn look(connection: Weak<Connection>, room: Arc<WatchRoom>) {
+    loop {
+        room.wanted().await;
+        // Not in step with other processes.
+        let pause = env::rng().random_range(PAUSE / 2..=PAUSE);
+        tokio::time::sleep(pause).await;
+        for batch in room.unwatched().chunks(BATCH) {
+            let Some(connection) = connection.upgrade() else { return };
+            let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
+            // Without an answer they look themselves, after a while and on the next connection.
+            if let Ok((_, found)) = connection.read("watch", false, None, &paths).await {
+                let written = found.iter().map(|found| found.as_ref().map(|it| it.stat.mzxid));
+                room.compare(batch, &written.collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! How much a session may watch at once.
+//!
+//! On a new connection the client crate asks for all watches anew, in requests of 128 KiB of paths. All of these requests have one
+//! number, by which the crate knows the answers apart (`resend_watches` and `Depot::pop_request` in 0.11.2). So the answer to a second
+//! request breaks the connection, and so does that on every connection after it. Therefore the watched paths of a session have to fit
+//! into one request. For those that find no room, a task of the session looks (`unwatched.rs`). They get a watch in the order in which
+//! they came, as soon as others give up theirs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::sync::Notify;
+
+use crate::env;
+
+/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, of which the crate
+/// knows a moment longer.
+const ROOM: usize = 96 * 1024;
+/// How many of them may be paths of the session's own entries, which are held for long, perhaps: waiters have the rest.
+const OWN: usize = ROOM / 2;
+/// How often somebody looks for those that have no watch, at the least.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// How many queues without a watch are read in a second by those who observe them, unless the pause would be too long then.
+const LISTINGS: u32 = 200;
+
+/// The room of one session.
+#[derive(Default)]
+pub(super) struct WatchRoom {
+    state: Mutex<State>,
+    /// Somebody has no watch.
+    wanted: Notify,
+}
+
+/// Whose nodes are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// Of others, or a whole queue.
+    Others,
+    /// Entries of this session: who holds one watches it, and so may a waiter behind it.
+    Own,
+}
+
+/// Which place it is: those that came before have lower ones.
+pub(super) type Number = (Whose, u64);
+
+#[derive(Default)]
+struct State {
+    watched: HashMap<String, Watched>,
+    bytes: usize,
+    own_bytes: usize,
+    /// Those that found no room, in the order of their numbers.
+    unwatched: BTreeMap<Number, Unwatched>,
+    next: u64,
+}
+
+/// A path that is watched: the crate asks for it once, however many want it.
+struct Watched {
+    count: usize,
+    whose: Whose,
+}
+
+struct Unwatched {
+    paths: Vec<String>,
+    /// Which transaction had written the node last, when who waits looked at it.
+    seen: Option<i64>,
+    stirred: Arc<Notify>,
+}
+
+/// Somebody who wants these paths watched, and has room for that or not. Given back on drop, which has to be after the watch's.
+pub(super) struct Place {
+    room: Arc<WatchRoom>,
+    number: Number,
+    paths: Vec<String>,
+    stirred: Arc<Notify>,
+}
+
+impl WatchRoom {
+    /// A place for watches of these paths.
+    pub(super) fn place(self: &Arc<Self>, whose: Whose, paths: &[&str]) -> Place {
+        let paths: Vec<_> = paths.iter().map(|path| (*path).to_owned()).collect();
+        let stirred = Arc::<Notify>::default();
+        let mut state = self.state();
+        let number = (whose, state.next);
+        state.next += 1;
+        // Those that came before go first.
+        if state.first(whose).is_some() || !state.take(whose, &paths) {
+            let unwatched =
+                Unwatched { paths: paths.clone(), seen: None, stirred: Arc::clone(&stirred) };
+            state.unwatched.insert(number, unwatched);
+        }
+        drop(state);
+        Place { room: Arc::clone(self), number, paths, stirred }
+    }
+
+    /// An entry of this session was removed: whoever waits behind it need not wait for the next look.
+    pub(super) fn left(&self, path: &str) {
+        let state = self.state();
+        let waiting = state.unwatched.values().filter(|unwatched| unwatched.paths[0] == path);
+        waiting.for_each(|unwatched| unwatched.stirred.notify_one());
+    }
+
+    /// Resolves when somebody may have no watch.
+    pub(super) async fn wanted(&self) {
+        if self.unwatched().is_empty() {
+            self.wanted.notified().await;
+        }
+    }
+
+    /// Those that have no watch, and the paths of their nodes.
+    pub(super) fn unwatched(&self) -> Vec<(Number, String)> {
+        let state = self.state();
+        let waiting = state.unwatched.iter().filter(|(_, unwatched)| unwatched.seen.is_some());
+        waiting.map(|(number, unwatched)| (*number, unwatched.paths[0].clone())).collect()
+    }
+
+    /// Wakes those whose nodes are not as they were seen, by the transactions that have written them last; `None`: it is gone.
+    pub(super) fn compare(&self, looked: &[(Number, String)], written: &[Option<i64>]) {
+        let state = self.state();
+        for ((number, _), written) in looked.iter().zip(written) {
+            let Some(unwatched) = state.unwatched.get(number) else { continue };
+            if unwatched.seen != *written {
+                unwatched.stirred.notify_one();
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    /// The number of the one that came first of those without a watch.
+    fn first(&self, whose: Whose) -> Option<Number> {
+        let mut all = self.unwatched.range((whose, 0)..=(whose, u64::MAX));
+        all.next().map(|(number, _)| *number)
+    }
+
+    /// Whether there is room for the paths, which is theirs from then on.
+    fn take(&mut self, whose: Whose, paths: &[String]) -> bool {
+        let new = paths.iter().filter(|path| !self.watched.contains_key(*path));
+        let bytes = new.map(String::len).sum::<usize>();
+        let is_full = self.bytes + bytes > ROOM;
+        if bytes > 0 && (is_full || whose == Whose::Own && self.own_bytes + bytes > OWN) {
+            return false;
+        }
+        for path in paths {
+            if let Some(watched) = self.watched.get_mut(path) {
+                watched.count += 1;
+                continue;
+            }
+            self.bytes += path.len();
+            if whose == Whose::Own {
+                self.own_bytes += path.len();
+            }
+            self.watched.insert(path.clone(), Watched { count: 1, whose });
+        }
+        true
+    }
+
+    fn give_back(&mut self, paths: &[String]) {
+        for path in paths {
+            let Some(watched) = self.watched.get_mut(path) else { continue };
+            watched.count -= 1;
+            if watched.count > 0 {
+                continue;
+            }
+            self.bytes -= path.len();
+            if watched.whose == Whose::Own {
+                self.own_bytes -= path.len();
+            }
+            self.watched.remove(path);
+        }
+    }
+
+    /// Gives what room there is to those that came first.
+    fn admit(&mut self) {
+        for whose in [Whose::Others, Whose::Own] {
+            while let Some(first) = self.first(whose)
+                && let Some(unwatched) = self.unwatched.remove(&first)
+            {
+                if !self.take(whose, &unwatched.paths) {
+                    self.unwatched.insert(first, unwatched);
+                    break;
+                }
+                unwatched.stirred.notify_one();
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Whether there is room for the watches, perhaps since a moment ago.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.room.state().unwatched.contains_key(&self.number)
+    }
+
+    /// The node was looked at, and this transaction had written it last.
+    pub(super) fn saw(&self, written: i64) {
+        if let Some(unwatched) = self.room.state().unwatched.get_mut(&self.number) {
+            unwatched.seen = Some(written);
+            self.room.wanted.notify_one();
+        }
+    }
+
+    /// Resolves when there is something to see for who has no watch, or room for one.
+    pub(super) async fn stirred(&self) {
+        self.stirred.notified().await;
+    }
+
+    /// When who observes a queue reads it again without a watch: the more there are of them, the later.
+    pub(super) fn pause(&self) -> Duration {
+        let count = u32::try_from(self.room.state().unwatched.len()).unwrap_or(u32::MAX);
+        let pause = (Duration::from_secs(1) * count / LISTINGS).max(PAUSE);
+        env::rng().random_range(pause / 2..=pause)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.room.state();
+        if state.unwatched.remove(&self.number).is_none() {
+            state.give_back(&self.paths);
+        }
+        state.admit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(number: usize, bytes: usize) -> String {
+        let name = format!("/{number}");
+        let rest = "-".repeat(bytes - name.len());
+        name + &rest
+    }
+
+    fn place(room: &Arc<WatchRoom>, whose: Whose, path: &str) -> Place {
+        room.place(whose, &[path])
+    }
+
+    fn are_watched(places: &[Place]) -> Vec<bool> {
+        places.iter().map(Place::is_watched).collect()
+    }
+
+    #[test]
+    fn room_is_taken_and_given_back() {
+        let room = Arc::<WatchRoom>::default();
+        let mut places: Vec<_> = (0..ROOM / 1024)
+            .map(|number| place(&room, Whose::Others, &path(number, 1024)))
+            .collect();
+        assert!(places.iter().all(Place::is_watched));
+        let same = place(&room, Whose::Others, &path(0, 1024));
+        assert!(same.is_watched(), "it is watched already");
+        let late = place(&room, Whose::Others, "/late");
+        assert!(!late.is_watched());
+        places.remove(0);
+        assert!(!late.is_watched(), "another one has it watched");
+        drop(same);
+        assert!(late.is_watched());
+        drop((late, places));
+        let state = room.state();
+        let left = (state.watched.len(), state.bytes, state.own_bytes, state.unwatched.len());
+        assert_eq!(left, (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn who_came_first_is_watched_first() {
+        let room = Arc::<WatchRoom>::default();
+        let full = place(&room, Whose::Others, &path(0, ROOM));
+        let half = ROOM / 2 - 10;
+        let mut late: Vec<_> =
+            (1..4).map(|number| place(&room, Whose::Others, &path(number, half))).collect();
+        assert_eq!(are_watched(&late), [false, false, false]);
+        drop(full);
+        assert_eq!(are_watched(&late), [true, true, false]);
+        let short = place(&room, Whose::Others, "/short");
+        assert!(!short.is_watched(), "there is room, but another one came first");
+        late.remove(1);
+        assert_eq!(are_watched(&late), [true, true]);
+        assert!(short.is_watched());
+    }
+
+    #[test]
+    fn own_entries_leave_room_for_others() {
+        let room = Arc::<WatchRoom>::default();
+        let own = [path(0, OWN), path(1, 100)].map(|path| place(&room, Whose::Own, &path));
+        assert_eq!(are_watched(&own), [true, false]);
+        let others = [path(2, OWN), path(3, 100)].map(|path| place(&room, Whose::Others, &path));
+        assert_eq!(are_watched(&others), [true, false]);
+        drop(own);
+        assert!(others[1].is_watched());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_behind_an_entry_that_leaves_is_told() {
+        let room = Arc::<WatchRoom>::default();
+        let _full = place(&room, Whose::Others, &path(0, ROOM));
+        let late = ["/one", "/two"].map(|path| place(&room, Whose::Own, path));
+        late.iter().for_each(|place| place.saw(1));
+        assert_eq!(room.unwatched().len(), 2);
+        room.left("/two");
+        late[1].stirred().await;
+        room.compare(&room.unwatched(), &[None, None]);
+        late[0].stirred().await;
+    }
+}
