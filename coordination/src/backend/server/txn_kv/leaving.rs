@@ -25,15 +25,20 @@ impl<T: Transact> TxnKv<T> {
     /// There is no room: from now on one task tries for all entries of the session.
     pub(super) fn await_room(self: &Arc<Self>, session: SessionId) {
         if self.later.begin(session) {
-            tokio::spawn(Self::leave_when_there_is_room(Arc::downgrade(self), session));
+            self.start(session);
         }
     }
 
     /// Has the write fence ended under which this entry may still be put, and its key deleted, as soon as there is room. A delete
     /// of the key was answered: none may be under way when the key is used again.
     pub(super) fn leave_later(self: &Arc<Self>, session: SessionId, entry: &EntryRef) {
-        self.await_room(session);
-        self.later.add(session, entry);
+        if self.later.add(session, entry) {
+            self.start(session);
+        }
+    }
+
+    fn start(self: &Arc<Self>, session: SessionId) {
+        tokio::spawn(Self::leave_when_there_is_room(Arc::downgrade(self), session));
     }
 
     /// Ends with the last of the session's entries, with the session, or with the coordinator.
