@@ -84,6 +84,7 @@ use async_trait::async_trait;
 use crate::characteristics::Characteristics;
 use crate::error::{LossReason, Result};
 use crate::key::QueueKey;
+use crate::time::BootInstant;
 
 pub(crate) mod descriptor;
 mod pages;
@@ -119,6 +120,12 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// Repeating it with the same id is harmless. [`MemberExists`](crate::ErrorKind::MemberExists)
     /// when another live session has the member id.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>>;
+
+    /// Since when the lease of a session that [`open`](Self::open) has answered counts, if from before that call: an opening may go
+    /// on when the call that began it is given up.
+    fn asked(&self, _session: SessionId) -> Option<BootInstant> {
+        None
+    }
 
     /// Extends the lease. Tells which of the `held` entries are gone, where
     /// [`loss_detection`](Characteristics::loss_detection) says that it is this call's to find out.

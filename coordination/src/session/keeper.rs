@@ -144,7 +144,9 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
     };
     let granted = caught("open", opening).await??;
     tracing::debug!(session = %new.id, ?granted, "session opened");
-    Ok(Lease::new(new.id, granted, sent))
+    // What has passed of the lease is past, but the next heartbeat brings all of it again.
+    let asked = backend.asked(new.id).map_or(sent, |asked| asked.min(sent));
+    Ok(Lease::new(new.id, granted, asked))
 }
 
 /// Why keeping a session ended.

@@ -14,6 +14,7 @@ use crate::backend::{
 use crate::characteristics::Characteristics;
 use crate::error::Result;
 use crate::key::QueueKey;
+use crate::time::BootInstant;
 
 /// What a store does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sessions for Mistaken {
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         self.store.open(session).await
+    }
+
+    fn asked(&self, session: SessionId) -> Option<BootInstant> {
+        self.store.asked(session)
     }
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {

@@ -76,7 +76,7 @@ pub(super) struct Connection {
     /// As granted.
     pub(super) ttl: Duration,
     /// Before its opening was sent.
-    asked: BootInstant,
+    pub(super) asked: BootInstant,
 }
 
 impl Connector {

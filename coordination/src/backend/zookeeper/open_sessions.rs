@@ -53,7 +53,7 @@ impl OpenSessions {
         }
     }
 
-    /// Opens a session at ZooKeeper and makes the member's node in it.
+    /// Opens a session at ZooKeeper and makes the member's node in it. The lease counts from [`asked`](Self::asked).
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
         let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();
@@ -81,13 +81,17 @@ impl OpenSessions {
             state.by_id.retain(|_, connection| !connection.is_over());
         }
         // It may have begun before this call did, and from its beginning counts what the server has granted.
-        let left = connection.lease_at(begun);
-        if left < connection.ttl / 2 {
+        if connection.lease_at(begun) < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
             return Err(Error::new(ErrorKind::Unavailable, "open", message));
         }
-        Ok(left)
+        Ok(connection.ttl)
+    }
+
+    /// When the session was asked for at ZooKeeper.
+    pub(super) fn asked(&self, session: SessionId) -> Option<BootInstant> {
+        self.state().by_id.get(&session).map(|connection| connection.asked)
     }
 
     /// Makes the member's node, and looks at the first time whether the user has all rights: both are asked for at once.

@@ -7,11 +7,16 @@ use async_trait::async_trait;
 use super::Zookeeper;
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{LossReason, Result};
+use crate::time::BootInstant;
 
 #[async_trait]
 impl Sessions for Zookeeper {
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         self.sessions.open(session, &self.tree).await.map(Some)
+    }
+
+    fn asked(&self, session: SessionId) -> Option<BootInstant> {
+        self.sessions.asked(session)
     }
 
     async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {

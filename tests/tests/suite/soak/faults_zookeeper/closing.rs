@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, LossReason, Result, State};
+use coordination::{Coordinator, Lock, LossReason, Result, State};
 use coordination_tests::faults::SCHEDULING;
-use coordination_tests::harness::{Direction, Server, Unit, Zookeeper, judged_on_threads};
+use coordination_tests::harness::{Direction, Mode, Server, Unit, Zookeeper, judged_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -87,4 +87,55 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
         assert!(!proxy.is_cut_pending(), "no answer was lost");
         proxy.heal();
     }
+}
+
+/// The answer to the next session's opening comes when the try that asked for it has been given up, and a later try takes it:
+/// heartbeats bring the whole lease all the same.
+#[test]
+fn a_session_that_opened_late_has_the_whole_lease() -> Result<()> {
+    judged_on_threads(open_late)
+}
+
+async fn open_late() -> Result<()> {
+    const SHORT: Duration = Duration::from_secs(4);
+    let zookeeper = block_in_place(Zookeeper::one);
+    let proxy = zookeeper.proxy_to(0);
+    let builder = Coordinator::builder().member_id("it").ttl(SHORT);
+    let client = builder.connect(&format!("zookeeper://{}", proxy.address())).await?;
+    let lock = client.lock("it")?;
+    let before = most_left(&lock).await?;
+    // A try is given up after a sixth of the lease, and the client crate gives up after a third. The next session may be asked for
+    // as late as a sixth after the loss, which is how long the end of the old one is waited for.
+    for late in [SHORT / 4, SHORT / 3, SHORT * 5 / 12] {
+        let mut state = client.state();
+        proxy.set(Direction::ToClient, Mode::Stall);
+        while !matches!(state.current(), State::Lost(_)) {
+            state.changed().await;
+        }
+        sleep(late).await;
+        proxy.heal();
+        while state.current() != State::Connected {
+            state.changed().await;
+        }
+        let after = most_left(&lock).await?;
+        println!(
+            "{before:?} are left at the most, and {after:?} in the session that opened {late:?} late"
+        );
+        assert!(after > before.mul_f64(0.9), "{after:?} of {before:?}");
+    }
+    client.stop().await
+}
+
+/// The most that is left of the lease of a lock that is held for some heartbeats.
+async fn most_left(lock: &Lock) -> Result<Duration> {
+    let guard = lock.acquire(None).await?;
+    // Until the opening counts no longer.
+    sleep(Duration::from_secs(2)).await;
+    let mut most = Duration::ZERO;
+    for _ in 0..200 {
+        most = most.max(guard.remaining().unwrap_or_default());
+        sleep(Duration::from_millis(10)).await;
+    }
+    guard.release().await?;
+    Ok(most)
 }
