@@ -13,7 +13,7 @@ use etcd_client::{
     WatchResponseStream,
 };
 use tokio::sync::{OnceCell, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::client::{Connections, LONGEST_ANSWER};
 use super::txn::revision_in;
@@ -151,6 +151,29 @@ enum Ended {
     Refused,
 }
 
+/// What to send on the stream.
+enum Request {
+    Nothing,
+    Watch(String, WatchOptions),
+    /// The watches of these ids.
+    Cancel(Vec<i64>),
+}
+
+impl Request {
+    async fn send(self, sender: &mut WatchRequestSender) -> Result<(), EtcdError> {
+        match self {
+            Self::Nothing => {}
+            Self::Watch(key, options) => sender.watch(key, Some(options)).await?,
+            Self::Cancel(ids) => {
+                for id in ids {
+                    sender.cancel(id).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is to be done about an answer.
 enum Told {
     Nothing,
@@ -222,10 +245,10 @@ impl Stream {
         let mut epochs = self.connections.epochs();
         let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
         while *epochs.borrow_and_update() == epoch {
-            let sent = tokio::select! {
+            let request = tokio::select! {
                 answer = next_answer(&mut answers) => match answer.map(|answer| self.tell(&answer)) {
-                    Some(Told::Nothing) => Ok(()),
-                    Some(Told::Cancel(id)) => sender.cancel(id).await,
+                    Some(Told::Nothing) => Request::Nothing,
+                    Some(Told::Cancel(id)) => Request::Cancel(vec![id]),
                     Some(Told::Refused) => {
                         // A stream has the token with which it was opened.
                         let asking = connected.authenticate(token);
@@ -242,17 +265,29 @@ impl Stream {
                 },
                 subject = self.asked.recv(), if self.takes_ids || self.asking.is_none() => {
                     match subject.map(|subject| self.add(subject)) {
-                        Some(Some((key, options))) => sender.watch(key, Some(options)).await,
-                        Some(None) => Ok(()),
+                        Some(Some((key, options))) => Request::Watch(key, options),
+                        Some(None) => Request::Nothing,
                         // Nobody will watch any more.
                         None => return Ended::Broken,
                     }
                 }
-                _ = sweep.tick() => self.sweep(&mut sender).await,
-                _ = epochs.changed() => Ok(()),
+                _ = sweep.tick() => Request::Cancel(self.sweep()),
+                _ = epochs.changed() => Request::Nothing,
             };
-            if sent.is_err() {
-                break;
+            // A member that has fallen silent takes no more than fits on the way to it.
+            let sent = tokio::select! {
+                biased;
+                sent = timeout(longest, request.send(&mut sender)) => sent,
+                _ = epochs.changed() => break,
+            };
+            match sent {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => break,
+                Err(_) => {
+                    tracing::debug!("the watch stream takes nothing");
+                    self.connections.rotation.give_up(epoch);
+                    break;
+                }
             }
         }
         Ended::Broken
@@ -276,13 +311,11 @@ impl Stream {
         Some((key, options))
     }
 
-    async fn sweep(&mut self, sender: &mut WatchRequestSender) -> Result<(), EtcdError> {
+    /// Ends the watches that nobody has waited for during a moment, and answers which ids those have on the stream.
+    fn sweep(&mut self) -> Vec<i64> {
         let swept = self.hub.sweep();
-        let over: Vec<_> = self.watched.extract_if(|_, subject| swept.contains(subject)).collect();
-        for (id, _) in over {
-            sender.cancel(id).await?;
-        }
-        Ok(())
+        let over = self.watched.extract_if(|_, subject| swept.contains(subject));
+        over.map(|(id, _)| id).collect()
     }
 
     fn tell(&mut self, answer: &WatchResponse) -> Told {

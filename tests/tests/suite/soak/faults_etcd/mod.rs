@@ -3,6 +3,7 @@
 
 mod restarts;
 mod restored;
+mod silent;
 
 coordination_tests::fault_rows!(soak server Etcd);
 

@@ -1,0 +1,70 @@
+//! A member that takes nothing more, while many ask it to watch.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, Error, Result};
+use coordination_tests::harness::{Direction, Etcd, Server, Unit, judged_on_threads};
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::{sleep, timeout};
+
+const LOCKS: usize = 1_000;
+const LEASE: Duration = Duration::from_secs(10);
+/// So much is let through, in which the stream of watches is opened.
+const PASSES: u64 = 20 * 1024;
+
+/// All that wait ask for their watches anew, on a connection that falls silent meanwhile. When the connection is given up, they are
+/// watched by the next member.
+#[test]
+fn l2_a_member_falls_silent_while_many_begin_to_watch() -> Result<()> {
+    judged_on_threads(watch_at_a_silent_member)
+}
+
+async fn watch_at_a_silent_member() -> Result<()> {
+    let etcd = block_in_place(Etcd::one);
+    let holder = Coordinator::connect(&format!("etcd://{}", etcd.authority())).await?;
+    let proxies = [etcd.proxy_to(0), etcd.proxy_to(0)];
+    let [one, other] = proxies.each_ref().map(|proxy| proxy.address());
+    let url = format!("etcd://{one},{other}");
+    let client = Coordinator::builder().ttl(LEASE).connect(&url).await?;
+    let mut acquiring = JoinSet::new();
+    for number in 0..LOCKS {
+        let lock = holder.lock(format!("{number:0>180}"))?;
+        acquiring.spawn(async move { lock.acquire(None).await });
+    }
+    let mut guards = acquiring.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
+    let mut waiting = JoinSet::new();
+    for guard in &guards {
+        let lock = client.lock(guard.name())?;
+        waiting.spawn(async move { Ok::<_, Error>((lock.acquire(None).await?, Instant::now())) });
+    }
+    for guard in &guards {
+        while holder.lock(guard.name())?.holders().await?.len() < 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    let [used, next] = match proxies[0].connections() {
+        0 => [&proxies[1], &proxies[0]],
+        _ => [&proxies[0], &proxies[1]],
+    };
+    next.stall_after(Direction::ToServer, Unit::Bytes, PASSES);
+    block_in_place(|| used.reset_all());
+    while next.is_cut_pending() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    println!("the next member is silent");
+    // The connection is given up, and there is another one.
+    sleep(LEASE).await;
+    for guard in guards.drain(..20) {
+        let begun = Instant::now();
+        guard.release().await?;
+        let served = timeout(LEASE, waiting.join_next()).await;
+        let served = served.expect("somebody is served").expect("they wait").expect("no panic");
+        let (_guard, granted) = served?;
+        let took = granted.saturating_duration_since(begun);
+        println!("served within {took:?}");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    waiting.abort_all();
+    client.stop().await?;
+    holder.stop().await
+}
