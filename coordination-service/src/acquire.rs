@@ -14,7 +14,7 @@ use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
 use crate::keys::Ticket;
 use crate::problem::{Code, Problem};
-use crate::promise::{self, Promise};
+use crate::promise::{self, Promise, SatOut};
 use crate::service::{Phase, Shared, Waiting};
 use crate::text::millis;
 
@@ -207,25 +207,20 @@ struct Waited {
 async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
     let guard = guard(&coordinator, wanted).await.map_err(|problem| busy(problem, begun))?;
-    if !service.promises(&wanted.name) || wanted.shared {
+    if !service.promises(&wanted.name) {
         return Ok(Waited { guard, promise: None });
     }
     let value = promise::of(&coordinator, &wanted.name)?;
-    let sitting = promise::sit_out(&value, &wanted.name, &service.sights);
     let left = wanted.wait.saturating_sub(begun.elapsed());
-    let Ok(over) = tokio::time::timeout(left.max(ONE_TRY), sitting).await else {
+    match promise::sit_out(&value, &wanted.name, &service.sights, left).await? {
+        SatOut::Free(over) => Ok(Waited { guard, promise: Some((value, over)) }),
         // It is not ours to grant yet; the guard is given up.
-        return Err(busy(
+        SatOut::Promised => Err(busy(
             Problem::new(Code::Busy, "it was promised to somebody else for longer"),
             begun,
-        ));
-    };
-    let over = over?;
-    Ok(Waited { guard, promise: Some((value, over)) })
+        )),
+    }
 }
-
-/// How long one try may take to learn that there is no promise.
-const ONE_TRY: Duration = Duration::from_millis(50);
 
 async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<LockGuard, Problem> {
     let lock = coordinator.lock(&wanted.name)?;
@@ -261,7 +256,8 @@ async fn grant(
     let covered_for = service.cover.longest();
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
     let promise = match promise {
-        Some((value, over)) if !is_covered => {
+        // What is shared is kept by none.
+        Some((value, over)) if !is_covered && !wanted.shared => {
             let fence = guard.token().value();
             let written = Promise::write(value, over, fence, wanted.lease, &handle).await?;
             let raced = || Problem::new(Code::Busy, "somebody else was promised it meanwhile");
@@ -404,21 +400,45 @@ mod tests {
         assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
     }
 
+    /// A promise of an instance that is dead by now.
+    async fn left_behind(other: &Coordinator, lease: Duration) {
+        let value = promise::of(other, "x").expect("a name");
+        let handle = ids::handle("deadbeef");
+        let left = Promise::write(value, None, 1, lease, &handle).await.expect("memory answers");
+        drop(left.expect("nobody else writes"));
+    }
+
     /// H2, RD13: a promise of another instance is sat out, and one of ours is written before the answer.
     #[tokio::test]
     async fn a_promise_of_a_dead_instance_is_sat_out() {
         let (service, other) = instance(Cover::Nothing).await;
-        let value = promise::of(&other, "x").expect("a name");
         let lease = Duration::from_millis(300);
-        let handle = ids::handle("deadbeef");
-        let left = Promise::write(value, None, 1, lease, &handle).await.expect("memory answers");
-        drop(left.expect("nobody else writes"));
+        left_behind(&other, lease).await;
         let begun = Instant::now();
         let tried = acquire(&service, wanted(0), None).await.map(drop);
         assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
         let granted = acquire(&service, wanted(10_000), None).await.expect("the promise ends");
         assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
         assert_eq!(granted.hold().expect("it is here").covered, Covered::Http);
+    }
+
+    /// H2: who shares the lock would have it beside the one to whom it was promised alone.
+    #[tokio::test]
+    async fn a_promise_of_a_dead_instance_is_sat_out_by_who_shares() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let lease = Duration::from_millis(300);
+        left_behind(&other, lease).await;
+        let shared = |wait| Wanted { shared: true, ..wanted(wait) };
+        let begun = Instant::now();
+        let tried = acquire(&service, shared(0), None).await.map(drop);
+        assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
+        let one = acquire(&service, shared(10_000), None).await.expect("the promise ends");
+        assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
+        assert_eq!(one.hold().expect("it is here").covered, Covered::Nobody, "none is written");
+        // The old promise is gone, so that another instance does not sit it out once more.
+        let promise = promise::of(&other, "x").expect("a name");
+        assert!(promise.read().await.expect("memory answers").is_none());
+        assert!(acquire(&service, shared(0), None).await.is_ok(), "they share");
     }
 
     #[tokio::test]

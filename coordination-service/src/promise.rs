@@ -37,20 +37,34 @@ pub(crate) struct Promise {
 
 /// When this instance first saw which promise: whoever gives up waiting has not waited in vain.
 #[derive(Debug, Default)]
-pub(crate) struct Sights(Mutex<HashMap<String, (Version, BootInstant)>>);
+pub(crate) struct Sights(Mutex<HashMap<String, Sight>>);
+
+#[derive(Debug)]
+struct Sight {
+    version: Version,
+    first: BootInstant,
+    last: BootInstant,
+}
 
 impl Sights {
     /// When this version of this name's promise was seen first; now, if never.
     fn first(&self, name: &str, version: Version) -> BootInstant {
         let mut sights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if sights.len() >= SIGHTS {
-            sights.clear();
+        let now = BootInstant::now();
+        if sights.len() >= SIGHTS && !sights.contains_key(name) {
+            // Who comes again and again keeps what was seen.
+            let oldest = sights.iter().min_by_key(|(_, sight)| sight.last);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                sights.remove(&oldest);
+            }
         }
-        let seen = sights.entry(name.to_owned()).or_insert_with(|| (version, BootInstant::now()));
-        if seen.0 != version {
-            *seen = (version, BootInstant::now());
+        let new = || Sight { version, first: now, last: now };
+        let sight = sights.entry(name.to_owned()).or_insert_with(new);
+        if sight.version != version {
+            *sight = new();
         }
-        seen.1
+        sight.last = now;
+        sight.first
     }
 
     fn forget(&self, name: &str) {
@@ -63,23 +77,38 @@ pub(crate) fn of(coordinator: &Coordinator, name: &str) -> Result<SharedValue<Pr
     coordinator.value(format!("{OWN}promise/{name}"))
 }
 
-/// Waits until no promise of another grant is in the way, and answers the version of one that is over.
+/// How the wait for a promise of another grant has ended.
+pub(crate) enum SatOut {
+    /// None is in the way; the version of one that is over, if there is one.
+    Free(Option<Version>),
+    /// One is, for longer than the time given.
+    Promised,
+}
+
+/// Waits until no promise of another grant is in the way, but for no longer than `patience`. That does not bound the reading:
+/// without an answer of the store nobody knows whether there is a promise.
 ///
 /// The caller holds the lock. Dropping the future has no effect: it only reads.
 pub(crate) async fn sit_out(
     value: &SharedValue<Promised>,
     name: &str,
     sights: &Sights,
-) -> Result<Option<Version>> {
+    patience: Duration,
+) -> Result<SatOut> {
+    let until = BootInstant::now().saturating_add(patience);
     loop {
         let Some(found) = value.read().await? else {
             sights.forget(name);
-            return Ok(None);
+            return Ok(SatOut::Free(None));
         };
         let lease = Duration::from_millis(found.value.lease_ms);
         let left = sights.first(name, found.version).saturating_add(lease).remaining();
         if left.is_zero() {
-            return Ok(Some(found.version));
+            return Ok(SatOut::Free(Some(found.version)));
+        }
+        let patience = until.remaining();
+        if patience.is_zero() {
+            return Ok(SatOut::Promised);
         }
         tracing::info!(name, left_ms = millis(left), "sitting out a promise of another grant");
         let mut watch = value.watch();
@@ -96,7 +125,7 @@ pub(crate) async fn sit_out(
         tokio::select! {
             biased;
             changed = changed => changed?,
-            () = tokio::time::sleep(left) => {}
+            () = tokio::time::sleep(left.min(patience)) => {}
         }
     }
 }
@@ -154,5 +183,26 @@ impl Promise {
             self.value.compare_and_delete(version).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn many_names_do_not_begin_a_wait_anew() {
+        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let value = coordinator.value::<u8>("x").expect("a name");
+        let written = value.compare_and_set(None, &1).await.expect("memory answers");
+        let (version, sights) = (written.expect("nobody else writes"), Sights::default());
+        let first = sights.first("x", version);
+        for number in 0..SIGHTS + 500 {
+            sights.first(&number.to_string(), version);
+            if number % 100 == 0 {
+                assert_eq!(sights.first("x", version), first);
+            }
+        }
+        assert_eq!(sights.0.lock().expect("no panic").len(), SIGHTS);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{Etcd, Mode, Proxy, judged, wait_until};
 use serde_json::json;
 
 use crate::http::{Answer, Service, answer, ask, send};
@@ -128,6 +128,24 @@ fn h5_a_promise_outlives_its_instance() {
     });
 }
 
+/// H5: who shares a lock is not to have it beside the one to whom it was promised alone.
+#[test]
+fn h5_who_shares_sits_a_promise_out() {
+    judged(|| {
+        let store = Store::file();
+        let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let begun = Instant::now();
+        one.acquire("x", r#"{"lease_ms":3000}"#);
+        drop(one);
+        let tried = other.post("/v1/locks/x", r#"{"shared":true}"#);
+        assert_eq!((tried.status, tried.code()), (409, "busy".to_owned()), "{tried:?}");
+        let shared = other.acquire("x", r#"{"shared":true,"wait_ms":30000}"#);
+        assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert_eq!(shared["covered"], "none", "{shared}");
+        other.acquire("x", r#"{"shared":true}"#);
+    });
+}
+
 #[test]
 fn a_release_leaves_no_promise_and_a_clean_stop_keeps_it() {
     judged(|| {
@@ -171,5 +189,28 @@ fn lockables_requests_are_answered_as_its_client_needs() {
         let names = service.get("/v1/locks").json();
         assert_eq!(names["names"], json!(["lockable/anonymous/job"]));
         assert!(wait_until(LONG, || ask("/v1/release/job")));
+    });
+}
+
+/// A try behind promises asks the store once more than another one does.
+#[test]
+fn a_store_that_is_far_away_is_asked_to_the_end() {
+    judged(|| {
+        let etcd = Etcd::one();
+        let proxy = Proxy::start(etcd.node(0).address());
+        let service = Service::start(&Store::at(format!("etcd://{}/service", proxy.address())), "");
+        proxy.set_both(Mode::Delay(Duration::from_millis(60)));
+        for name in ["one", "other"] {
+            let tried = rdlm(
+                &service,
+                "POST",
+                &format!("/locks/{name}"),
+                r#"{"lifetime":60,"wait":0,"title":""}"#,
+            );
+            assert_eq!(tried.status, 201, "it is free: {tried:?}");
+            let acquired =
+                ask(&service.lockable, "GET", &format!("/v1/acquire/{name}"), &[], "").json();
+            assert_eq!(acquired["response"], true, "it is free");
+        }
     });
 }
