@@ -441,6 +441,32 @@ mod tests {
         assert!(acquire(&service, shared(0), None).await.is_ok(), "they share");
     }
 
+    /// H2: a client was told until when it holds, whatever has become of this instance's session since.
+    #[tokio::test]
+    async fn a_promise_outlives_the_loss_of_its_hold() {
+        use coordination::LossReason::{DeadlinePassed, EntryDeleted, ExpiredByServer, Revoked};
+        for (reason, stays) in [
+            (DeadlinePassed, true),
+            (ExpiredByServer, true),
+            (Revoked, true),
+            (EntryDeleted, false),
+        ] {
+            let (service, other) = instance(Cover::Nothing).await;
+            let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+            let hold = granted.hold().expect("it is here").clone();
+            granted.deliver();
+            service
+                .holds
+                .give_up(&hold, End::Lost(reason))
+                .await
+                .expect("it was held")
+                .expect("released");
+            let promise = promise::of(&other, "x").expect("a name");
+            let left = promise.read().await.expect("memory answers");
+            assert_eq!(left.is_some(), stays, "{reason}");
+        }
+    }
+
     #[tokio::test]
     async fn too_many_waits_and_holds_are_refused() {
         let (service, other) = instance(Cover::Any).await;

@@ -39,6 +39,12 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// Whether nobody has to wait for what was promised. A client whose instance has lost its session was told that it holds
+    /// until its lease is over, and may not ask before; only who is taken the lock away by an operator is to lose it at once.
+    pub(crate) fn frees(self) -> bool {
+        !matches!(self, Self::Lost(reason) if reason != LossReason::EntryDeleted)
+    }
+
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Expired => "expired",

@@ -305,7 +305,7 @@ impl Holds {
         };
         drop(state);
         // Before it is out of the table: a stop waits for one or the other.
-        let releasing = Releasing::begin(self, hold, held);
+        let releasing = Releasing::begin(self, hold, held, end);
         self.table().remove(hold, end);
         (self.on_end)(hold, end);
         hold.changed.send_replace(());
@@ -409,17 +409,19 @@ struct Releasing {
     holds: Arc<Holds>,
     hold: Arc<Hold>,
     held: Option<Held>,
+    end: End,
 }
 
 impl Releasing {
-    fn begin(holds: &Arc<Holds>, hold: &Arc<Hold>, held: Held) -> Self {
+    fn begin(holds: &Arc<Holds>, hold: &Arc<Hold>, held: Held, end: End) -> Self {
         holds.releasing.send_modify(|count| *count += 1);
-        Self { holds: Arc::clone(holds), hold: Arc::clone(hold), held: Some(held) }
+        Self { holds: Arc::clone(holds), hold: Arc::clone(hold), held: Some(held), end }
     }
 
-    /// The promise first: who is granted the lock after that is not to wait for it.
+    /// The promise first, if its client relies on it no more: who is granted the lock after that is not to wait for it.
     async fn let_go(mut self) -> coordination::Result<()> {
         if let Some(promise) = &self.hold.promise
+            && self.end.frees()
             && let Err(error) = promise.delete().await
         {
             tracing::warn!(handle = self.hold.handle, %error, "a promise stays until it is over");
