@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::problem::{Code, Problem};
 
-/// So many keys are remembered.
+/// So many keys are remembered that were granted something; those that wait are as many as there may be waits.
 const REMEMBERED: usize = 10_000;
 /// The longest key.
 const LONGEST: usize = 128;
@@ -25,7 +25,7 @@ pub(crate) struct Keys(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     entries: HashMap<Key, Entry>,
-    /// In the order of their requests; some are gone, or there anew.
+    /// Those that were granted something, in that order; some are gone, or there anew.
     order: VecDeque<(Key, u64)>,
     last: u64,
 }
@@ -106,12 +106,6 @@ impl Keys {
         let (number, superseded) = (table.last, Arc::new(Notify::new()));
         let state = State::Waiting(Arc::clone(&superseded));
         table.entries.insert(key.clone(), Entry { number, content, state });
-        table.order.push_back((key.clone(), number));
-        if table.order.len() > REMEMBERED
-            && let Some((oldest, number)) = table.order.pop_front()
-        {
-            table.remove(&oldest, number);
-        }
         Asked::New(Ticket { keys: Arc::clone(self), key, number, superseded, is_granted: false })
     }
 
@@ -127,6 +121,16 @@ impl Keys {
 }
 
 impl Table {
+    /// It was granted something; the oldest of those is forgotten, if there are too many.
+    fn remember(&mut self, key: &Key, number: u64) {
+        self.order.push_back((key.clone(), number));
+        if self.order.len() > REMEMBERED
+            && let Some((oldest, number)) = self.order.pop_front()
+        {
+            self.remove(&oldest, number);
+        }
+    }
+
     fn remove(&mut self, key: &Key, number: u64) {
         if self.entries.get(key).is_some_and(|entry| entry.number == number) {
             self.entries.remove(key);
@@ -147,6 +151,7 @@ impl Ticket {
         if let Some(entry) = own {
             entry.state = State::Granted(handle.to_owned());
             self.is_granted = true;
+            table.remember(&self.key, self.number);
         }
         self.is_granted
     }
@@ -185,11 +190,15 @@ mod tests {
         assert!(matches!(keys.begin("me", "k", this), Asked::Granted(_)));
         keys.forget("me", "k", "h");
         let mut late = ticket(keys.begin("me", "k", this));
-        let _now = ticket(keys.begin("me", "k", this));
+        let mut now = ticket(keys.begin("me", "k", this));
         assert!(!late.granted("late"));
         for number in 0..2 * REMEMBERED {
             assert!(ticket(keys.begin("me", &number.to_string(), this)).granted("h"));
         }
+        // One that still waits is none of those that are forgotten.
+        assert_eq!(keys.table().entries.len(), REMEMBERED + 1);
+        assert!(now.granted("now"));
+        assert!(matches!(keys.begin("me", "k", this), Asked::Granted(handle) if handle == "now"));
         assert_eq!(keys.table().entries.len(), REMEMBERED);
     }
 
