@@ -304,7 +304,7 @@ pub(crate) async fn forget_promise(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use coordination::{Config, Coordinator};
 
     use super::*;
@@ -313,7 +313,7 @@ mod tests {
     use crate::settings::{Cover, Settings};
 
     /// An instance on a store of its own, with another session there.
-    async fn instance(cover: Cover) -> (Shared, Coordinator) {
+    pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
         let url = format!("memory://{}", ids::letters(12));
         let auth = Auth::new(None).expect("there is no file to read");
         let service = Service::new(Settings::default(), cover, "memory".to_owned(), auth);
@@ -322,7 +322,7 @@ mod tests {
         (service, Coordinator::connect(&url).await.expect("memory is there"))
     }
 
-    fn wanted(wait: u64) -> Wanted {
+    pub(crate) fn wanted(wait: u64) -> Wanted {
         Wanted {
             name: "x".to_owned(),
             shared: false,

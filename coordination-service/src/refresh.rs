@@ -34,7 +34,11 @@ pub(crate) async fn run(service: Arc<Service>) {
             tracing::debug!(%error, "the rows could not be read");
         }
         let end = tokio::time::Instant::now() + ROUND;
-        while tokio::time::timeout_at(end, service.holds.touch.notified()).await.is_ok() {
+        // A service that is always busy has rounds, too: what was touched is looked at first, however late it is.
+        while service.mirror.watchers() > 0
+            && tokio::time::Instant::now() < end
+            && tokio::time::timeout_at(end, service.holds.touch.notified()).await.is_ok()
+        {
             tokio::time::sleep(COALESCE).await;
             let touched = service.holds.take_touched();
             if let Ok(coordinator) = service.coordinator() {
@@ -82,4 +86,41 @@ async fn read(
         service.mirror.put(name, &entries);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::acquire;
+    use crate::acquire::tests::{instance, wanted};
+    use crate::settings::Cover;
+
+    /// Of locks of other processes nothing is told: they are only found by a round.
+    #[tokio::test]
+    async fn a_busy_service_looks_at_what_others_hold() {
+        let (service, other) = instance(Cover::Any).await;
+        let _watching = service.mirror.watching(1).expect("nobody else looks");
+        let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        tokio::spawn(run(Arc::clone(&service)));
+        let holds = Arc::clone(&service.holds);
+        let renewing = tokio::spawn(async move {
+            while holds.renew(&hold, None).is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let appears = async |name: &str| {
+            let appears = async {
+                while !service.mirror.names().contains(name) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(15 * ROUND, appears).await.is_ok()
+        };
+        assert!(appears("x").await);
+        let _held = other.lock("y").expect("a name").acquire(None).await.expect("it is free");
+        assert!(appears("y").await, "no round");
+        assert!(!renewing.is_finished());
+    }
 }
