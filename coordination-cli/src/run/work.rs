@@ -29,6 +29,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     let queue = coordinator.queue(&work.queue)?;
     let outcome = loop {
+        command.hand_on(&coordinator, store);
         let claiming = until_signal(&mut signals, &mut command, next(work, &queue, &coordinator));
         let (claim, item) = match claiming.await {
             Ok(Some(next)) => next,
@@ -60,6 +61,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
             (Err(failure), _) => break Err(failure),
         }
         command = match Prepared::new(&work.command, &work.child, store.quiet) {
+        command.hand_on(&coordinator, store);
             Ok(command) => command,
             Err(failure) => break Err(failure),
         };

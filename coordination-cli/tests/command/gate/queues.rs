@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::{judged, wait_until};
 use rustix::process::Signal;
 
-use crate::{LONG, Store, Wrapper, output, stderr, stdout, written};
+use crate::{LONG, Store, Wrapper, output, plain, stderr, stdout, written};
 
 fn post(store: &Store, words: &[&str]) -> Output {
     output(store.coordination(["post", "jobs"]).args(words))
@@ -179,5 +179,35 @@ fn a_program_that_is_not_there_claims_nothing() {
         assert!(status(&store).contains(r#""ready":1"#), "{}", status(&store));
         let refused = post(&store, &["--delay", "2h", "job"]);
         assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    });
+}
+
+#[test]
+fn a_command_that_uses_the_store_finds_it() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["one", "two"]);
+        let program = env!("CARGO_BIN_EXE_coordination");
+        let inner = format!("{program} post done it");
+        let words = ["work", "jobs", "--once"];
+        let by_environment = output(store.coordination(words).arg("--").args(inner.split(' ')));
+        let by_argument =
+            output(plain().args(words).args(["--url", &store.url, "--"]).args(inner.split(' ')));
+        for ended in [by_environment, by_argument] {
+            assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+        }
+        // The second command of a worker as the first one.
+        post(&store, &["three", "four"]);
+        let worked = output(
+            store.coordination(["work", "jobs", "--wait", "0", "--"]).args(inner.split(' ')),
+        );
+        assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
+        assert!(
+            status(&store).contains(r#""ready":0,"claimed":0,"delayed":0"#),
+            "{}",
+            status(&store)
+        );
+        let done = stdout(&output(&mut store.coordination(["status", "done", "--json"])));
+        assert!(done.contains(r#""ready":4"#), "{done}");
     });
 }
