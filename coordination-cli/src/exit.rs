@@ -102,10 +102,15 @@ pub(crate) fn say(message: fmt::Arguments<'_>) {
 
 /// Text on stdout. Whoever reads it may have seen enough, which is no failure, and the end.
 pub(crate) fn print(text: &str) -> Outcome {
+    if shown(text)? { Ok(()) } else { Err(Failure::silent(0)) }
+}
+
+/// The same for who has more to do than to print; false: nobody reads it any more.
+pub(crate) fn shown(text: &str) -> Outcome<bool> {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
-        outcome => outcome.map_err(|error| Failure::system("cannot write", &error)),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        outcome => outcome.map(|()| true).map_err(|error| Failure::system("cannot write", &error)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use coordination::NewItem;
 
 use crate::args::{Post, Store};
-use crate::exit::{Failure, Outcome, print};
+use crate::exit::{Failure, Outcome, shown};
 use crate::run::signals::until_stopped;
 use crate::settings;
 
@@ -22,14 +22,17 @@ pub(crate) async fn post(post: &Post, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(config).await?;
     let queue = coordinator.queue(&post.queue)?;
     let posting = async {
+        let mut is_read = !store.quiet;
         let mut rest = bodies.as_slice();
         while !rest.is_empty() {
             let (part, after) = rest.split_at(fitting(rest));
             let item = |body: &Vec<u8>| NewItem::new(body.clone()).ttl(post.ttl).delay(post.delay);
             let items: Vec<_> = part.iter().map(item).collect();
             let names = queue.post(&items).await?;
-            if !store.quiet {
-                print(&names.iter().map(|name| format!("{name}\n")).collect::<String>())?;
+            if is_read {
+                let names: String = names.iter().map(|name| format!("{name}\n")).collect();
+                // Who has seen enough of the names still wants all items posted.
+                is_read = shown(&names)?;
             }
             rest = after;
         }

@@ -211,3 +211,21 @@ fn a_command_that_uses_the_store_finds_it() {
         assert!(done.contains(r#""ready":4"#), "{done}");
     });
 }
+
+#[test]
+fn all_is_posted_though_nobody_reads_the_names() {
+    judged(|| {
+        let store = Store::file();
+        let mut posting = store.coordination(["post", "jobs", "--lines"]);
+        posting.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut posting = posting.spawn().expect("it was built");
+        // As `head` does, which has seen enough.
+        drop(posting.stdout.take());
+        let lines: String = (0..2_500).map(|number| format!("{number}\n")).collect();
+        let mut stdin = posting.stdin.take().expect("it is piped");
+        stdin.write_all(lines.as_bytes()).expect("it reads");
+        drop(stdin);
+        assert_eq!(posting.wait().expect("it is our child").code(), Some(0));
+        assert!(status(&store).contains(r#""ready":2500"#), "{}", status(&store));
+    });
+}
