@@ -4,7 +4,7 @@ use std::fs;
 use std::future::poll_fn;
 use std::iter;
 use std::process::Stdio;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use coordination::Coordinator;
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -53,6 +53,17 @@ impl Signals {
             came.next().map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// One that has come so far of those that end who runs one command after the other.
+    pub(super) fn end(&mut self) -> Option<i32> {
+        let mut context = Context::from_waker(Waker::noop());
+        let ends =
+            self.0.iter_mut().filter(|(number, _)| matches!(*number, HUP | INT | QUIT | TERM));
+        let mut came = ends.filter_map(|(number, signal)| {
+            matches!(signal.poll_recv(&mut context), Poll::Ready(Some(()))).then_some(*number)
+        });
+        came.next()
     }
 
     /// The next one of those that end us while there is no command yet.

@@ -22,8 +22,8 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
-    // They hear what is passed on to the command as well.
-    let mut ending = Signals::new()?;
+    // It hears what is passed on to the command as well.
+    let mut heard = Signals::new()?;
     // Before anything is claimed: such a program may not be there.
     let mut command = Prepared::new(&work.command, &work.child, store.quiet)?;
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
@@ -49,12 +49,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
             }
             Err(failure) => Err(failure),
         };
-        let is_told = tokio::select! {
-            biased;
-            number = ending.ending() => Some(number),
-            () = std::future::ready(()) => None,
-        };
-        match (code, is_told) {
+        match (code, heard.end()) {
             (Ok(code), _) if work.once => break Ok(code),
             (Ok(_), Some(number)) => break Err(Failure::silent(exit::by_signal(number))),
             (Ok(_), None) => {}

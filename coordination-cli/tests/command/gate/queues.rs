@@ -1,6 +1,7 @@
 //! `post` and `work`: items for a command, one after the other.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::{judged, wait_until};
 use rustix::process::Signal;
 
-use crate::{LONG, Store, Wrapper, output, plain, stderr, stdout, written};
+use crate::{LONG, Store, Wrapper, output, plain, state, stderr, stdout, written};
 
 fn post(store: &Store, words: &[&str]) -> Output {
     output(store.coordination(["post", "jobs"]).args(words))
@@ -227,5 +228,46 @@ fn all_is_posted_though_nobody_reads_the_names() {
         drop(stdin);
         assert_eq!(posting.wait().expect("it is our child").code(), Some(0));
         assert!(status(&store).contains(r#""ready":2500"#), "{}", status(&store));
+    });
+}
+
+/// What Ctrl-Z stops goes on with `bg`; what is not said to end a worker ends its command at most.
+#[test]
+fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
+    judged(|| {
+        let store = Store::file();
+        post(&store, &["one", "two", "three"]);
+        let [started, go] = ["started", "go"].map(|name| store.path(name));
+        let text = format!(
+            "#!/bin/sh\ntrap '' ALRM\nread -r item; echo $item >> {}\n\
+             until [ -e {}.$item ]; do sleep 0.01; done\n",
+            started.display(),
+            go.display()
+        );
+        let mut command = store.coordination(["work", "jobs", "--wait", "0", "--"]);
+        // A job as a shell has it: we could let it go on.
+        command.arg(store.script("command", &text)).process_group(0);
+        let mut worker = Wrapper::start(&mut command);
+        let id = worker.0.id().to_string();
+        let runs = |items: &str| {
+            let runs = || std::fs::read_to_string(&started).is_ok_and(|text| text == items);
+            assert!(wait_until(LONG, runs), "{items:?} {:?}", state(&id));
+        };
+        let ends = |item: &str| {
+            let go = store.path(&format!("go.{item}"));
+            std::fs::write(go, "").expect("the directory is there");
+        };
+        runs("one\n");
+        worker.signal(Signal::TSTP);
+        assert!(wait_until(LONG, || state(&id) == Some('T')));
+        worker.signal(Signal::CONT);
+        assert!(wait_until(LONG, || state(&id) == Some('S')));
+        ends("one");
+        runs("one\ntwo\n");
+        worker.signal(Signal::ALARM);
+        ends("two");
+        runs("one\ntwo\nthree\n");
+        ends("three");
+        assert_eq!(worker.code(), Some(0));
     });
 }
