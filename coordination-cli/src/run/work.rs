@@ -1,6 +1,6 @@
 //! `coordination work`: a command for each item of a queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
 
@@ -14,6 +14,8 @@ use crate::settings;
 
 /// The longest delay that an item is given back with, which is the longest that a queue knows.
 const LONGEST_DELAY: Duration = Duration::from_secs(900);
+/// How much longer than its claim an item lives at least: else it could be dead before it may be claimed again.
+const GRACE: Duration = Duration::from_secs(900 + 300);
 /// How long it is tried to tell the store how a command has ended, in steps of so long.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -27,9 +29,9 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     // Before anything is claimed: such a program may not be there.
     let mut command = Prepared::new(&work.command, &work.child, store.quiet)?;
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
+    command.hand_on(&coordinator, store);
     let queue = coordinator.queue(&work.queue)?;
     let outcome = loop {
-        command.hand_on(&coordinator, store);
         let claiming = until_signal(&mut signals, &mut command, next(work, &queue, &coordinator));
         let (claim, item) = match claiming.await {
             Ok(Some(next)) => next,
@@ -56,10 +58,10 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
             (Err(failure), _) => break Err(failure),
         }
         command = match Prepared::new(&work.command, &work.child, store.quiet) {
-        command.hand_on(&coordinator, store);
             Ok(command) => command,
             Err(failure) => break Err(failure),
         };
+        command.hand_on(&coordinator, store);
     };
     // What is left there ends with the session in any case.
     let _ = coordinator.stop().await;
@@ -74,7 +76,7 @@ async fn next(
 ) -> Outcome<Option<(Hold, WorkItem)>> {
     let budget = Budget::new(work.wait.0);
     loop {
-        let options = ClaimOptions::default().limit(1).ttl(work.ttl);
+        let options = ClaimOptions::default().limit(1).ttl(work.ttl).grace(GRACE);
         let Some(mut claim) = queue.claim_wait(options, budget.left()).await? else {
             return Ok(None);
         };
@@ -128,16 +130,33 @@ async fn settled(work: &Work, item: &WorkItem, ended: Ended, hold: Option<Hold>)
     }
 }
 
-/// Tells the store as often as it takes while the claim lasts.
+/// Tells the store as often as it takes while the claim lasts; one that answers, and refuses, for as long as the claim lasted at
+/// first.
 async fn told(claim: &WorkClaim, tell: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
+    let refused_until = Instant::now() + claim.remaining();
     loop {
         match tell().await {
-            Err(error) if error.kind() == ErrorKind::Unavailable && claim.is_held() => {
+            Err(error)
+                if claim.is_held()
+                    && (is_out_of_reach(&error)
+                        || may_be_mended(&error) && Instant::now() < refused_until) =>
+            {
                 tokio::time::sleep(AGAIN).await;
             }
             told => return told,
         }
     }
+}
+
+fn is_out_of_reach(error: &Error) -> bool {
+    use ErrorKind::{Dns, Refused, Tls, Unavailable};
+    matches!(error.kind(), Unavailable | Refused | Dns | Tls)
+}
+
+/// A full disk, for one, or a password that is changed at the server first.
+fn may_be_mended(error: &Error) -> bool {
+    use ErrorKind::{Auth, Permission, Quota, Storage};
+    matches!(error.kind(), Storage | Quota | Auth | Permission)
 }
 
 fn is_loss(error: &Error) -> bool {

@@ -4,3 +4,4 @@ mod clients;
 mod cron;
 mod kept_apart;
 mod killed;
+mod queues;
