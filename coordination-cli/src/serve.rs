@@ -1,12 +1,14 @@
 //! `coordination serve`: the service over HTTP, of which this is the command line, the signals and the log.
 
+use std::io;
+
 use coordination_service::{Failure as Ended, Settings, make_token};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::args::{Serve, Store};
 use crate::exit::{self, Failure, Outcome, print, say};
-use crate::settings;
+use crate::{settings, stderr};
 
 pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     if let Some(name) = &asked.make_token {
@@ -17,7 +19,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     // Its handlers share our thread with clients: a session's heartbeats are to depend on none of them.
     config.heartbeat_on_current_runtime = false;
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).init();
     let mut settings = Settings {
         listen: asked.listen,
         rdlm: asked.rdlm,
@@ -51,6 +53,20 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
             Failure::new(exit::SYSTEM, format!("cannot listen on {at}: {error}"))
         }
     })
+}
+
+/// Where warnings are written: to stderr, whose reader may have stopped, and no client is to wait for that.
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        stderr::write(String::from_utf8_lossy(line).into_owned());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A word for each signal to end.

@@ -1,12 +1,14 @@
 //! How an instance ends, and what it says of its store meanwhile.
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{Etcd, judged, wait_until};
 use rustix::process::Signal;
 
-use crate::http::{Service, answer, hold, send};
-use crate::{LONG, Store, output, stderr};
+use crate::http::{Service, answer, ask, hold, send};
+use crate::{LONG, Store, Wrapper, output, stderr};
 
 /// H10, of one instance: waits are told, holds can be renewed and released, and then it ends.
 #[test]
@@ -150,5 +152,38 @@ fn what_no_waiting_mends_ends_it() {
         let words = ["serve", "--fresh", "--listen", &service.native];
         let ended = output(&mut taken.coordination(words));
         assert_eq!(ended.status.code(), Some(71), "{}", stderr(&ended));
+    });
+}
+
+/// What it writes there is told to nobody, and no client waits for that.
+#[test]
+fn a_reader_of_stderr_that_stops_holds_nothing_up() {
+    judged(|| {
+        let store = Store::file();
+        let (reader, mut writer) = std::io::pipe().expect("a descriptor is free");
+        let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);
+        command.stdout(Stdio::null()).stderr(writer.try_clone().expect("a descriptor is free"));
+        let _process = Wrapper(command.spawn().expect("it was built"));
+        drop(command);
+        let (mut reader, mut first) = (BufReader::new(reader), String::new());
+        while !first.contains(" on http://") {
+            first.clear();
+            reader.read_line(&mut first).expect("it says where it listens");
+        }
+        let (_, at) = first.trim().split_once(" on http://").expect("it is there");
+        // More than a pipe takes, and from here on nobody reads it.
+        std::thread::spawn(move || writer.write_all(&[b' '; 1 << 20]));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(wait_until(LONG, || ask(at, "GET", "/readyz", &[], "").status == 200));
+        for name in ["x", "y"] {
+            let held = ask(at, "POST", &format!("/v1/locks/{name}"), &[], "{}").json();
+            let broken = output(&mut store.coordination(["break", name, "--yes"]));
+            assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+            // It warns of that.
+            let is_lost = || ask(at, "GET", &hold(&held), &[], "").status == 410;
+            assert!(wait_until(LONG, is_lost));
+            assert_eq!(ask(at, "GET", "/livez", &[], "").status, 200);
+        }
+        drop(reader);
     });
 }
