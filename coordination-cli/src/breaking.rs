@@ -18,7 +18,11 @@ pub(crate) async fn break_lock(asked: &Break, store: &Store) -> Outcome<u8> {
         let contenders = lock.holders().await?;
         let meant = match asked.token {
             Some(token) => contenders.into_iter().find(|who| who.token.value() == token),
-            None => contenders.into_iter().next(),
+            // One who shares it may have come to hold it behind one who waits.
+            None => {
+                let holder = contenders.iter().position(|who| who.holding).unwrap_or(0);
+                contenders.into_iter().nth(holder)
+            }
         };
         let Some(holder) = meant else {
             let token = asked.token.map(|token| format!(" with token {token}")).unwrap_or_default();
