@@ -11,7 +11,7 @@
 //! every start, and reaches neither what the command has started nor a command whose wrapper stands still.
 //!
 //! A wrapper may be killed when the command is there, and the watch not told of it. So each command has the
-//! mark of its run in its environment ([`family`](super::family)), and a watch that was told of none looks for it.
+//! mark of its run in its environment ([`family`]), and a watch that was told of none looks for it.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;

@@ -274,6 +274,6 @@ fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
 
 #[test]
 fn an_item_is_kept_as_long_as_a_queue_can() {
-    let help = stdout(&output(&mut plain().args(["post", "--help"])));
+    let help = stdout(&output(plain().args(["post", "--help"])));
     assert!(help.contains("[default: 336h]"), "{help}");
 }
