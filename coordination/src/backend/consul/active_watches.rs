@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::client::{Answer, Connections, Request};
+use super::client::Connections;
 use super::keys;
 use super::kv::{BATCH, Operation, Pair, listed, read_together};
+use super::request::{Answer, Request};
 use crate::backend::server::shared_watches::SharedWatches;
 use crate::error::Result;
 use crate::panics::{caught, on_purpose};
@@ -255,8 +256,9 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_waits_for_is_not_watched() -> Result<()> {
         let mut url = Url::parse("consul://127.0.0.1:1")?;
-        let agents = Agents::new(&Config::parse(&mut url)?);
+        let config = Config::parse(&mut url)?;
         let settings = Settings::resolve(Options::default(), &mut url, None)?;
+        let agents = Agents::new(&config, &settings);
         let connections = Arc::new(Connections::new(agents, &settings, settings.heartbeat));
         let watches = Watches::new(connections, "ns/".to_owned(), settings.heartbeat);
         let stays = watches.shared("ns/lock/stays");

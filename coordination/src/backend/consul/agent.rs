@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::client::{Connections, Request};
-use crate::error::{Error, ErrorKind, Result};
+use super::client::Connections;
+use super::request::Request;
+use crate::error::Result;
 
 /// Consul's default for `session_ttl_min`.
 const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
@@ -21,10 +22,7 @@ pub(super) struct Agent {
 impl Agent {
     /// Finds out who is there.
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
-        let leader = connections.greet(|pool| async move { pool.leader().await }).await?;
-        if leader.is_empty() {
-            return Err(Error::new(ErrorKind::Unavailable, "connect", "the cluster has no leader"));
-        }
+        connections.greet(|pool| async move { pool.leader().await }).await?;
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
         // Not everybody may know.
         match answer.status {

@@ -1,8 +1,9 @@
 //! What Consul and the HTTP client say → our errors, case by case.
 
 use std::error::Error as StdError;
+use std::io;
 
-use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
+use crate::backend::server::cause::{Causes, causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
@@ -12,7 +13,9 @@ const LONGEST_MESSAGE: usize = 300;
 /// The request got no answer.
 pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failure {
     let beneath = causes(error.source());
-    let kind = connection_kind(&beneath);
+    let is_cut = error.is_connect() && is_cut(&beneath);
+    // A handshake that is cut says nothing of TLS.
+    let kind = if is_cut { ErrorKind::Unavailable } else { connection_kind(&beneath) };
     let effect = match kind {
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable if !error.is_connect() => Effect::Unknown,
@@ -20,7 +23,17 @@ pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failur
     };
     let cause = beneath.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
     let error = Error::new(kind, operation, cause).with_effect(effect);
-    Failure { is_hang_up: is_hang_up(&beneath), ..Failure::broken(error) }
+    let is_hang_up = is_cut || is_hang_up(&beneath);
+    Failure { is_hang_up, is_full: is_cut, ..Failure::broken(error) }
+}
+
+/// Whether the server closed the connection in the middle of a handshake.
+fn is_cut(causes: &Causes<'_>) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let kinds = causes.iter().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    kinds
+        .into_iter()
+        .any(|cause| matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof))
 }
 
 /// The answer is a refusal.

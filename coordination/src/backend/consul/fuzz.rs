@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::agent::Agent;
-use super::client::Answer;
 use super::entry::{blocker_in, entry_of};
 use super::error::from_status;
 use super::keys::{VALUE, is_entry};
 use super::kv::{Outcome, Pair, listed, outcome};
+use super::request::Answer;
 use super::values::value_of;
 use crate::backend::Mode;
 use crate::backend::server::txn_kv::Keys;

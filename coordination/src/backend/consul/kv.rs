@@ -10,8 +10,9 @@ use data_encoding::BASE64;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::{Agents, Answer, Connections, Request};
+use super::client::{Agents, Connections};
 use super::error::{from_status, garbled};
+use super::request::{Answer, Request, parsed};
 use crate::backend::server::connections::Ready;
 use crate::error::Result;
 
@@ -197,7 +198,17 @@ pub(super) async fn transact(
     operation: &'static str,
     operations: &[Operation<'_>],
 ) -> Result<Outcome> {
-    transact_on(connections.ready(operation).await?, operations).await
+    transact_on(connections.ready_in_turn(operation).await?, operations).await
+}
+
+/// Makes a transaction on the connection that is kept for heartbeats.
+pub(super) async fn transact_urgently(
+    connections: &Arc<Connections>,
+    operation: &'static str,
+    operations: &[Operation<'_>],
+) -> Result<Outcome> {
+    let ready = connections.urgent(operation).await?;
+    outcome(operation, ready.send_urgently(transaction(operations)?).await?)
 }
 
 /// Makes a transaction for which there is room.
@@ -284,12 +295,6 @@ pub(super) fn listed<T: DeserializeOwned>(
         404 if answer.body.is_empty() && answer.index > 0 => Ok(Vec::new()),
         _ => parsed(operation, &answer.done(operation)?),
     }
-}
-
-pub(super) fn parsed<T: DeserializeOwned>(operation: &'static str, body: &[u8]) -> Result<T> {
-    serde_json::from_slice(body).map_err(|error| {
-        garbled(operation, "the answer is not what Consul answers").with_source(error)
-    })
 }
 
 #[cfg(test)]

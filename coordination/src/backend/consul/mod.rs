@@ -47,6 +47,7 @@ mod active_watches;
 mod agent;
 mod client;
 mod config;
+mod crowding;
 mod entries;
 mod entry;
 mod error;
@@ -57,6 +58,8 @@ mod kv;
 mod lock_delayed;
 mod long_queue;
 mod open_sessions;
+mod pool;
+mod request;
 mod rights;
 mod sessions;
 mod txn;
@@ -129,8 +132,11 @@ pub(crate) struct Consul {
 impl Consul {
     /// Connects, and asks what answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let connections =
-            Arc::new(Connections::new(Agents::new(&config), settings, patience(settings)));
+        let connections = Arc::new(Connections::new(
+            Agents::new(&config, settings),
+            settings,
+            patience(settings),
+        ));
         let agent = Agent::greet(&connections).await;
         let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);

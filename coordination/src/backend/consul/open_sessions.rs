@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::client::{Connections, Request};
+use super::client::Connections;
 use super::error::garbled;
 use super::keys;
-use super::kv::{Operation, Outcome, parsed, read_all, transact};
+use super::kv::{Operation, Outcome, read_all, transact, transact_urgently};
+use super::request::{Request, parsed};
 use super::rights::lacking;
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
@@ -73,7 +74,7 @@ impl OpenSessions {
         let name = session.id.to_string();
         let lock = Operation::lock(member_key, name.as_bytes(), &*id);
         // A session needs one connection, then.
-        let locked = transact(&self.connections, "open", &[lock]).await;
+        let locked = transact_urgently(&self.connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
                 return Ok(pairs.first().map(|pair| pair.modify_index).unwrap_or_default());

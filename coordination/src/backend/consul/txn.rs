@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::client::{Agents, Request};
+use super::client::Agents;
 use super::entry::{counts, name_of};
 use super::keys;
 use super::kv::{self, Operation, Pair, delete, listed, read_all, read_together, transact_on};
 use super::open_sessions::OpenSessions;
+use super::request::Request;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::txn_kv::{
     Change, Condition, Kept, Keys, Outcome, Queue, Transact, Txn, WriteFence,
@@ -35,7 +36,7 @@ impl Transactions {
         operation: &'static str,
         steps: &[Operation<'_>],
     ) -> Result<kv::Outcome> {
-        self.make_on(self.sessions.connections.ready(operation).await?, steps).await
+        self.make_on(self.sessions.connections.ready_in_turn(operation).await?, steps).await
     }
 
     /// [`make`](Self::make) where there is room.

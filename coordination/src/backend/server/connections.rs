@@ -79,6 +79,8 @@ pub(crate) struct Failure {
     pub(crate) is_broken: bool,
     /// The server closed it without a word.
     pub(crate) is_hang_up: bool,
+    /// The server takes no more connections, as far as that can be told.
+    pub(crate) is_full: bool,
     /// The server has not said a word in time.
     pub(crate) is_late: bool,
     /// The server that it names in its place.
@@ -336,7 +338,13 @@ impl<L: Link> Connections<L> {
         work: impl Future<Output = Result<T, L::Failed>>,
     ) -> Result<T, Failure> {
         let outcome = work.await.map_err(|failed| self.explained(operation, failed));
-        attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
+        match &outcome {
+            // Another connection was refused: that says nothing of those that there are, and is no answer.
+            Err(failure) if failure.is_full && !failure.is_broken => drop(attempt.unhurried()),
+            outcome => {
+                attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
+            }
+        }
         outcome.map_err(|failure| self.advised(failure))
     }
 
@@ -371,7 +379,7 @@ impl<L: Link> Connections<L> {
             };
             match answered {
                 // The alert that says why may have lost the race with the end of the connection.
-                Err(failure) if failure.is_hang_up => hang_ups += 1,
+                Err(failure) if failure.is_hang_up && !failure.is_full => hang_ups += 1,
                 Err(failure) if failure.is_passing() && Instant::now() < until => {}
                 Err(failure) => return Err(failure.error),
                 Ok(answer) => return Ok(answer),
@@ -461,7 +469,14 @@ impl<L: Link> Ready<'_, L> {
 impl Failure {
     /// One that says nothing against the connection.
     pub(crate) fn harmless(error: Error) -> Self {
-        Self { error, is_broken: false, is_hang_up: false, is_late: false, moved_to: None }
+        Self {
+            error,
+            is_broken: false,
+            is_hang_up: false,
+            is_full: false,
+            is_late: false,
+            moved_to: None,
+        }
     }
 
     pub(crate) fn broken(error: Error) -> Self {

@@ -3,6 +3,7 @@
 //! Leases are of four seconds and heartbeats 300 ms apart, unless a row needs longer ones.
 
 mod connecting;
+mod limits;
 mod operator;
 mod silence;
 
@@ -26,7 +27,11 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources =
-        [include_str!("connecting.rs"), include_str!("operator.rs"), include_str!("silence.rs")];
+    let sources = [
+        include_str!("connecting.rs"),
+        include_str!("limits.rs"),
+        include_str!("operator.rs"),
+        include_str!("silence.rs"),
+    ];
     matrix::assert_complete(Backend::Consul, &sources, NOT_APPLICABLE);
 }

@@ -1,0 +1,327 @@
+//! The connections to one agent.
+//!
+//! HTTP/1.1, where each request under way has a connection for itself. Heartbeats have one that no other call gets; who else is
+//! refused gives way: see [`crowding`](super::crowding).
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use reqwest::header::{CONNECTION, HeaderValue};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect, retry};
+use tokio::sync::Mutex;
+
+use super::config::headers;
+use super::crowding::{Crowding, FULL};
+use super::error::{failure, garbled};
+use super::request::{Answer, Request, parsed};
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::{Access, Credentials, Tls};
+use crate::backend::server::places::Place;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key;
+use crate::url::Host;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that are kept for the next call.
+const IDLE: usize = 4;
+/// How long they are kept: Consul closes none by itself.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long calls that are no heartbeats use the same connections. Longer than idle ones are kept: so each of the two clients has
+/// none left when its turn comes again.
+const SHIFT: Duration = Duration::from_secs(10);
+/// How large an answer may be: a thousand full entries and their values fit.
+const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Which connections a call is made on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// The one that is kept for them, by one after the other: a second connection might be refused.
+    Heartbeats,
+    Others,
+}
+
+/// The connections to one agent.
+#[derive(Clone)]
+pub(super) struct Pool(Arc<Inner>);
+
+struct Inner {
+    heartbeats: Client,
+    /// Held by the call on the connection of heartbeats.
+    heartbeats_turn: Mutex<()>,
+    /// Of all other calls, in turn. The one whose turn begins makes its connections before those of the other one are closed: so
+    /// it is noticed within a [`SHIFT`] that the agent takes no more, and given way to those who have none.
+    others: [OnceLock<Client>; 2],
+    /// Whether the agent did not answer when it was asked on the connection of heartbeats, as another one had failed.
+    is_gone: Mutex<bool>,
+    place: Place,
+    credentials: Credentials,
+    since: Instant,
+    crowding: Arc<Crowding>,
+    /// Before the path of a request.
+    base: String,
+    shown: Host,
+    datacenter: Option<String>,
+    access: Arc<Access>,
+}
+
+impl Pool {
+    /// All its connections go to the same address. The clients of other calls are made when they are needed: most pools that
+    /// are made while an agent is away come to nothing.
+    pub(super) fn new(
+        (host, place): (&Host, Place),
+        datacenter: Option<String>,
+        (access, credentials): (&Arc<Access>, &Credentials),
+        crowding: &Arc<Crowding>,
+    ) -> Result<Self> {
+        let mut shown = host.clone();
+        if let Some(name) = credentials.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
+            // The server's certificate has another name than the host.
+            shown.name = name;
+        }
+        let scheme = if access.is_secure() { "https" } else { "http" };
+        Ok(Self(Arc::new(Inner {
+            heartbeats: client(credentials, place, &shown, (1, None))?,
+            heartbeats_turn: Mutex::default(),
+            others: Default::default(),
+            is_gone: Mutex::default(),
+            place,
+            credentials: credentials.clone(),
+            since: Instant::now(),
+            crowding: Arc::clone(crowding),
+            base: format!("{scheme}://{shown}/v1/"),
+            shown,
+            datacenter,
+            access: Arc::clone(access),
+        })))
+    }
+
+    /// The agent's word on which server leads; any agent that is there has one.
+    pub(super) async fn leader(&self) -> Result<String, Failure> {
+        self.leader_on(Lane::Heartbeats).await
+    }
+
+    async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
+        let answer = self.fetch(lane, "connect", Request::get("status/leader")).await?;
+        let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
+        // Whoever has none is no agent. Another host may be one.
+        leader.map_err(Failure::broken)
+    }
+
+    /// Fails where there are ACLs, and no such token. Anybody may be asked about himself.
+    pub(super) async fn knows_us(&self) -> Result<(), Failure> {
+        let answer =
+            self.fetch(Lane::Heartbeats, "connect", Request::get("acl/token/self")).await?;
+        let refusal = answer.refusal("connect");
+        match refusal.kind() {
+            ErrorKind::Auth if answer.status == 403 => Err(Failure::harmless(refusal)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a request and reads its answer, which is the agent's: a host that has become another service is left.
+    pub(super) async fn ask(
+        &self,
+        lane: Lane,
+        operation: &'static str,
+        request: Request,
+    ) -> Result<Answer, Failure> {
+        let answer = self.fetch(lane, operation, request).await?;
+        let refusal = answer.refusal(operation);
+        if answer.status >= 400
+            && matches!(refusal.kind(), ErrorKind::Auth | ErrorKind::Permission)
+            && self.0.access.are_others()
+        {
+            return Err(Failure::harmless(refusal));
+        }
+        if answer.may_be_of_others() {
+            // Whoever has answered, the agent may have had the request.
+            let gone = |failure: Failure| match failure.is_full {
+                true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
+                false => no_agent_now(operation, Effect::Unknown, &failure),
+            };
+            self.leader_on(lane).await.map_err(gone)?;
+        }
+        Ok(answer)
+    }
+
+    /// The same, whoever answers.
+    async fn fetch(
+        &self,
+        lane: Lane,
+        operation: &'static str,
+        request: Request,
+    ) -> Result<Answer, Failure> {
+        let sent = Instant::now();
+        let answer = self.exchange(lane, operation, request).await;
+        match answer {
+            Err(failure) if failure.is_hang_up || failure.is_full => {
+                Err(self.refused(lane, failure).await)
+            }
+            Ok(answer) => {
+                if lane == Lane::Others {
+                    self.0.crowding.answered(sent);
+                }
+                Ok(answer)
+            }
+            failed => failed,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        lane: Lane,
+        operation: &'static str,
+        request: Request,
+    ) -> Result<Answer, Failure> {
+        let request = match &self.0.datacenter {
+            Some(name) => request.with(&format!("dc={}", key::escape(name))),
+            None => request,
+        };
+        let _turn = match lane {
+            Lane::Heartbeats => Some(self.0.heartbeats_turn.lock().await),
+            Lane::Others => None,
+        };
+        let url = format!("{}{}", self.0.base, request.path);
+        let mut sending = self.client(lane)?.request(request.method, url).body(request.body);
+        if lane == Lane::Others && self.0.crowding.gives_way() {
+            // It is kept for nobody.
+            sending = sending.header(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let failed = |error| failure(operation, &error);
+        let answer = read(operation, sending.send().await.map_err(failed)?).await;
+        let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
+        match answer.refusal(operation) {
+            // Another agent, or the same one later, may do better.
+            refusal if answer.status >= 429 && refusal.kind() == ErrorKind::Unavailable => {
+                Err(Failure { is_full: answer.status == 429, ..Failure::broken(refusal) })
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    fn client(&self, lane: Lane) -> Result<&Client, Failure> {
+        if lane == Lane::Heartbeats {
+            return Ok(&self.0.heartbeats);
+        }
+        let is_seconds_turn = self.0.since.elapsed().as_secs() / SHIFT.as_secs() % 2 == 1;
+        let other = &self.0.others[usize::from(is_seconds_turn)];
+        if let Some(client) = other.get() {
+            return Ok(client);
+        }
+        let kept = (IDLE, Some(IDLE_TIMEOUT));
+        let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept);
+        let made = made.map_err(Failure::harmless)?;
+        Ok(other.get_or_init(|| made))
+    }
+
+    /// What a call says whose connection was closed without a word, or refused: an agent that answers heartbeats, and takes no
+    /// more connections, is not left for that.
+    async fn refused(&self, lane: Lane, failure: Failure) -> Failure {
+        let told = self.told(&failure);
+        if lane == Lane::Heartbeats {
+            let is_full = failure.is_full || !self.0.access.is_secure();
+            return Failure { error: told, is_full, ..failure };
+        }
+        self.0.crowding.refused();
+        // With 429 it has answered.
+        let is_hang_up = failure.is_hang_up;
+        if is_hang_up && self.is_gone().await {
+            return Failure { error: told, ..failure };
+        }
+        Failure { error: told, is_broken: false, is_full: true, ..failure }
+    }
+
+    /// Asks the agent on the connection of heartbeats whether it is there. Nobody asks for whom another one has asked in vain: when
+    /// an agent ends, all connections do.
+    async fn is_gone(&self) -> bool {
+        let mut is_gone = self.0.is_gone.lock().await;
+        if !*is_gone {
+            let asking = self.exchange(Lane::Heartbeats, "connect", Request::get("status/leader"));
+            *is_gone = asking.await.is_err();
+        }
+        *is_gone
+    }
+
+    fn told(&self, failure: &Failure) -> Error {
+        let (error, mut advice) = (&failure.error, String::from(FULL));
+        let (operation, mut effect) = (error.operation(), error.effect());
+        if operation == "connect" {
+            // That was a question.
+            effect = Effect::None;
+            if !self.0.access.is_secure() {
+                // An agent that wants TLS says so; another server may not.
+                advice.push_str(", or want TLS (consul+https://)");
+            }
+        }
+        let message = format!("{}; {advice}", error.message());
+        Error::new(error.kind(), operation, message).with_effect(effect)
+    }
+}
+
+/// A host that was an agent does not answer as one.
+pub(super) fn no_agent_now(operation: &'static str, effect: Effect, failure: &Failure) -> Failure {
+    let message = format!("the host is no agent now: {}", failure.error);
+    Failure::broken(Error::new(ErrorKind::Unavailable, operation, message).with_effect(effect))
+}
+
+/// Reads an answer, as far as it is as long as it may be.
+async fn read(
+    operation: &'static str,
+    mut response: reqwest::Response,
+) -> reqwest::Result<Result<Answer>> {
+    let index = response.headers().get("X-Consul-Index");
+    let index = index.and_then(|index| index.to_str().ok()?.parse().ok()).unwrap_or_default();
+    let status = response.status().as_u16();
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > LONGEST_ANSWER {
+            return Ok(Err(garbled(operation, "the answer is too long")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Ok(Answer { status, index, body }))
+}
+
+/// A client for one agent that keeps so many connections without a call for so long.
+fn client(
+    credentials: &Credentials,
+    place: Place,
+    shown: &Host,
+    (idle, idle_timeout): (usize, Option<Duration>),
+) -> Result<Client> {
+    let mut builder = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        // Whether a call may be made again is for those to say who know what it does.
+        .retry(retry::never())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(idle)
+        .pool_idle_timeout(idle_timeout)
+        .default_headers(headers(credentials)?);
+    builder = match &credentials.tls {
+        Some(tls) => with_tls(builder, tls)?,
+        // Spares reading the system's.
+        None => builder.tls_certs_only([]),
+    };
+    if let Some(address) = place.address {
+        builder = builder.resolve(&shown.name, address);
+    }
+    builder.build().map_err(|_| {
+        Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
+    })
+}
+
+fn with_tls(builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder> {
+    let broken =
+        |option: &'static str| move |_| Error::config(format!("option `{option}`: not PEM"));
+    let mut builder = builder;
+    if let Some(ca) = &tls.ca {
+        let certificates = Certificate::from_pem_bundle(ca).map_err(broken("ca"))?;
+        builder = builder.tls_certs_only(certificates);
+    }
+    if let Some((cert, key)) = &tls.identity {
+        let pem = [cert.as_slice(), b"\n", key.expose().as_bytes()].concat();
+        builder = builder.identity(Identity::from_pem(&pem).map_err(broken("cert"))?);
+    }
+    Ok(builder)
+}

@@ -1,0 +1,86 @@
+//! What is asked of an agent, and what it answers.
+
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+
+use super::error::{from_status, garbled};
+use crate::error::{Error, Result};
+
+/// What to ask.
+pub(super) struct Request {
+    pub(super) method: Method,
+    /// After `/v1/`, with its query.
+    pub(super) path: String,
+    pub(super) body: Vec<u8>,
+}
+
+impl Request {
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self { method: Method::GET, path: path.into(), body: Vec::new() }
+    }
+
+    pub(super) fn put(path: impl Into<String>, body: Vec<u8>) -> Self {
+        Self { method: Method::PUT, path: path.into(), body }
+    }
+
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self { method: Method::DELETE, path: path.into(), body: Vec::new() }
+    }
+
+    /// With this, `name` or `name=value`, in its query.
+    pub(super) fn with(mut self, query: &str) -> Self {
+        self.path.push(if self.path.contains('?') { '&' } else { '?' });
+        self.path.push_str(query);
+        self
+    }
+}
+
+/// What came back.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// For the next blocking query.
+    pub(super) index: u64,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body of an answer that is no refusal.
+    pub(super) fn done(self, operation: &'static str) -> Result<Vec<u8>> {
+        match self.status {
+            200 => Ok(self.body),
+            _ => Err(self.refusal(operation)),
+        }
+    }
+
+    pub(super) fn refusal(&self, operation: &'static str) -> Error {
+        from_status(operation, self.status, &self.text())
+    }
+
+    /// Whether another service may have given it: what an agent has done it answers in JSON, where it finds no key it gives an
+    /// index, and refusals are in words that we know.
+    pub(super) fn may_be_of_others(&self) -> bool {
+        match self.status {
+            200 | 409 => {
+                !matches!(self.body.first(), Some(b'{' | b'[' | b'"' | b't' | b'f' | b'n'))
+            }
+            403 => {
+                let text = self.text();
+                !text.contains("ACL not found") && !text.contains("Permission denied")
+            }
+            404 => self.index == 0,
+            500.. => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// What the body of an answer says.
+pub(super) fn parsed<T: DeserializeOwned>(operation: &'static str, body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        garbled(operation, "the answer is not what Consul answers").with_source(error)
+    })
+}

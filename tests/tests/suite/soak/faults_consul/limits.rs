@@ -1,0 +1,186 @@
+//! F-72: the agent takes no more connections from one address.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::blocking::{Coordinator, release};
+use coordination::{ErrorKind, LockGuard};
+use coordination_tests::faults::LONG;
+use coordination_tests::harness::{Consul, Server, judged};
+use serde_json::json;
+
+/// How long a session lives without a heartbeat.
+const LEASE: Duration = Duration::from_secs(10);
+/// The setting of the agent, which whoever is refused is told of.
+const SETTING: &str = "http_max_conns_per_client";
+
+fn agent(limit: usize) -> (Consul, String) {
+    let consul = Consul::options().with("limits", json!({ SETTING: limit })).start();
+    let url = format!("consul://{}/limits", consul.authority());
+    (consul, url)
+}
+
+/// Takes a lock of its own, within time.
+fn take(client: &Coordinator, name: &str) -> LockGuard {
+    let lock = client.lock(name).expect("a good name");
+    lock.acquire(Some(LONG)).expect("nobody else wants it")
+}
+
+/// Another program of this host takes all connections that it can get. Who is connected keeps its session, and who comes is told
+/// of the limit.
+#[test]
+fn f72_no_connection_is_left() {
+    judged(|| {
+        const LIMIT: usize = 24;
+        let (consul, url) = agent(LIMIT);
+        let holder = Coordinator::connect(&url).expect("there is room");
+        let guard = take(&holder, "held");
+        let strangers = Strangers::at(&consul.authority());
+        let until = Instant::now() + 2 * LEASE;
+        while Instant::now() < until {
+            assert!(guard.is_held(), "it was lost: {:?}", guard.remaining());
+            thread::sleep(LEASE / 100);
+        }
+        let refused = Coordinator::connect(&url).expect_err("there is no room");
+        println!("F-72 consul: {refused}");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains(SETTING), "{refused}");
+        drop(strangers);
+        release(guard).expect("the agent confirms");
+        release(take(&holder, "next")).expect("the agent confirms");
+        let client = Coordinator::connect(&url).expect("there is room again");
+        release(take(&client, "held")).expect("the agent confirms");
+    });
+}
+
+/// Connections that say nothing; each that the agent closes is made again.
+struct Strangers {
+    ended: Arc<AtomicBool>,
+    task: Option<thread::JoinHandle<()>>,
+}
+
+impl Strangers {
+    fn at(authority: &str) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (at, is_over) = (authority.to_owned(), Arc::clone(&ended));
+        let task = thread::spawn(move || {
+            let mut open: Vec<TcpStream> = Vec::new();
+            while !is_over.load(Ordering::SeqCst) {
+                open.retain(is_open);
+                if let Ok(stream) = TcpStream::connect(&at) {
+                    stream.set_nonblocking(true).expect("a socket");
+                    open.push(stream);
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Self { ended, task: Some(task) }
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        if let Some(task) = self.task.take() {
+            task.join().expect("no panic");
+        }
+    }
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    let peeked = stream.peek(&mut [0]);
+    peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// Ten processes more than the agent has connections for, each of which holds a lock and waits for one: all sessions live, after a
+/// restart of the agent too, and all are served.
+#[test]
+fn f72_more_processes_than_connections() {
+    judged(|| {
+        // Each process has five: its heartbeat's, one for calls, and those of three queries.
+        const BORNE: usize = 8;
+        const PROCESSES: usize = BORNE + 10;
+        let (consul, url) = agent(5 * BORNE);
+        let mut clients: Vec<Process> = Vec::new();
+        for number in 0..PROCESSES {
+            clients.push(Process::start(&url, number));
+            clients.iter().for_each(Process::is_well);
+        }
+        all_are_well(&clients, 2 * LEASE);
+        consul.nodes()[0].restart();
+        all_are_well(&clients, 2 * LEASE);
+        let before: Vec<_> = clients.iter().map(Process::turns).collect();
+        all_are_well(&clients, 2 * LEASE);
+        let turns = clients.iter().zip(before).map(|(client, before)| client.turns() - before);
+        println!("F-72 consul: turns within {:?}: {:?}", 2 * LEASE, turns.collect::<Vec<_>>());
+        for client in clients {
+            client.stop();
+        }
+    });
+}
+
+fn all_are_well(clients: &[Process], during: Duration) {
+    let until = Instant::now() + during;
+    while Instant::now() < until {
+        clients.iter().for_each(Process::is_well);
+        thread::sleep(LEASE / 100);
+    }
+}
+
+/// What a process does: it holds a lock, and takes turns at another, which it shares with its neighbours.
+struct Process {
+    number: usize,
+    client: Coordinator,
+    guard: LockGuard,
+    turns: Arc<AtomicUsize>,
+    ended: Arc<AtomicBool>,
+    task: thread::JoinHandle<()>,
+}
+
+impl Process {
+    fn start(url: &str, number: usize) -> Self {
+        let began = Instant::now();
+        let client = loop {
+            match Coordinator::connect(url) {
+                Ok(client) => break client,
+                Err(refused) => {
+                    println!("F-72 consul: process {number}: {refused}");
+                    assert!(refused.to_string().contains(SETTING), "{refused}");
+                    assert!(began.elapsed() < LONG, "process {number} never connects: {refused}");
+                }
+            }
+        };
+        let guard = take(&client, &format!("own-{number}"));
+        let (turns, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let lock = client.lock(format!("shared-{}", number / 3)).expect("a good name");
+        let (count, is_over) = (Arc::clone(&turns), Arc::clone(&ended));
+        let task = thread::spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                let Ok(turn) = lock.acquire(Some(LEASE)) else { continue };
+                thread::sleep(Duration::from_millis(200));
+                drop(release(turn));
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        println!("F-72 consul: process {number} began after {:?}", began.elapsed());
+        Self { number, client, guard, turns, ended, task }
+    }
+
+    fn is_well(&self) {
+        assert!(self.guard.is_held(), "process {} lost its session", self.number);
+    }
+
+    fn turns(&self) -> usize {
+        self.turns.load(Ordering::SeqCst)
+    }
+
+    fn stop(self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.task.join().expect("no panic");
+        drop(release(self.guard));
+        drop(self.client.stop());
+    }
+}
