@@ -11,7 +11,7 @@ use super::error::garbled;
 use super::keys;
 use super::kv::{Operation, Outcome, read_all, transact, transact_urgently};
 use super::request::{Request, parsed};
-use super::rights::lacking;
+use super::rights::{keys_under, lacking};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
@@ -93,6 +93,9 @@ impl OpenSessions {
                 Error::new(ErrorKind::MemberExists, "open", message)
             }
             Err(error) if error.is_transient() => return Err(error),
+            Err(error) if error.kind() == ErrorKind::Permission => {
+                lacking("open", &keys_under(&self.prefix), error.message())
+            }
             Err(error) => error,
         };
         // Refused for good: the session would be of no use.

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::client::Connections;
 use super::kv::{Operation, forbidden, transaction};
+use super::pool::{Lane, Pool};
+use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// No key ever has this index.
@@ -18,13 +22,32 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     let keys = ["", "lock/", "member/"].map(|kind| format!("{prefix}{kind}rights"));
     let mut steps: Vec<_> = keys.iter().map(|key| Operation::set(key.as_str(), b"")).collect();
     steps.extend(keys.iter().map(|key| Operation::is_unchanged(key.as_str(), NO_INDEX)));
-    let request = transaction(&steps)?;
-    // Whatever else is wrong is told to whoever makes the call that counts.
-    let Ok(answer) = connections.send_urgently("connect", request).await else { return Ok(()) };
+    let ask = |pool: Pool| {
+        let (request, limit) = (transaction(&steps), 2 * connections.patience);
+        async move {
+            let request = request.map_err(Failure::harmless)?;
+            let asking = timeout(limit, pool.ask(Lane::Heartbeats, "connect", request)).await;
+            asking.unwrap_or_else(|_| Err(Failure::late("connect", limit, Effect::None)))
+        }
+    };
+    let answer = match connections.greet(ask).await {
+        Ok(answer) => answer,
+        // It is not known what is missing, and nobody would be told later.
+        Err(error) if error.is_transient() || error.kind() == ErrorKind::Tls => {
+            return Err(error.with_effect(Effect::None));
+        }
+        // Whatever else is wrong is told to whoever makes the call that counts.
+        Err(_) => return Ok(()),
+    };
     match forbidden(&answer) {
-        Some(said) => Err(lacking("connect", &format!("key_prefix {prefix:?}"), &said)),
+        Some(said) => Err(lacking("connect", &keys_under(prefix), &said)),
         None => Ok(()),
     }
+}
+
+/// The rule for the keys that begin with this.
+pub(super) fn keys_under(prefix: &str) -> String {
+    format!("key_prefix {prefix:?}")
 }
 
 /// The error of a call for which a policy lacks this rule.

@@ -1,6 +1,6 @@
 //! F-48 with what Consul has of its own: tokens, short leases and certificates; F-49 and F-71.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -90,6 +90,71 @@ fn f73_each_right_is_missing() {
         // The agent need not be read.
         client.connects(&url(&token(&consul, "enough", &format!("{keys}{sessions}"))));
     });
+}
+
+/// F-73: the agent closes the connection on which the rights are asked for, once or always: what is missing is told all the same, or
+/// that this is not known. Nobody connects who could not take a lock.
+#[test]
+fn f73_a_right_is_missing_and_a_question_is_lost() {
+    judged(|| {
+        let mut client = Traced::new(WORKER, &[]);
+        let at = agent_that_forbids(1);
+        client.refused_with(&format!("consul://:token@{at}/fleet"), &["Permission"], "key_prefix");
+        let at = agent_that_forbids(usize::MAX);
+        client.refused(&format!("consul://:token@{at}/fleet"), &["Unavailable"]);
+    });
+}
+
+/// What an agent answers that lets the token make sessions, and write no key. It says nothing to the first transactions, so many of
+/// them.
+fn agent_that_forbids(unanswered: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = listener.local_addr().expect("it is bound").to_string();
+    let mut left = unanswered;
+    // It ends with the test's process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let path = asked_for(&stream);
+            let (status, body) = match path.as_deref() {
+                Some("/v1/status/leader") => (200, r#""127.0.0.1:8300""#),
+                Some("/v1/session/create") => (200, r#"{"ID":"7c1e"}"#),
+                Some("/v1/txn") if left > 0 => {
+                    left -= 1;
+                    continue;
+                }
+                Some("/v1/txn") => {
+                    (409, r#"{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied"}]}"#)
+                }
+                Some(path) if path.starts_with("/v1/session/destroy/") => (200, "true"),
+                Some(_) => (403, "Permission denied"),
+                None => continue,
+            };
+            let length = body.len();
+            let head =
+                format!("HTTP/1.1 {status} It\r\nContent-Length: {length}\r\nConnection: close");
+            drop(write!(stream, "{head}\r\n\r\n{body}"));
+        }
+    });
+    at
+}
+
+/// The path of a request, which is read to its end.
+fn asked_for(stream: &TcpStream) -> Option<String> {
+    let mut reader = BufReader::new(stream);
+    let (mut path, mut length) = (None, 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        match line.trim().to_lowercase().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().ok()?,
+            Some(_) => {}
+            None if line.trim().is_empty() => break,
+            None => path = line.split(' ').nth(1).map(str::to_owned),
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).ok()?;
+    path
 }
 
 /// A server that is none of Consul's, and answers everything with this status.
