@@ -150,7 +150,12 @@ impl Consul {
         let txn_kv = Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, KEYS_IN_TURN));
         let longest = settings.ttl.min(LONGEST_QUERY);
         Ok(Self {
-            leftovers: Leftovers::new(Arc::clone(&txn_kv)),
+            leftovers: Leftovers::new(
+                Arc::clone(&txn_kv),
+                Arc::clone(&connections),
+                format!("{prefix}member/"),
+                config.lock_delay,
+            ),
             watches: Watches::new(Arc::clone(&connections), prefix, longest),
             connections,
             sessions,

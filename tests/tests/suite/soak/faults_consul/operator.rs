@@ -137,3 +137,53 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
         assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
     });
 }
+
+/// With a lock-delay, each of those who wait for what a crashed process had tries once when it finds that, and one of them when the
+/// delay is over. Nothing stays of the process, not even the key of its member.
+#[test]
+fn f23_a_lock_delay_is_tried_seldom() {
+    judged(|| {
+        const READERS: usize = 6;
+        const DELAY: Duration = Duration::from_secs(4);
+        let server = Arc::new(Consul::one());
+        let site = Site::on(server.clone(), WORKER).with_option("lock_delay=4s");
+        let runtime = Runtime::new().expect("a runtime");
+        let dead = site.process("dead");
+        let held = dead.acquire(LOCK);
+        runtime.block_on(async {
+            let (mut readers, mut waiting) = (Vec::new(), Vec::new());
+            for number in 0..READERS {
+                let reader = site.client(&format!("reader-{number}")).await;
+                let lock = reader.lock(LOCK).expect("a good name");
+                waiting.push(tokio::spawn(async move { lock.acquire_shared(Some(LONG)).await }));
+                readers.push(reader);
+            }
+            let lock = readers[0].lock(LOCK).expect("a good name");
+            let until = Instant::now() + LONG;
+            while lock.holders().await.expect("it can be read").len() < READERS + 1 {
+                assert!(Instant::now() < until, "not all come");
+            }
+            let session = server.session_of_member("coordination", "dead").expect("it has one");
+            let tries = || server.request_counts().get("PUT txn").copied().unwrap_or_default();
+            let before = tries();
+            assert!(before > 0, "each has entered");
+            dead.kill();
+            assert!(server.end_session(&session));
+            let ended = Instant::now();
+            tokio::time::sleep(DELAY * 3 / 4).await;
+            let tried = tries() - before;
+            println!("F-23: {tried} tries in vain within {:?}", ended.elapsed());
+            assert!(tried <= 2 * READERS as u64, "{tried} tries in vain");
+            for one in waiting {
+                let guard = one.await.expect("no panic").expect("it is free in the end");
+                must_hold!(u64::from(guard.token()) > held.token);
+                guard.release().await.expect("it is held");
+            }
+            println!("F-23: all are served after {:?}", ended.elapsed());
+            let is_left = || !server.keys("coordination/member/dead").is_empty();
+            assert!(wait_until(LONG, || !is_left()), "the member's key stays");
+            drop(readers);
+        });
+        assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    });
+}
