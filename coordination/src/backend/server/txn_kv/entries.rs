@@ -94,7 +94,13 @@ impl<T: Transact> TxnKv<T> {
     async fn delete(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let key = self.key(entry);
         match (self.key_pool.delete(entry), seq) {
-            (true, _) => self.store.delete(&key, None).await,
+            (true, _) => {
+                let deleted = self.store.delete(&key, None).await;
+                if deleted.as_ref().is_err_and(|error| error.effect() == Effect::None) {
+                    self.key_pool.not_deleted(entry);
+                }
+                deleted
+            }
             (false, Some(_)) => self.store.delete(&key, seq).await,
             // Of one that is none of ours, or not any longer, there is nothing without a number.
             (false, None) => Ok(()),

@@ -55,7 +55,7 @@ pub(crate) struct Slot {
     write_fence: u64,
     /// How many of those were not answered. What was sent under a write fence before has no effect any more.
     pending_creates: u32,
-    /// How many calls that delete it were sent.
+    /// How many calls that delete it were sent, and may have been carried out or still be.
     deletes: u32,
 }
 
@@ -133,6 +133,11 @@ impl KeyPool {
     /// A delete without a condition is being sent; false: the entry is none of ours.
     pub(crate) fn delete(&self, entry: &EntryRef) -> bool {
         self.change(entry, |own| own.known.deletes += 1).is_some()
+    }
+
+    /// That delete is known to have no effect, and to have none later: it was not sent, or it was refused.
+    pub(crate) fn not_deleted(&self, entry: &EntryRef) {
+        self.change(entry, |own| own.known.deletes = own.known.deletes.saturating_sub(1));
     }
 
     /// The entry is known to be gone: its key may be used again, unless a delete may still be on its way.
@@ -241,6 +246,18 @@ mod tests {
         key_pool.free(&first.entry_ref);
         assert_eq!(name(&key_pool, &second), format!("{session}-1"));
         assert!(!key_pool.delete(&first.entry_ref), "it is none of ours any longer");
+    }
+
+    #[test]
+    fn a_key_whose_delete_was_not_sent_is_used_again() {
+        let (key_pool, session) = (key_pool(), SessionId::random());
+        let (first, second) = (entry(session), entry(session));
+        key_pool.sent(&first, 1);
+        assert!(key_pool.delete(&first.entry_ref));
+        key_pool.not_deleted(&first.entry_ref);
+        assert!(key_pool.delete(&first.entry_ref));
+        key_pool.free(&first.entry_ref);
+        assert_eq!(name(&key_pool, &second), format!("{session}-0"));
     }
 
     #[test]

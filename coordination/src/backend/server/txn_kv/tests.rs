@@ -21,6 +21,8 @@ struct State {
     /// The answer to the next transaction is lost, and it is carried out when this is called.
     lose: bool,
     late: Vec<Txn>,
+    /// The next delete fails, and this is known of its effect.
+    fail_delete: Option<Effect>,
     /// What puts something is refused.
     is_full: bool,
     /// How much was.
@@ -83,7 +85,11 @@ impl Transact for Memory {
     }
 
     async fn delete(&self, key: &str, _only: Option<u64>) -> Result<()> {
-        self.0.lock().expect("nobody panics").keys.remove(key);
+        let mut state = self.0.lock().expect("nobody panics");
+        if let Some(effect) = state.fail_delete.take() {
+            return Err(Error::new(ErrorKind::Unavailable, "leave", "it fails").with_effect(effect));
+        }
+        state.keys.remove(key);
         Ok(())
     }
 
@@ -203,6 +209,25 @@ async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
     txn_kv.leave(&entry.entry_ref, None).await?;
     txn_kv.comes_late();
     assert!(!txn_kv.has(&key));
+    Ok(())
+}
+
+/// A release that needs two tries, as the store was not to be had.
+#[tokio::test]
+async fn a_key_is_used_again_if_its_first_delete_was_not_sent() -> Result<()> {
+    for (effect, is_used_again) in [(Effect::None, true), (Effect::Unknown, false)] {
+        let (txn_kv, session) = TxnKv::opened().await;
+        let first = entry(session);
+        let seq = txn_kv.put(&first).await?;
+        let key = txn_kv.key(&first.entry_ref);
+        txn_kv.store.0.lock().expect("nobody panics").fail_delete = Some(effect);
+        txn_kv.leave(&first.entry_ref, Some(seq)).await.expect_err("it fails");
+        assert_eq!(txn_kv.leave(&first.entry_ref, Some(seq)).await?, Left::Gone);
+        txn_kv.key_pool.free(&first.entry_ref);
+        let second = entry(session);
+        txn_kv.put(&second).await?;
+        assert_eq!(txn_kv.key(&second.entry_ref) == key, is_used_again, "{effect:?}");
+    }
     Ok(())
 }
 
