@@ -56,6 +56,10 @@ impl Entries for Consul {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        if entry.mode == Mode::Shared {
+            // Before it is sent: the answer may be lost.
+            self.long_queues.downgraded(&entry.entry_ref.queue, seq);
+        }
         self.txn_kv.update(entry, seq).await
     }
 

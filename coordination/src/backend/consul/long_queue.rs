@@ -61,6 +61,13 @@ impl LongQueues {
         });
     }
 
+    /// An entry of ours is shared from now on, or may be: it blocks no shared one any longer.
+    pub(super) fn downgraded(&self, queue: &QueueKey, seq: u64) {
+        self.change(queue, |long_queue| {
+            long_queue.last.take_if(|last| last.seq == seq);
+        });
+    }
+
     /// Entries are known to be gone. Their names may be those of later ones by now.
     pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
         self.change(queue, |long_queue| {

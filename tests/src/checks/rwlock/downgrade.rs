@@ -49,6 +49,31 @@ pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
     take_turn(&one).await.map(drop)
 }
 
+/// W1: whoever asks only once shares the lock with a holder of the same process that was downgraded, who had waited behind so many
+/// that a store may not have read all of them.
+pub async fn w1_a_downgrade_behind_many_opens_the_lock(stage: &Stage) -> Result<()> {
+    const MANY: usize = 40;
+    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let mut shares = Vec::new();
+    for _ in 0..MANY {
+        shares.push(share(&other).await?);
+    }
+    let writer = acquire_in_background(&one);
+    until_contenders(stage, &lock(&other), MANY + 1).await;
+    for share in shares {
+        share.release().await?;
+    }
+    let held = served(stage, writer).await?;
+    assert!(lock(&one).try_acquire_shared().await?.is_none(), "it is held alone");
+    let held = held.downgrade().await?;
+    let beside = lock(&one).try_acquire_shared().await?.expect("readers share");
+    must_hold!(held.token() < beside.token());
+    assert!(lock(&one).try_acquire().await?.is_none(), "it is held shared");
+    held.release().await?;
+    beside.release().await?;
+    take_turn(&one).await.map(drop)
+}
+
 /// W1: a downgrade of a lock that was lost says so, and takes nothing.
 pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
     let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
