@@ -24,7 +24,7 @@ pub(crate) struct Rotation<C> {
     epoch: watch::Sender<u64>,
     /// A call that takes longer than this has found a silent connection.
     patience: Duration,
-    /// Between tries once all servers have failed, while a session can still be saved.
+    /// Between rounds of tries, once all servers have failed, while a session can still be saved.
     hurry: DecorrelatedJitter,
     /// The same, when it is too late for that: nothing was heard for as long as the lease.
     calm: DecorrelatedJitter,
@@ -36,7 +36,7 @@ struct Current<C> {
     places: Places,
     /// When the last answer came on this connection.
     heard: Option<Instant>,
-    /// Connections given up since an answer came.
+    /// Connections given up since an answer came, or since the last pause: with each place one round is over.
     failures: usize,
     /// When an answer came on any connection; at first, when it all began.
     last_heard: Instant,
@@ -159,6 +159,7 @@ impl<C> Rotation<C> {
                 let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
                 let pause = delays.next_delay();
                 current.pause_until = Some(Instant::now() + pause);
+                current.failures = 0;
                 current.places.forget();
             }
             self.epoch.send_modify(|epoch| *epoch += 1);
@@ -184,7 +185,7 @@ impl<C> Rotation<C> {
             if current.heard.replace(now).is_none() {
                 current.places.answered();
             }
-            if current.failures > 0 {
+            if current.failures > 0 || current.pause_until.is_some() {
                 current.failures = 0;
                 (current.hurry, current.calm) = (self.hurry, self.calm);
                 current.pause_until = None;
@@ -270,6 +271,34 @@ mod tests {
         assert!(third.place.host == 0 && third.pause_until.is_some());
         rotation.attempt(third.epoch).ended(false);
         assert!(rotation.turn().pause_until.is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn r4_each_round_through_the_servers_has_one_pause() -> Result<()> {
+        let rotation = rotation(1, Duration::from_secs(1))?;
+        let addresses = [1, 2, 3].map(|last| SocketAddr::from(([10, 0, 0, last], 1)));
+        let mut pause = None;
+        for round in 0..4 {
+            let mut tried = Vec::new();
+            for _ in addresses {
+                // The name is looked up anew in each round.
+                if rotation.turn().place.address.is_none() {
+                    rotation.found(rotation.epoch(), &addresses);
+                }
+                let turn = rotation.turn();
+                assert_eq!(turn.pause_until, pause, "within round {round}");
+                tried.extend(turn.place.address);
+                rotation.give_up(turn.epoch);
+            }
+            tried.sort_unstable();
+            assert_eq!(tried, addresses, "each has its turn in round {round}");
+            let next = rotation.turn().pause_until;
+            assert!(next.is_some() && next != pause, "after round {round}");
+            pause = next;
+        }
+        rotation.attempt(rotation.epoch()).ended(false);
+        assert!(rotation.turn().pause_until.is_none(), "an answer came");
         Ok(())
     }
 
