@@ -113,6 +113,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         ErrorKind::Unavailable if is_learner(&message) || is_overload(&error) => Effect::None,
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable => Effect::Unknown,
+        ErrorKind::Tls if operation != "connect" => Effect::Unknown,
         // The request that uses up the last of the space is carried out, and refused nevertheless
         // (`quotaApplierV3` in etcd's `apply.go`).
         ErrorKind::Quota => Effect::Unknown,
@@ -186,6 +187,14 @@ mod tests {
             (ErrorKind::Unavailable, Effect::None)
         );
         assert!(!busy.is_broken, "the others are as busy");
+    }
+
+    #[test]
+    fn a_call_whose_connection_is_spoiled_may_have_been_carried_out() {
+        let spoiled = io::Error::other("received corrupt message");
+        let status = tonic::Status::from_error(Box::new(spoiled));
+        let told = failure("enter", EtcdError::GRpcStatus(status)).error;
+        assert_eq!((told.kind(), told.effect()), (ErrorKind::Tls, Effect::Unknown));
     }
 
     #[test]

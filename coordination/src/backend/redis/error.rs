@@ -59,8 +59,11 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    // The request may have been under way when the connection broke.
-    let is_open = kind == ErrorKind::Unavailable && operation != "connect";
+    // The request may have been under way when the connection broke, whatever it was that broke it; or it was carried out, and the
+    // answer is not what it has to be.
+    let is_of_answer =
+        matches!(error.kind(), RedisKind::Io | RedisKind::Parse | RedisKind::UnexpectedReturnType);
+    let is_open = operation != "connect" && (is_of_answer || kind == ErrorKind::Unavailable);
     let effect = if is_open { Effect::Unknown } else { Effect::None };
     Error::new(kind, operation, said).with_effect(effect)
 }
@@ -116,9 +119,33 @@ fn server_effect(code: &str, text: &str) -> Effect {
 fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
     if error.is_connection_refusal() {
         ErrorKind::Refused
+    } else if said.contains("close_notify") {
+        // A server that is killed does not say goodbye.
+        ErrorKind::Unavailable
     } else if said.contains("PEM") || said.contains("TLS") {
         ErrorKind::Tls
     } else {
         kind_said(said).unwrap_or(ErrorKind::Unavailable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn whatever_breaks_a_connection_the_call_may_have_been_carried_out() {
+        for (said, kind) in [
+            ("peer closed connection without sending TLS close_notify", ErrorKind::Unavailable),
+            ("received corrupt message of type InvalidContentType", ErrorKind::Tls),
+            ("broken pipe", ErrorKind::Unavailable),
+        ] {
+            let told = failure("write", &RedisError::from(io::Error::other(said))).error;
+            assert_eq!((told.kind(), told.effect()), (kind, Effect::Unknown), "{said}");
+            let told = failure("connect", &RedisError::from(io::Error::other(said))).error;
+            assert_eq!((told.kind(), told.effect()), (kind, Effect::None), "{said}");
+        }
     }
 }
