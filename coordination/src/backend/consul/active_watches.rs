@@ -154,7 +154,7 @@ impl Queries {
             }
             let mut epochs = self.connections.epochs();
             let answer = tokio::select! {
-                answer = self.connections.wait(subject.request(index), self.longest) => answer,
+                answer = self.connections.wait(|| subject.query(), index, self.longest) => answer,
                 // By another connection, then.
                 _ = epochs.changed() => continue,
             };
@@ -223,10 +223,9 @@ impl Subject {
         matches!(self, Self::Names(_))
     }
 
-    fn request(&self, index: u64) -> Request {
-        let request = Request::get(format!("kv/{}", keys::path(self.name())));
-        let request = if let Self::Names(_) = self { request.with("keys") } else { request };
-        if index > 0 { request.with(&format!("index={index}")) } else { request }
+    fn query(&self) -> Request {
+        let query = Request::get(format!("kv/{}", keys::path(self.name())));
+        if let Self::Names(_) = self { query.with("keys") } else { query }
     }
 
     /// What an answer tells.
@@ -258,7 +257,7 @@ mod tests {
         let mut url = Url::parse("consul://127.0.0.1:1")?;
         let config = Config::parse(&mut url)?;
         let settings = Settings::resolve(Options::default(), &mut url, None)?;
-        let agents = Agents::new(&config, &settings);
+        let agents = Agents::new(&config);
         let connections = Arc::new(Connections::new(agents, &settings, settings.heartbeat));
         let watches = Watches::new(connections, "ns/".to_owned(), settings.heartbeat);
         let stays = watches.shared("ns/lock/stays");

@@ -1,25 +1,24 @@
 //! Requests, each to the agent in use.
 //!
 //! HTTP/1.1, where each request under way has a connection for itself. Consul allows 200 from one address, so
-//! few are under way at a time, and heartbeats have a connection that no other call gets: see [`crowding`](super::crowding).
+//! few are under way at a time, and one connection is kept, for heartbeats and for whoever gets no other: see
+//! [`crowding`](super::crowding).
 //! A connection that went silent would be used again from the pool, so what counts as a connection in
 //! [`connections`](crate::backend::server::connections) is the whole pool.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::seq::SliceRandom;
 use tokio::time::timeout;
 
 use super::config::Config;
-use super::crowding::{Crowding, FULL};
+use super::crowding::Crowding;
 use super::pool::{Lane, Pool, no_agent_now};
 use super::request::{Answer, Request};
 use crate::backend::server::connections::{self, Failure, Link, Ready};
 use crate::backend::server::credentials::{Access, Credentials};
-use crate::backend::server::in_time;
 use crate::backend::server::rotation::Turn;
-use crate::config::Settings;
 use crate::env;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::url::Host;
@@ -36,19 +35,19 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    pub(super) fn new(config: &Config, settings: &Settings) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same agent (`R4`).
         hosts.shuffle(&mut env::rng());
         let access = Arc::clone(&config.access);
-        let datacenter = config.datacenter.clone();
-        Self { hosts, access, datacenter, crowding: Arc::new(Crowding::new(settings)) }
+        Self { hosts, access, datacenter: config.datacenter.clone(), crowding: Arc::default() }
     }
 
-    fn pool(&self, turn: Turn, credentials: &Credentials) -> Result<Pool> {
+    fn pool(&self, turn: Turn, credentials: &Credentials, limit: Duration) -> Result<Pool> {
         let host = self.hosts.get(turn.place.host).ok_or_else(|| Error::config("no host"))?;
         let who = (&self.access, credentials);
-        Pool::new((host, turn.place), self.datacenter.clone(), who, &self.crowding)
+        let how = (self.datacenter.clone(), limit);
+        Pool::new((host, turn.place), how, who, &self.crowding)
     }
 }
 
@@ -56,7 +55,7 @@ impl Link for Agents {
     type Connection = Pool;
     type Failed = Failure;
 
-    /// Consul allows 200 connections from one address. Heartbeats and what waits are not among these.
+    /// Consul allows 200 connections from one address. Heartbeats and queries are not among these.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
@@ -87,12 +86,8 @@ impl Link for Agents {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Pool, Failure> {
-        let (crowding, sent) = (&connections.link.crowding, Instant::now());
-        let pool = connections.link.pool(turn, credentials).map_err(Failure::harmless)?;
-        if connections.has_connected() {
-            // All others have lost theirs as well: the first ones that are made are for heartbeats.
-            crowding.give_way();
-        }
+        let limit = connections.call_limit();
+        let pool = connections.link.pool(turn, credentials, limit).map_err(Failure::harmless)?;
         match pool.leader().await {
             // It would keep calls, and their connections, until there is one.
             Ok(leader) if leader.is_empty() => {
@@ -104,7 +99,10 @@ impl Link for Agents {
                     // It is told in time that nobody has this token.
                     pool.knows_us().await?;
                 }
-                crowding.answered(sent);
+                if connections.has_connected() {
+                    // The first connections that are made are for heartbeats.
+                    connections.link.crowding.begun_anew();
+                }
                 Ok(pool)
             }
             // It was one, and may be one again.
@@ -121,26 +119,21 @@ impl Link for Agents {
 }
 
 impl Connections {
+    /// How long a call may take. Most callers have shorter limits of their own; not those in the background.
+    fn call_limit(&self) -> Duration {
+        2 * self.patience
+    }
+
     /// Makes a call. It is made once only: one that failed may have been carried out.
     pub(super) async fn send(
         self: &Arc<Self>,
         operation: &'static str,
         request: Request,
     ) -> Result<Answer> {
-        self.ready_in_turn(operation).await?.send(request).await
+        self.ready(operation).await?.send(request).await
     }
 
-    /// [`ready`](Self::ready), after the pause that follows where a connection was refused.
-    pub(super) async fn ready_in_turn(
-        self: &Arc<Self>,
-        operation: &'static str,
-    ) -> Result<Ready<'_, Agents>> {
-        let turn = timeout(self.patience / 2, self.link.crowding.turn()).await;
-        turn.map_err(|_| Error::new(ErrorKind::Unavailable, operation, FULL))?;
-        self.ready(operation).await
-    }
-
-    /// [`send`](Self::send) that waits for no other, on the connection that is kept for heartbeats.
+    /// [`send`](Self::send) that waits for no other, on the connection that is kept.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
@@ -149,45 +142,62 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// A query that the server answers when something changes, or after this time.
+    /// A query that the server answers when something has changed since this index, or after this time. While this process gives
+    /// way it is answered at once, after a pause.
     pub(super) async fn wait(
         self: &Arc<Self>,
-        request: Request,
+        query: impl Fn() -> Request,
+        index: u64,
         longest: Duration,
     ) -> Result<Answer> {
-        let request = request.with(&format!("wait={}ms", longest.as_millis()));
-        let (pool, epoch) = self.reach_for("watch").await?;
-        if self.link.crowding.gives_way() {
-            return Err(Error::new(ErrorKind::Unavailable, "watch", FULL));
+        let crowding = &self.link.crowding;
+        if !crowding.gives_way() {
+            match self.wait_there(query(), index, longest).await {
+                Err(failure) if failure.is_full && !failure.is_broken => {}
+                answer => return answer.map_err(|failure| failure.error),
+            }
         }
+        crowding.next_look().await;
+        self.urgent("watch").await?.send_on(Lane::GivingWay, query()).await
+    }
+
+    /// A query that blocks, on a connection for itself.
+    async fn wait_there(
+        self: &Arc<Self>,
+        query: Request,
+        index: u64,
+        longest: Duration,
+    ) -> Result<Answer, Failure> {
+        let query = query.waiting(index, longest);
+        let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
         // The server adds up to a sixteenth, so that not all come at once.
         let limit = longest + longest / 16 + self.patience;
         // Its silence says nothing.
         let attempt = self.rotation.attempt(epoch).unhurried();
-        let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", request));
-        let answer =
-            in_time(limit, async { asking.await.map_err(|failure| failure.error) }).await?;
-        self.link.crowding.queried();
-        Ok(answer)
+        let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", query));
+        let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
+        timeout(limit, asking).await.unwrap_or_else(|_| Err(Failure::harmless(late())))
     }
 }
 
 impl Ready<'_, Agents> {
+    /// Sends it on a connection of its own, or on the one that is kept while this process gives way.
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
-        self.send_on(Lane::Others, request).await
+        let gives_way = self.connections.link.crowding.gives_way();
+        self.send_on(if gives_way { Lane::GivingWay } else { Lane::Others }, request).await
     }
 
-    /// [`send`](Self::send) on the connection that is kept for heartbeats.
+    /// [`send`](Self::send) on the connection that is kept.
     pub(super) async fn send_urgently(self, request: Request) -> Result<Answer> {
-        self.send_on(Lane::Heartbeats, request).await
+        self.send_on(Lane::Kept, request).await
     }
 
     async fn send_on(self, lane: Lane, request: Request) -> Result<Answer> {
-        // Most callers have shorter limits of their own; not those in the background.
-        let (operation, limit) = (self.operation, 2 * self.connections.patience);
+        let (operation, limit) = (self.operation, self.connections.call_limit());
         let ask = async |pool: Pool| {
             let asking = timeout(limit, pool.ask(lane, operation, request)).await;
-            asking.unwrap_or_else(|_| Err(Failure::late(operation, limit, Effect::Unknown)))
+            let late = || pool.unanswered(lane, Failure::late(operation, limit, Effect::Unknown));
+            asking.unwrap_or_else(|_| Err(late()))
         };
         self.make(ask).await
     }

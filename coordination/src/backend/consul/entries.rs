@@ -186,7 +186,7 @@ impl<'a> Enter for Entering<'a> {
     type Answer = Outcome;
 
     async fn ready(&self) -> Result<Self::Ready> {
-        self.consul.connections.ready_in_turn("enter").await
+        self.consul.connections.ready("enter").await
     }
 
     async fn send(&mut self, ready: Self::Ready, attempt: &Attempt) -> Result<Outcome> {

@@ -16,10 +16,10 @@ pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failur
     let is_cut = error.is_connect() && is_cut(&beneath);
     // A handshake that is cut says nothing of TLS.
     let kind = if is_cut { ErrorKind::Unavailable } else { connection_kind(&beneath) };
-    let effect = match kind {
-        // The request may have been under way when the connection broke.
-        ErrorKind::Unavailable if !error.is_connect() => Effect::Unknown,
-        _ => Effect::None,
+    let effect = match error.is_connect() || error.is_builder() {
+        true => Effect::None,
+        // The request may have been under way when the connection broke, whatever broke it.
+        false => Effect::Unknown,
     };
     let cause = beneath.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
     let error = Error::new(kind, operation, cause).with_effect(effect);

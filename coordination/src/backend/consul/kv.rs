@@ -22,6 +22,9 @@ pub(super) const BATCH: usize = 60;
 /// What Consul says where the token lacks a right.
 const FORBIDDEN: &str = "Permission denied";
 
+/// The operation that reads.
+const READ: &str = "get-tree";
+
 /// A key and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -120,7 +123,7 @@ impl<'a> Operation<'a> {
 
     /// Reads all keys that begin with this.
     pub(super) fn read(prefix: impl Into<Cow<'a, str>>) -> Self {
-        Self::new("get-tree", prefix)
+        Self::new(READ, prefix)
     }
 }
 
@@ -189,7 +192,8 @@ pub(super) fn transaction(operations: &[Operation<'_>]) -> Result<Request> {
     let steps: Vec<_> = operations.iter().map(|kv| Step { kv }).collect();
     let body = serde_json::to_vec(&steps)
         .map_err(|error| garbled("enter", "cannot write a request").with_source(error))?;
-    Ok(Request::put("txn", body))
+    let is_read = operations.iter().all(|operation| operation.verb == READ);
+    Ok(Request { is_read, ..Request::put("txn", body) })
 }
 
 /// Makes a transaction.
@@ -198,10 +202,10 @@ pub(super) async fn transact(
     operation: &'static str,
     operations: &[Operation<'_>],
 ) -> Result<Outcome> {
-    transact_on(connections.ready_in_turn(operation).await?, operations).await
+    transact_on(connections.ready(operation).await?, operations).await
 }
 
-/// Makes a transaction on the connection that is kept for heartbeats.
+/// Makes a transaction on the connection that is kept.
 pub(super) async fn transact_urgently(
     connections: &Arc<Connections>,
     operation: &'static str,

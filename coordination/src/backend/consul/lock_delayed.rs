@@ -101,7 +101,13 @@ impl Leftovers {
         let Inner { connections, members, .. } = &*self.0;
         // Of what cannot be read nothing is removed: the next time, then.
         let Ok((pairs, _)) = read_all(connections, "leave", members).await else { return };
-        pairs.iter().filter(|pair| pair.is_left()).for_each(|pair| self.begin(pair));
+        // What other programs have there is left alone: their names are not those that ids of members have as keys.
+        let is_member = |pair: &&Pair| !pair.key[members.len()..].contains(['/', '.']);
+        pairs
+            .iter()
+            .filter(is_member)
+            .filter(|pair| pair.is_left())
+            .for_each(|pair| self.begin(pair));
     }
 
     fn begin(&self, pair: &Pair) {

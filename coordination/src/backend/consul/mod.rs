@@ -132,11 +132,8 @@ pub(crate) struct Consul {
 impl Consul {
     /// Connects, and asks what answers.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let connections = Arc::new(Connections::new(
-            Agents::new(&config, settings),
-            settings,
-            patience(settings),
-        ));
+        let connections =
+            Arc::new(Connections::new(Agents::new(&config), settings, patience(settings)));
         let agent = Agent::greet(&connections).await;
         let agent = agent.map_err(|error| error.at(&connections.shown()))?;
         let prefix = format!("{}/", settings.namespace);

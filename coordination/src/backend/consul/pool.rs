@@ -1,14 +1,14 @@
 //! The connections to one agent.
 //!
-//! HTTP/1.1, where each request under way has a connection for itself. Heartbeats have one that no other call gets; who else is
-//! refused gives way: see [`crowding`](super::crowding).
+//! HTTP/1.1, where each request under way has a connection for itself. One is kept, for heartbeats and for whoever gets no other:
+//! see [`crowding`](super::crowding).
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use reqwest::header::{CONNECTION, HeaderValue};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect, retry};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::config::headers;
 use super::crowding::{Crowding, FULL};
@@ -19,6 +19,7 @@ use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::backend::server::places::Place;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
+use crate::panics::caught;
 use crate::url::Host;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE: usize = 4;
 /// How long they are kept: Consul closes none by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long calls that are no heartbeats use the same connections. Longer than idle ones are kept: so each of the two clients has
+/// How long calls and queries use the same connections. Longer than idle ones are kept: so each of the two clients has
 /// none left when its turn comes again.
 const SHIFT: Duration = Duration::from_secs(10);
 /// How large an answer may be: a thousand full entries and their values fit.
@@ -35,8 +36,10 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// Which connections a call is made on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The one that is kept for them, by one after the other: a second connection might be refused.
-    Heartbeats,
+    /// The one that is kept, by one after the other: a second connection might be refused.
+    Kept,
+    /// The same, by those who give way: one of them at most is before a heartbeat.
+    GivingWay,
     Others,
 }
 
@@ -45,14 +48,14 @@ pub(super) enum Lane {
 pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
-    heartbeats: Client,
-    /// Held by the call on the connection of heartbeats.
-    heartbeats_turn: Mutex<()>,
+    kept: Client,
+    /// Held by the call on the kept connection.
+    kept_turn: Arc<Mutex<()>>,
+    /// Held by the call of those who give way that waits for the kept connection, or has it.
+    giving_way: Mutex<()>,
     /// Of all other calls, in turn. The one whose turn begins makes its connections before those of the other one are closed: so
     /// it is noticed within a [`SHIFT`] that the agent takes no more, and given way to those who have none.
     others: [OnceLock<Client>; 2],
-    /// Whether the agent did not answer when it was asked on the connection of heartbeats, as another one had failed.
-    is_gone: Mutex<bool>,
     place: Place,
     credentials: Credentials,
     since: Instant,
@@ -61,6 +64,8 @@ struct Inner {
     base: String,
     shown: Host,
     datacenter: Option<String>,
+    /// How long a call on the kept connection may take.
+    limit: Duration,
     access: Arc<Access>,
 }
 
@@ -69,7 +74,7 @@ impl Pool {
     /// are made while an agent is away come to nothing.
     pub(super) fn new(
         (host, place): (&Host, Place),
-        datacenter: Option<String>,
+        (datacenter, limit): (Option<String>, Duration),
         (access, credentials): (&Arc<Access>, &Credentials),
         crowding: &Arc<Crowding>,
     ) -> Result<Self> {
@@ -80,10 +85,10 @@ impl Pool {
         }
         let scheme = if access.is_secure() { "https" } else { "http" };
         Ok(Self(Arc::new(Inner {
-            heartbeats: client(credentials, place, &shown, (1, None))?,
-            heartbeats_turn: Mutex::default(),
+            kept: client(credentials, place, &shown, (1, None))?,
+            kept_turn: Arc::default(),
+            giving_way: Mutex::default(),
             others: Default::default(),
-            is_gone: Mutex::default(),
             place,
             credentials: credentials.clone(),
             since: Instant::now(),
@@ -91,13 +96,14 @@ impl Pool {
             base: format!("{scheme}://{shown}/v1/"),
             shown,
             datacenter,
+            limit,
             access: Arc::clone(access),
         })))
     }
 
     /// The agent's word on which server leads; any agent that is there has one.
     pub(super) async fn leader(&self) -> Result<String, Failure> {
-        self.leader_on(Lane::Heartbeats).await
+        self.leader_on(Lane::Kept).await
     }
 
     async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
@@ -109,8 +115,7 @@ impl Pool {
 
     /// Fails where there are ACLs, and no such token. Anybody may be asked about himself.
     pub(super) async fn knows_us(&self) -> Result<(), Failure> {
-        let answer =
-            self.fetch(Lane::Heartbeats, "connect", Request::get("acl/token/self")).await?;
+        let answer = self.fetch(Lane::Kept, "connect", Request::get("acl/token/self")).await?;
         let refusal = answer.refusal("connect");
         match refusal.kind() {
             ErrorKind::Auth if answer.status == 403 => Err(Failure::harmless(refusal)),
@@ -151,20 +156,58 @@ impl Pool {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer, Failure> {
-        let sent = Instant::now();
-        let answer = self.exchange(lane, operation, request).await;
-        match answer {
-            Err(failure) if failure.is_hang_up || failure.is_full => {
-                Err(self.refused(lane, failure).await)
-            }
-            Ok(answer) => {
-                if lane == Lane::Others {
-                    self.0.crowding.answered(sent);
+        match lane {
+            Lane::Kept => self.fetch_on_kept(operation, request).await,
+            Lane::GivingWay => self.fetch_giving_way(operation, request).await,
+            Lane::Others => {
+                let (sent, again) = (Instant::now(), request.clone());
+                match self.exchange(lane, operation, request).await {
+                    // It was not carried out, or does nothing.
+                    Err(failure)
+                        if failure.is_full
+                            && !failure.is_broken
+                            && (again.is_read || failure.error.effect() == Effect::None) =>
+                    {
+                        self.fetch_giving_way(operation, again).await
+                    }
+                    answer => {
+                        if answer.is_ok() {
+                            self.0.crowding.answered(sent);
+                        }
+                        answer
+                    }
                 }
-                Ok(answer)
             }
-            failed => failed,
         }
+    }
+
+    async fn fetch_giving_way(
+        &self,
+        operation: &'static str,
+        request: Request,
+    ) -> Result<Answer, Failure> {
+        let _turn = self.0.giving_way.lock().await;
+        self.fetch_on_kept(operation, request).await
+    }
+
+    /// The client closes a connection whose caller goes away before the answer is there, and for another one there may be no room.
+    /// So a task of its own waits for the answer. Whoever goes away before it is his turn has sent nothing.
+    async fn fetch_on_kept(
+        &self,
+        operation: &'static str,
+        request: Request,
+    ) -> Result<Answer, Failure> {
+        let (pool, turn) = (self.clone(), Arc::clone(&self.0.kept_turn).lock_owned().await);
+        let fetching = tokio::spawn(async move {
+            let _turn = turn;
+            let exchange = pool.exchange(Lane::Kept, operation, request);
+            match timeout(pool.0.limit, caught(operation, exchange)).await {
+                Ok(answer) => answer.unwrap_or_else(|panicked| Err(Failure::broken(panicked))),
+                Err(_) => Err(Failure::late(operation, pool.0.limit, Effect::Unknown)),
+            }
+        });
+        let gone = || Error::new(ErrorKind::Unavailable, operation, "the runtime has ended");
+        fetching.await.unwrap_or_else(|_| Err(Failure::broken(gone())))
     }
 
     async fn exchange(
@@ -173,36 +216,33 @@ impl Pool {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer, Failure> {
+        let client = match lane {
+            Lane::Kept | Lane::GivingWay => &self.0.kept,
+            Lane::Others => self.other()?,
+        };
         let request = match &self.0.datacenter {
             Some(name) => request.with(&format!("dc={}", key::escape(name))),
             None => request,
         };
-        let _turn = match lane {
-            Lane::Heartbeats => Some(self.0.heartbeats_turn.lock().await),
-            Lane::Others => None,
-        };
         let url = format!("{}{}", self.0.base, request.path);
-        let mut sending = self.client(lane)?.request(request.method, url).body(request.body);
-        if lane == Lane::Others && self.0.crowding.gives_way() {
-            // It is kept for nobody.
-            sending = sending.header(CONNECTION, HeaderValue::from_static("close"));
-        }
-        let failed = |error| failure(operation, &error);
+        let sending = client.request(request.method, url).body(request.body);
+        let failed = |error| self.unanswered(lane, failure(operation, &error));
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
         match answer.refusal(operation) {
             // Another agent, or the same one later, may do better.
-            refusal if answer.status >= 429 && refusal.kind() == ErrorKind::Unavailable => {
-                Err(Failure { is_full: answer.status == 429, ..Failure::broken(refusal) })
+            refusal if refusal.kind() == ErrorKind::Unavailable => {
+                let failure = Failure::broken(refusal);
+                match answer.status {
+                    429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
+                    _ => Err(failure),
+                }
             }
             _ => Ok(answer),
         }
     }
 
-    fn client(&self, lane: Lane) -> Result<&Client, Failure> {
-        if lane == Lane::Heartbeats {
-            return Ok(&self.0.heartbeats);
-        }
+    fn other(&self) -> Result<&Client, Failure> {
         let is_seconds_turn = self.0.since.elapsed().as_secs() / SHIFT.as_secs() % 2 == 1;
         let other = &self.0.others[usize::from(is_seconds_turn)];
         if let Some(client) = other.get() {
@@ -210,36 +250,31 @@ impl Pool {
         }
         let kept = (IDLE, Some(IDLE_TIMEOUT));
         let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept);
-        let made = made.map_err(Failure::harmless)?;
+        // Files of the system cannot be read, say: there may be no descriptor left for that.
+        let now = |error: Error| Error::new(ErrorKind::Unavailable, "connect", error.message());
+        let made = made.map_err(|error| Failure::harmless(now(error)))?;
         Ok(other.get_or_init(|| made))
     }
 
-    /// What a call says whose connection was closed without a word, or refused: an agent that answers heartbeats, and takes no
-    /// more connections, is not left for that.
-    async fn refused(&self, lane: Lane, failure: Failure) -> Failure {
-        let told = self.told(&failure);
-        if lane == Lane::Heartbeats {
-            let is_full = failure.is_full || !self.0.access.is_secure();
-            return Failure { error: told, is_full, ..failure };
+    /// What a call says to which there was no answer. Whether the agent is there the kept connection tells alone: it is not left
+    /// for the others.
+    pub(super) fn unanswered(&self, lane: Lane, failure: Failure) -> Failure {
+        let error = match failure.is_hang_up || failure.is_full {
+            true => self.told(&failure),
+            false => failure.error.clone(),
+        };
+        if lane != Lane::Others {
+            let is_full = failure.is_full || failure.is_hang_up && !self.0.access.is_secure();
+            return Failure { error, is_full, ..failure };
+        }
+        if self.0.access.are_others() {
+            // It may want these.
+            return Failure { error, ..failure };
         }
         self.0.crowding.refused();
-        // With 429 it has answered.
-        let is_hang_up = failure.is_hang_up;
-        if is_hang_up && self.is_gone().await {
-            return Failure { error: told, ..failure };
-        }
-        Failure { error: told, is_broken: false, is_full: true, ..failure }
-    }
-
-    /// Asks the agent on the connection of heartbeats whether it is there. Nobody asks for whom another one has asked in vain: when
-    /// an agent ends, all connections do.
-    async fn is_gone(&self) -> bool {
-        let mut is_gone = self.0.is_gone.lock().await;
-        if !*is_gone {
-            let asking = self.exchange(Lane::Heartbeats, "connect", Request::get("status/leader"));
-            *is_gone = asking.await.is_err();
-        }
-        *is_gone
+        let again = Error::new(ErrorKind::Unavailable, error.operation(), error.message());
+        let error = again.with_effect(error.effect());
+        Failure { error, is_broken: false, is_full: true, ..failure }
     }
 
     fn told(&self, failure: &Failure) -> Error {

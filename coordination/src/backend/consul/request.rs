@@ -1,5 +1,7 @@
 //! What is asked of an agent, and what it answers.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
@@ -7,24 +9,39 @@ use super::error::{from_status, garbled};
 use crate::error::{Error, Result};
 
 /// What to ask.
+#[derive(Clone)]
 pub(super) struct Request {
     pub(super) method: Method,
     /// After `/v1/`, with its query.
     pub(super) path: String,
     pub(super) body: Vec<u8>,
+    /// It changes nothing: where nobody knows whether it was carried out, it is sent again.
+    pub(super) is_read: bool,
 }
 
 impl Request {
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), body: Vec::new() }
+        Self { is_read: true, ..Self::new(Method::GET, path.into(), Vec::new()) }
     }
 
     pub(super) fn put(path: impl Into<String>, body: Vec<u8>) -> Self {
-        Self { method: Method::PUT, path: path.into(), body }
+        Self::new(Method::PUT, path.into(), body)
     }
 
     pub(super) fn delete(path: impl Into<String>) -> Self {
-        Self { method: Method::DELETE, path: path.into(), body: Vec::new() }
+        Self::new(Method::DELETE, path.into(), Vec::new())
+    }
+
+    fn new(method: Method, path: String, body: Vec<u8>) -> Self {
+        Self { method, path, body, is_read: false }
+    }
+
+    /// That is answered when something has changed since this index, or after this time.
+    pub(super) fn waiting(self, index: u64, longest: Duration) -> Self {
+        let query = self.with(&format!("wait={}ms", longest.as_millis()));
+        let query = if index > 0 { query.with(&format!("index={index}")) } else { query };
+        // Somewhere else nobody has the time for that.
+        Self { is_read: false, ..query }
     }
 
     /// With this, `name` or `name=value`, in its query.

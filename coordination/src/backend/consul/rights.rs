@@ -1,6 +1,7 @@
 //! Whether the token may do all that is done later: what is missing is told by who connects, and not by the first release.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::timeout;
 
@@ -13,6 +14,9 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 /// No key ever has this index.
 const NO_INDEX: u64 = u64::MAX >> 1;
 
+/// How long one try may take: there is time for some before connecting has to end.
+const LONGEST_TRY: Duration = Duration::from_secs(1);
+
 /// Fails if the token's policies do not let it write all keys of the namespace, and names what is missing. `prefix`: what these
 /// begin with.
 ///
@@ -23,10 +27,10 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     let mut steps: Vec<_> = keys.iter().map(|key| Operation::set(key.as_str(), b"")).collect();
     steps.extend(keys.iter().map(|key| Operation::is_unchanged(key.as_str(), NO_INDEX)));
     let ask = |pool: Pool| {
-        let (request, limit) = (transaction(&steps), 2 * connections.patience);
+        let (request, limit) = (transaction(&steps), connections.patience.min(LONGEST_TRY));
         async move {
             let request = request.map_err(Failure::harmless)?;
-            let asking = timeout(limit, pool.ask(Lane::Heartbeats, "connect", request)).await;
+            let asking = timeout(limit, pool.ask(Lane::Kept, "connect", request)).await;
             asking.unwrap_or_else(|_| Err(Failure::late("connect", limit, Effect::None)))
         }
     };

@@ -36,7 +36,7 @@ impl Transactions {
         operation: &'static str,
         steps: &[Operation<'_>],
     ) -> Result<kv::Outcome> {
-        self.make_on(self.sessions.connections.ready_in_turn(operation).await?, steps).await
+        self.make_on(self.sessions.connections.ready(operation).await?, steps).await
     }
 
     /// [`make`](Self::make) where there is room.

@@ -27,11 +27,6 @@ impl Watching for Consul {
         waiter: Mode,
         _recheck: Duration,
     ) -> Result<()> {
-        let crowding = &self.connections.link.crowding;
-        if crowding.gives_way() {
-            crowding.next_look().await;
-            return Ok(());
-        }
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
@@ -68,11 +63,7 @@ impl Watching for Consul {
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
         let was_empty = listing == reads::revision_of::<()>([]);
         let subject = Subject::Names(self.txn_kv.keys(queue).prefix().to_owned());
-        let crowding = &self.connections.link.crowding;
         let changed = async {
-            if crowding.gives_way() {
-                return crowding.next_look().await;
-            }
             let Some(mut seen) = self.watches.own(subject, index) else {
                 return tokio::time::sleep(UNTOLD_PACE).await;
             };

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use coordination::blocking::{Coordinator, release};
 use coordination::{ErrorKind, LockGuard};
-use coordination_tests::faults::LONG;
+use coordination_tests::bounds;
+use coordination_tests::faults::{LONG, SCHEDULING};
 use coordination_tests::harness::{Consul, Server, judged};
 use serde_json::json;
 
@@ -53,6 +54,55 @@ fn f72_no_connection_is_left() {
         release(take(&holder, "next")).expect("the agent confirms");
         let client = Coordinator::connect(&url).expect("there is room again");
         release(take(&client, "held")).expect("the agent confirms");
+    });
+}
+
+/// The same: who is connected goes on, on the one connection that each has. Waiters are served, a holder whose lock is broken is told,
+/// and callers who go away cost no connection.
+#[test]
+fn f72_all_goes_on_without_another_connection() {
+    judged(|| {
+        const LIMIT: usize = 24;
+        // Within which waiters are served and losses told.
+        let bound = bounds::served() + SCHEDULING;
+        let (consul, url) = agent(LIMIT);
+        let clients = [(); 2].map(|()| Coordinator::connect(&url).expect("there is room"));
+        let kept = [take(&clients[0], "kept-0"), take(&clients[1], "kept-1")];
+        let strangers = Strangers::at(&consul.authority());
+        // Each moves to new connections every ten seconds, in vain.
+        thread::sleep(Duration::from_secs(11));
+        let until = Instant::now() + 2 * LEASE;
+        let (mut turns, mut slowest) = (0, Duration::ZERO);
+        while Instant::now() < until {
+            let (one, other) = (&clients[turns % 2], &clients[1 - turns % 2]);
+            let held = take(one, "shared");
+            let lock = other.lock("shared").expect("a good name");
+            let hurried = lock.acquire(Some(Duration::from_millis(1 + turns as u64 % 7)));
+            assert!(hurried.is_err(), "it is held");
+            let waiter = thread::spawn(move || lock.acquire(Some(LONG)));
+            thread::sleep(Duration::from_millis(50));
+            let released = Instant::now();
+            if turns % 3 == 2 {
+                let lock = other.lock("shared").expect("a good name");
+                let broken = lock.break_lock().expect("the agent is there");
+                assert!(broken.is_some(), "there is a holder");
+                while held.is_held() {
+                    assert!(released.elapsed() < bound, "the holder is not told");
+                    thread::sleep(Duration::from_millis(5));
+                }
+            } else {
+                release(held).expect("the agent confirms");
+            }
+            let next = waiter.join().expect("no panic").expect("it is free");
+            slowest = slowest.max(released.elapsed());
+            release(next).expect("the agent confirms");
+            assert!(kept.iter().all(|guard| guard.is_held()), "a session was lost");
+            turns += 1;
+        }
+        println!("F-72 consul: {turns} turns, the slowest after {slowest:?}");
+        assert!(slowest < bound, "L2: served after {slowest:?}");
+        drop(strangers);
+        kept.into_iter().for_each(|guard| release(guard).expect("the agent confirms"));
     });
 }
 
