@@ -177,10 +177,7 @@ impl Keeper {
                 End::Closed(why) => return self.close(&lease, None, why).await,
                 End::Lost(reason) => self.lose(&lease, reason),
             }
-            // One id for all tries: if a try opened the session and its answer was lost, the next try finds that
-            // session, and is not refused because of a taken member id (S9).
-            let next = SessionId::random();
-            if let Err(why) = self.reopen(lease.id, next).await {
+            if let Err((next, why)) = self.reopen(lease.id).await {
                 return self.close(&lease, Some(next), why).await;
             }
         }
@@ -253,25 +250,29 @@ impl Keeper {
         self.session.states.tell(State::Lost(reason));
     }
 
-    /// Opens the next session; an error says why it is to be closed before that was done.
-    async fn reopen(&mut self, old: SessionId, new: SessionId) -> Result<(), Close> {
+    /// Opens the next session; an error says why it is to be closed before that was done, and which one it would have been.
+    async fn reopen(&mut self, old: SessionId) -> Result<(), (SessionId, Close)> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
         // A store that is back has to be used again within two leases and five seconds (L5), in which the store's own
         // back-off between connections has to fit as well.
         let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
-        let mut remains = Some(old);
+        // One id for all tries: if a try opened the session and its answer was lost, the next try finds that session, and is
+        // not refused because of a taken member id (S9). Unless that is over by then.
+        let mut new = SessionId::random();
+        let mut remains = vec![old];
         loop {
             let tries = async {
-                if let Some(old) = remains {
+                while let Some(&old) = remains.last() {
                     // The store may still hold the entries of the lost session. They would end with its lease; this
                     // is sooner.
                     let closing =
                         session.attempt(Some(session.ttl()), "close", session.backend.close(old));
-                    if closing.await.is_ok() {
-                        remains = None;
+                    if closing.await.is_err() {
+                        break;
                     }
+                    remains.pop();
                 }
                 // Longer than a heartbeat may take: on some stores this is several steps, and no hold depends on them. A
                 // session whose opening was given up too early is found by the next try, but by then much of its lease
@@ -285,7 +286,7 @@ impl Keeper {
             };
             let opened = tokio::select! {
                 biased;
-                why = close_wanted(&mut self.stops) => return Err(why),
+                why = close_wanted(&mut self.stops) => return Err((new, why)),
                 opened = tries => opened,
             };
             match opened {
@@ -300,11 +301,14 @@ impl Keeper {
                 Err(error) => {
                     tracing::debug!(%error, "no new session yet");
                     session.failures.note(&error);
+                    if error.loss_reason().is_some() {
+                        remains.push(std::mem::replace(&mut new, SessionId::random()));
+                    }
                 }
             }
             tokio::select! {
                 biased;
-                why = close_wanted(&mut self.stops) => return Err(why),
+                why = close_wanted(&mut self.stops) => return Err((new, why)),
                 () = tokio::time::sleep(delays.next_delay()) => {}
             }
         }
