@@ -13,18 +13,19 @@ use std::time::{Duration, Instant};
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 
 use super::config::{Config, Schema};
 use super::database::{SETTINGS, Server};
-use super::error::failure;
+use super::error::{self, failure};
 use super::link::{Running, not_set};
 use super::statement::{Answer, Call};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::notifications::{Followed, Subscriptions};
 use crate::backend::server::rotation::Turn;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
@@ -39,6 +40,9 @@ pub(super) struct Client {
     pub(super) channel: String,
     /// Whether a pooler is between, as it was found when the newest connection was made.
     pub(super) is_pooled: AtomicBool,
+    /// Held by who changes what is listened to, from what the hub says to the server's answer: no UNLISTEN comes after a LISTEN that
+    /// it was decided before.
+    listening: tokio::sync::Mutex<()>,
 }
 
 /// A connection to a server that can be written to.
@@ -47,6 +51,8 @@ pub(super) struct Connection {
     pub(super) server: Server,
     connections: Weak<Connections>,
     epoch: u64,
+    /// Whether the server has said that it did not wait for a replica's word.
+    is_unconfirmed: Arc<AtomicBool>,
 }
 
 /// A statement that was sent, and not answered yet.
@@ -60,7 +66,8 @@ impl Client {
     pub(super) fn new(mut config: Config, hub: Arc<Subscriptions>, channel: String) -> Self {
         // A thousand clients must not all come to the same one (`R4`).
         rand::seq::SliceRandom::shuffle(config.hosts.as_mut_slice(), &mut crate::env::rng());
-        Self { config, hub, channel, is_pooled: AtomicBool::new(false) }
+        let (is_pooled, listening) = (AtomicBool::new(false), tokio::sync::Mutex::default());
+        Self { config, hub, channel, is_pooled, listening }
     }
 
     /// The server's name of one of the hub's channels: what the functions in the database make of it.
@@ -85,7 +92,9 @@ impl Link for Client {
     type Connection = Arc<Connection>;
     type Failed = Failure;
 
-    const IN_FLIGHT: usize = 64;
+    /// The server carries out a connection's statements one after the other, each with its commit, and a heartbeat waits for
+    /// those before it.
+    const IN_FLIGHT: usize = 8;
     const SECURE: &'static str = "sslmode=verify-full";
     const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
 
@@ -137,9 +146,11 @@ impl Connection {
             || Failure::broken(Error::new(ErrorKind::Unavailable, "connect", "there is no server"));
         let host = config.hosts.get(turn.place.host).ok_or_else(nowhere)?;
         let address = turn.place.address.ok_or_else(nowhere)?;
+        let is_unconfirmed = Arc::new(AtomicBool::new(false));
         let begin = async |settings| -> Result<_, Failure> {
             let (client, running) = config.open((host, address), credentials, settings).await?;
-            let running = tokio::spawn(run(running, Arc::downgrade(connections), turn.epoch));
+            let all = Arc::downgrade(connections);
+            let running = tokio::spawn(run(running, all, turn.epoch, Arc::clone(&is_unconfirmed)));
             let server = Server::greet(&client, &config.schema).await?;
             Ok((client, running, server))
         };
@@ -158,7 +169,7 @@ impl Connection {
         }
         let channels = hub.channels();
         let connections = Arc::downgrade(connections);
-        let connection = Self { client, server, connections, epoch: turn.epoch };
+        let connection = Self { client, server, connections, epoch: turn.epoch, is_unconfirmed };
         connection.listen(&channels, "connect").await?;
         hub.subscribed(&channels, turn.epoch);
         Ok(connection)
@@ -172,6 +183,11 @@ impl Connection {
         let rows = self.client.query_typed(&statement, &arguments).await;
         sent.answered();
         let rows = rows.map_err(|error| failure(call.operation, &error))?;
+        if self.is_unconfirmed.load(Ordering::SeqCst) {
+            let message = "the server was told not to wait for its replicas any longer";
+            let error = Error::new(ErrorKind::Unavailable, call.operation, message);
+            return Err(Failure::broken(error.with_effect(Effect::Unknown)));
+        }
         Answer::checked(call.operation, rows).map_err(Failure::harmless)
     }
 
@@ -229,10 +245,23 @@ impl Drop for Sent<'_> {
 }
 
 /// Sends statements and reads their answers, and tells what the server says by itself, until the connection is over.
-async fn run(mut running: Running, connections: Weak<Connections>, epoch: u64) {
+async fn run(
+    mut running: Running,
+    connections: Weak<Connections>,
+    epoch: u64,
+    is_unconfirmed: Arc<AtomicBool>,
+) {
     let served = caught("connect", async {
         while let Some(Ok(message)) = poll_fn(|context| running.poll_message(context)).await {
-            let AsyncMessage::Notification(told) = message else { continue };
+            let told = match message {
+                AsyncMessage::Notification(told) => told,
+                AsyncMessage::Notice(said) => {
+                    // The answer that it is about is passed on after this.
+                    is_unconfirmed.fetch_or(error::is_unconfirmed(&said), Ordering::SeqCst);
+                    continue;
+                }
+                _ => continue,
+            };
             let Some(connections) = connections.upgrade() else { return };
             connections.link.told(told.channel(), told.payload());
         }
@@ -281,6 +310,7 @@ impl Connections {
     pub(super) async fn follow(self: &Arc<Self>, path: &str) -> Result<watch::Receiver<Followed>> {
         let ready = self.ready("watch").await?;
         let epoch = ready.epoch();
+        let _one_at_a_time = self.link.listening.lock().await;
         let (following, channel) = self.link.hub.follow(path, epoch);
         if let Some(channel) = channel {
             let channels = [channel];
@@ -296,14 +326,22 @@ impl Connections {
 
     /// Wants to hear no more of what nobody listens to any longer.
     pub(super) async fn sweep(self: &Arc<Self>) {
-        let channels = self.link.hub.sweep();
-        if channels.is_empty() || self.rotation.connected().is_none() {
+        if self.rotation.connected().is_none() {
             return;
         }
-        let no_longer = async |connection: Arc<Connection>| {
-            connection.execute("UNLISTEN", &channels, "watch").await
+        let sweeping = async {
+            let ready = self.ready("watch").await?;
+            let _one_at_a_time = self.link.listening.lock().await;
+            let channels = self.link.hub.sweep();
+            if channels.is_empty() {
+                return Ok(());
+            }
+            let no_longer = async |connection: Arc<Connection>| {
+                connection.execute("UNLISTEN", &channels, "watch").await
+            };
+            ready.make(no_longer).await
         };
         // One message too many harms nobody.
-        let _ = tokio::time::timeout(self.patience, self.call("watch", no_longer)).await;
+        let _: std::result::Result<Result<()>, _> = timeout(self.patience, sweeping).await;
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 /// namespace where none is named.
 const SCHEMA: &str = include_str!("schema.sql");
 /// Of the schema. Two versions share none: each refuses that of the other.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// The oldest server, as it says itself: 12.
 const OLDEST: i32 = 120_000;
 /// The namespace where a transaction of a user's names none: that where a URL names none.

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use tokio_postgres::Error as PostgresError;
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
@@ -37,7 +37,10 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
     // pg_hba.conf has lines for those only who come by TLS.
     let wants_tls = said.message().contains("no encryption") || said.message().contains("SSL off");
     match code.code() {
-        SETUP => return (ErrorKind::Unsupported, false),
+        // The server's settings have changed: the next connection begins with our own.
+        SETUP => return (ErrorKind::Unavailable, true),
+        // The queue of what is told is full, which passes: somebody listens, and does not read.
+        "54000" if said.message().contains("NOTIFY") => return (ErrorKind::Unavailable, false),
         "28000" if wants_tls => return (ErrorKind::Tls, true),
         _ => {}
     }
@@ -80,6 +83,10 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::INVALID_SCHEMA_NAME
         | SqlState::UNDEFINED_COLUMN => (ErrorKind::Unavailable, true),
         SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => (ErrorKind::Corrupt, false),
+        // With that the server has ended the connection.
+        _ if matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) => {
+            (ErrorKind::Unavailable, true)
+        }
         _ => (ErrorKind::Unsupported, false),
     }
 }
@@ -98,6 +105,12 @@ fn effect(said: &DbError) -> Effect {
         | SqlState::IO_ERROR => Effect::Unknown,
         _ => Effect::None,
     }
+}
+
+/// Whether this is what the server says before the answer to a statement for whose commit it did not wait as long as it should have: a replica may
+/// not have it.
+pub(super) fn is_unconfirmed(said: &DbError) -> bool {
+    said.parsed_severity() == Some(Severity::Warning) && *said.code() == SqlState::WARNING
 }
 
 /// Whether the other side does not understand what we say, or wants to do nothing of it.

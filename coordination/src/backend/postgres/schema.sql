@@ -2,7 +2,7 @@
 -- statements have it, in quotes, and `{schema_name}` the name itself.
 --
 --   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
---              in it; heard: until when somebody may listen to what happens in it; version, value, written: its value
+--              in it; first: no entry has a smaller number; heard: until when somebody may listen to what happens in it; version, value, written: its value
 --   entries    the entries of queues by their numbers; generation: of the connection on which one was entered
 --   sessions   expires: when the lease ends, 0: it is over and may have entries left, NULL: over, and nothing is left;
 --              forget_at: until when it is known that there was one; generation: of its newest connection
@@ -29,6 +29,7 @@ CREATE TABLE {schema}.queues (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   path bytea NOT NULL UNIQUE,
   last bigint NOT NULL,
+  first bigint NOT NULL DEFAULT 0,
   heard bigint NOT NULL DEFAULT 0,
   version bigint,
   value bytea
@@ -88,9 +89,11 @@ $f$;
 
 -- What each step begins with: whatever the role, the database or a pooler has set, a step sees what was committed
 -- before each of its statements, calls no function and no operator but PostgreSQL's own and ours, waits for a lock for a
--- second at most, and has been written to the disk when it is answered.
+-- quarter of a second at most, as the connection's other calls wait behind it, and has been written to the disk when it is answered.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
+  -- Whoever may make functions where the role looks for them would be called with the role's rights otherwise.
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'transactions of this role begin with the isolation level %, and not with read committed',
       pg_catalog.current_setting('transaction_isolation') USING ERRCODE = 'SETUP';
@@ -98,9 +101,7 @@ BEGIN
   IF pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM pg_catalog.set_config('lock_timeout', '1s', true);
-  -- Whoever may make functions where the role looks for them would be called with the role's rights otherwise.
-  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  PERFORM pg_catalog.set_config('lock_timeout', '250ms', true);
 END
 $f$;
 
@@ -122,6 +123,16 @@ BEGIN
 END
 $f$;
 
+-- A step of the session comes on the connection of this generation; 'stale': on an older one than another that has come by now.
+CREATE FUNCTION {schema}.raise_generation(of_session bytea, of_generation bigint) RETURNS text LANGUAGE plpgsql AS $f$
+BEGIN
+  UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session AND generation < of_generation;
+  -- A newer one may have come while this step waited for the row.
+  PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND generation > of_generation;
+  RETURN CASE WHEN FOUND THEN 'stale' ELSE 'ok' END;
+END
+$f$;
+
 -- Why a step of this session is refused; 'ok': it is not. Until the step is over, the session cannot end.
 --
 -- A call that was given up may arrive late, but on a connection that was given up too: so none counts that comes on an
@@ -130,17 +141,11 @@ CREATE FUNCTION {schema}.admit(of_session bytea, of_generation bigint) RETURNS t
 DECLARE
   known record;
 BEGIN
-  SELECT expires, generation INTO known FROM {schema}.sessions WHERE id = of_session FOR KEY SHARE;
+  SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session FOR KEY SHARE;
   IF NOT FOUND OR known.expires IS NULL OR known.expires <= {schema}.clock() THEN
     RETURN 'lost';
   END IF;
-  IF of_generation < known.generation THEN
-    RETURN 'stale';
-  END IF;
-  IF of_generation > known.generation THEN
-    UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session;
-  END IF;
-  RETURN 'ok';
+  RETURN {schema}.raise_generation(of_session, of_generation);
 END
 $f$;
 
@@ -180,11 +185,15 @@ DECLARE
   waiter record;
   are_shared_between boolean := false;
   is_turn boolean;
+  last bigint;
 BEGIN
+  -- Nobody behind the next exclusive one is told.
+  SELECT coalesce(min(e.seq), this_queue.last) INTO last
+    FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq > gone AND NOT e.shared;
   PERFORM {schema}.tell(this_queue, CASE WHEN is_gone THEN 'gone ' ELSE 'shared ' END || gone);
   FOR waiter IN
     SELECT e.seq, e.shared, s.channel, s.expires FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
-      WHERE e.queue = this_queue.id AND e.seq > gone ORDER BY e.seq
+      WHERE e.queue = this_queue.id AND e.seq > gone AND e.seq <= last ORDER BY e.seq
   LOOP
     IF waiter.shared THEN
       EXIT WHEN was_shared;
@@ -195,9 +204,12 @@ BEGIN
     -- The same for all of them, as only shared ones stand between.
     IF is_turn IS NULL AND waiter.shared THEN
       is_turn := NOT EXISTS (
-        SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq < gone AND NOT e.shared);
+        SELECT FROM {schema}.entries e
+          WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < gone AND NOT e.shared);
     ELSIF is_turn IS NULL THEN
-      is_turn := NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq < gone);
+      is_turn := NOT EXISTS (
+        SELECT FROM {schema}.entries e
+          WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < gone);
     END IF;
     PERFORM pg_notify(waiter.channel, concat_ws(' ', convert_from(this_queue.path, 'SQL_ASCII'), gone,
       CASE WHEN waiter.shared THEN 'shared' ELSE 'exclusive' END, waiter.seq,
@@ -260,25 +272,30 @@ BEGIN
   END LOOP;
   IF NOT EXISTS (SELECT FROM {schema}.entries WHERE session = of_session) THEN
     UPDATE {schema}.sessions SET expires = NULL, forget_at = {schema}.clock() + 60000000
-      WHERE id = of_session AND expires IS NOT NULL;
+      WHERE id = (
+        SELECT id FROM {schema}.sessions WHERE id = of_session AND expires IS NOT NULL FOR UPDATE SKIP LOCKED);
   END IF;
   RETURN removed;
 END
 $f$;
 
 -- Ends some sessions whose time has passed, and removes what they have left: not more than a heartbeat has time for.
-CREATE FUNCTION {schema}.sweep() RETURNS void LANGUAGE plpgsql AS $f$
+--
+-- While a transaction of anybody's stays open, each heartbeat leaves a row version that cannot be removed, and the index finds
+-- all of them. So one looks at the last seconds only, where all are found whose clients others outlive, and seldom further back.
+CREATE FUNCTION {schema}.sweep(all_times boolean) RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint := {schema}.clock();
+  since bigint := CASE WHEN all_times OR random() < 0.01 THEN 1 ELSE now - 30000000 END;
   dead record;
   budget bigint := 100;
 BEGIN
+  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id IN (
+    -- 1: an operator has ended it.
+    SELECT id FROM {schema}.sessions WHERE expires = 1 OR expires BETWEEN since AND now LIMIT 200 FOR UPDATE SKIP LOCKED);
   FOR dead IN
-    SELECT id, expires FROM {schema}.sessions WHERE expires <= now ORDER BY expires LIMIT 10 FOR UPDATE SKIP LOCKED
+    SELECT id FROM {schema}.sessions WHERE expires = 0 LIMIT 10 FOR UPDATE SKIP LOCKED
   LOOP
-    IF dead.expires > 0 THEN
-      UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = dead.id;
-    END IF;
     budget := budget - {schema}.clear(dead.id, budget);
     EXIT WHEN budget <= 0;
   END LOOP;
@@ -302,11 +319,13 @@ BEGIN
     IF is_shared THEN
       SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
         FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
-        WHERE e.queue = this_queue.id AND e.seq < of_seq AND NOT e.shared ORDER BY e.seq DESC LIMIT 1;
+        WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < of_seq AND NOT e.shared
+        ORDER BY e.seq DESC LIMIT 1;
     ELSE
       SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
         FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
-        WHERE e.queue = this_queue.id AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
+        WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < of_seq
+        ORDER BY e.seq DESC LIMIT 1;
     END IF;
     IF NOT FOUND THEN
       RETURN;
@@ -332,6 +351,7 @@ CREATE FUNCTION {schema}.enter(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
+  is_new boolean;
 BEGIN
   PERFORM {schema}.begin_step();
   this_queue := {schema}.lock_queue(of_path);
@@ -340,14 +360,21 @@ BEGIN
     RETURN;
   END IF;
   SELECT e.seq INTO seq FROM {schema}.entries e WHERE e.id = of_id AND e.queue = this_queue.id;
-  IF NOT FOUND THEN
+  is_new := NOT FOUND;
+  IF is_new THEN
     seq := greatest(this_queue.last + 1, {schema}.clock());
-    UPDATE {schema}.queues SET last = enter.seq WHERE id = this_queue.id;
     INSERT INTO {schema}.entries (queue, seq, id, session, shared, generation, text)
       VALUES (this_queue.id, enter.seq, of_id, of_session, is_shared, of_generation, of_text);
     PERFORM {schema}.tell(this_queue, 'entered');
   END IF;
   SELECT s.* INTO blocker, before, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
+  IF is_new THEN
+    -- Where nothing is before one that waits for everything, nobody has to look there any more: what was removed there is
+    -- found for as long as a transaction of anybody's stays open.
+    UPDATE {schema}.queues q SET last = enter.seq,
+        first = CASE WHEN is_shared OR enter.before IS NOT NULL THEN q.first ELSE enter.seq END
+      WHERE q.id = this_queue.id;
+  END IF;
 END
 $f$;
 
@@ -395,19 +422,14 @@ CREATE FUNCTION {schema}.leave(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
-  known bigint;
   its_seq bigint;
 BEGIN
   PERFORM {schema}.begin_step();
   this_queue := {schema}.lock_queue(of_path);
   IF of_session IS NOT NULL THEN
-    SELECT generation INTO known FROM {schema}.sessions WHERE id = of_session;
-    IF of_generation < known THEN
-      status := 'stale';
+    status := {schema}.raise_generation(of_session, of_generation);
+    IF status <> 'ok' THEN
       RETURN;
-    END IF;
-    IF of_generation > known THEN
-      UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session;
     END IF;
   END IF;
   SELECT e.seq INTO its_seq FROM {schema}.entries e
@@ -496,12 +518,13 @@ DECLARE
 BEGIN
   PERFORM {schema}.begin_step();
   PERFORM {schema}.hear(of_path);
-  PERFORM {schema}.sweep();
+  PERFORM {schema}.sweep(false);
   now := {schema}.clock();
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
-      WHERE s.expires <= now AND q.path = of_path LIMIT 20
+      -- By the entries of the queue: the index of the times finds too much.
+      WHERE s.expires + 0 <= now AND e.seq >= q.first AND q.path = of_path LIMIT 20
   LOOP
     IF {schema}.end_if_expired(dead.id) THEN
       PERFORM {schema}.clear(dead.id, 100);
@@ -511,10 +534,12 @@ BEGIN
     FROM {schema}.queues q CROSS JOIN LATERAL (
       SELECT array_agg(e.id ORDER BY e.seq), array_agg(e.seq ORDER BY e.seq), array_agg(e.shared ORDER BY e.seq),
           array_agg(e.text ORDER BY e.seq), min(coalesce(s.expires, 0))
-        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session WHERE e.queue = q.id
+        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
+        WHERE e.queue = q.id AND e.seq >= q.first
     ) e
     WHERE q.path = of_path;
-  remaining := greatest(first_end - {schema}.clock(), 10000);
+  -- What cannot be removed now is not asked for all the time.
+  remaining := greatest(first_end - {schema}.clock(), CASE WHEN first_end <= now THEN 250000 ELSE 10000 END);
 END
 $f$;
 
@@ -531,7 +556,7 @@ BEGIN
     UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = previous AND expires > 0;
     PERFORM {schema}.clear(previous, 100);
   END IF;
-  PERFORM {schema}.sweep();
+  PERFORM {schema}.sweep(true);
   FOR turn IN 1..3 LOOP
     UPDATE {schema}.sessions SET
         expires = {schema}.clock() + of_lease, lease = of_lease, channel = of_channel,
@@ -581,7 +606,7 @@ BEGIN
   status := 'ok';
   SELECT array_agg(h.id) INTO gone FROM unnest(held) AS h (id)
     WHERE NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.id = h.id AND e.session = of_session);
-  PERFORM {schema}.sweep();
+  PERFORM {schema}.sweep(false);
 END
 $f$;
 
@@ -703,7 +728,7 @@ RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $f$
   SELECT q.path, (
       SELECT e.text FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
-        WHERE e.queue = q.id AND s.expires > {schema}.clock() ORDER BY e.seq LIMIT 1
+        WHERE e.queue = q.id AND e.seq >= q.first AND s.expires > {schema}.clock() ORDER BY e.seq LIMIT 1
     ), q.value
     FROM {schema}.queues q
     WHERE q.path > greatest(after, prefix) AND substring(q.path FROM 1 FOR length(prefix)) = prefix
@@ -794,14 +819,14 @@ CREATE FUNCTION {schema}.coordination_fence(
 DECLARE
   entry record;
 BEGIN
-  SELECT e.queue, e.seq, e.shared, e.session INTO entry
+  SELECT e.queue, e.seq, e.shared, e.session, q.first INTO entry
     FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id
     WHERE q.path = {schema}.encoded(namespace) || convert_to('/' || kind || '/', 'UTF8') || {schema}.encoded(name)
       AND e.seq = token
     FOR SHARE OF e;
   IF NOT FOUND OR EXISTS (
       SELECT FROM {schema}.entries b
-        WHERE b.queue = entry.queue AND b.seq < entry.seq AND NOT (b.shared AND entry.shared)
+        WHERE b.queue = entry.queue AND b.seq >= entry.first AND b.seq < entry.seq AND NOT (b.shared AND entry.shared)
     ) OR NOT EXISTS (
       SELECT FROM {schema}.sessions s WHERE s.id = entry.session AND s.expires > {schema}.clock()
     )

@@ -17,6 +17,7 @@ mod names;
 mod panics;
 #[cfg(feature = "postgres")]
 mod postgres_only;
+mod postgres_operators;
 #[cfg(feature = "redis")]
 mod quarantine_redis;
 mod requests;

@@ -356,7 +356,7 @@ fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
                SELECT convert_to('coordination/lock/dead-' || n, 'UTF8'), 1 FROM generate_series(1, 1000) n",
             "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
                SELECT convert_to('s' || n, 'UTF8'), 'coordination', convert_to('m' || n, 'UTF8'), 'c', 60000000,
-                 CASE WHEN n = 0 THEN coordination.clock() + 60000000 ELSE 1 END, 1 FROM generate_series(0, 10) n",
+                 coordination.clock() + CASE WHEN n = 0 THEN 60000000 ELSE -1000 END, 1 FROM generate_series(0, 10) n",
             "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
                SELECT id, 1, convert_to('e' || id, 'UTF8'), convert_to('s' || 1 + id % 10, 'UTF8'), false, 1, ''
                FROM coordination.queues WHERE path LIKE 'coordination/lock/dead-%'",
@@ -380,12 +380,12 @@ fn x1_another_version_is_refused() {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres)).await.expect("made");
         coordinator.stop().await.expect("stopped");
-        ask(&postgres, "UPDATE coordination.version SET version = 2");
+        ask(&postgres, "UPDATE coordination.version SET version = 99");
         let refused = try_connect_kind(Coordinator::connect(&url(&postgres)).await);
         assert_eq!(refused, ErrorKind::Unsupported);
         let beside = format!("{}&schema=locks_1", url(&postgres));
         Coordinator::connect(&beside).await.expect("beside it").stop().await.expect("stopped");
-        assert_eq!(ask(&postgres, "SELECT version FROM coordination.version"), "2");
+        assert_eq!(ask(&postgres, "SELECT version FROM coordination.version"), "99");
     });
 }
 

@@ -1,0 +1,173 @@
+//! What operators and other programs do in the database while clients are connected.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use coordination::Coordinator;
+use coordination_tests::harness::{Postgres, Server, judged_on_threads};
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+fn one() -> Arc<Postgres> {
+    block_in_place(|| Arc::new(Postgres::one()))
+}
+
+fn url(postgres: &Postgres, options: &str) -> String {
+    format!("{}&{options}", postgres.url(&postgres.authority(), ""))
+}
+
+fn ask(postgres: &Postgres, statement: &str) -> String {
+    block_in_place(|| postgres.ask(statement))
+}
+
+/// L5: settings that reach connections that there are, and with which no step works, cost nobody his session.
+#[test]
+fn l5_settings_change_while_connected() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let lock = |name| coordinator.lock(name).expect("a good name");
+        let held = lock("held").acquire(PATIENCE).await.expect("free");
+        ask(&postgres, "ALTER SYSTEM SET default_transaction_isolation = 'serializable'");
+        ask(&postgres, "SELECT pg_reload_conf()");
+        let until = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < until {
+            let guard = lock("other").acquire(PATIENCE).await.expect("free");
+            guard.release().await.expect("released");
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(held.is_held(), "the session was lost");
+        held.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L5: a session that was opened, and over before anybody heard of it, keeps nobody from opening another.
+#[test]
+fn l5_a_session_that_is_over_before_its_answer_came() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        // Longer than a try to open one may take.
+        for statement in [
+            "CREATE FUNCTION public.late() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN PERFORM pg_catalog.pg_sleep(1); NEW.expires := 1; RETURN NEW; END $$",
+            "CREATE TRIGGER late BEFORE INSERT ON coordination.sessions FOR EACH ROW EXECUTE FUNCTION public.late()",
+            "UPDATE coordination.sessions SET expires = 1",
+        ] {
+            ask(&postgres, statement);
+        }
+        let opened = "SELECT count(*) FROM coordination.sessions WHERE channel <> ''";
+        while ask(&postgres, opened) != "2" {
+            sleep(Duration::from_millis(20)).await;
+        }
+        ask(&postgres, "DROP TRIGGER late ON coordination.sessions");
+        let began = Instant::now();
+        let lock = coordinator.lock("x").expect("a good name");
+        // Within two leases and five seconds.
+        let guard = loop {
+            match lock.acquire(Some(Duration::from_secs(1))).await {
+                Ok(guard) => break guard,
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(9), "L5: {error}"),
+            }
+        };
+        println!("L5 postgres: a session again after {:?}", began.elapsed());
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// S1: what no replica has confirmed is not granted, though an operator tells the server not to wait any longer.
+#[test]
+fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let coordinator = Coordinator::connect(&url(&postgres, "ttl=20s")).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a good name");
+        ask(&postgres, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+        ask(&postgres, "SELECT pg_reload_conf()");
+        sleep(Duration::from_millis(200)).await;
+        let acquiring = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+        let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        let mut cancelled = 0;
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            cancelled += ask(&postgres, cancel).parse::<u32>().expect("a number");
+            assert!(!acquiring.is_finished(), "S1: granted, and no replica has it");
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(cancelled > 0, "nothing was committed");
+        ask(&postgres, "ALTER SYSTEM RESET synchronous_standby_names");
+        ask(&postgres, "SELECT pg_reload_conf()");
+        let guard = acquiring.await.expect("no panic").expect("granted at last");
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L7: while somebody's transaction stays open, so that no old version of a row can be removed, steps do not look at all of those.
+#[test]
+fn l7_an_open_transaction_slows_nobody_down() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let coordinator = Coordinator::connect(&url(&postgres, "ttl=60s")).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a good name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        let open = {
+            let postgres = Arc::clone(&postgres);
+            let work = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM coordination.entries; SELECT pg_sleep(600)";
+            thread::spawn(move || drop(postgres.try_ask(0, work)))
+        };
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        while ask(&postgres, sleeping) != "1" {}
+        for many in [
+            // An hour of heartbeats of some, and of others who took the lock.
+            "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
+               SELECT convert_to('s' || n, 'UTF8'), 'coordination', 'c', 60000000, coordination.clock() + 60000000, 1
+               FROM generate_series(1, 100) n",
+            "DO $$ BEGIN FOR n IN 1..200 LOOP
+               UPDATE coordination.sessions SET expires = coordination.clock() - 3600000000 + n * 10000000
+                 WHERE id <> (SELECT id FROM coordination.sessions WHERE member IS NOT NULL);
+             END LOOP; END $$",
+            "UPDATE coordination.sessions SET expires = NULL WHERE member IS NULL",
+            "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
+               SELECT id, last - 20000 + n, convert_to('e' || n, 'UTF8'), 's1', false, 1, ''
+               FROM coordination.queues, generate_series(1, 20000) n",
+            "DELETE FROM coordination.entries",
+        ] {
+            ask(&postgres, many);
+        }
+        for step in [
+            "coordination.renew((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000, '{}')",
+            "coordination.read('coordination/lock/x')",
+            "coordination.list('coordination/lock/', '', 100)",
+            "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
+               'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
+        ] {
+            // The first one who enters finds that nobody is there; a heartbeat looks at all of them now and then.
+            let pages = (0..4).map(|_| pages_of(&postgres, step)).min().expect("some tries");
+            println!("L7 postgres: {pages} pages for {}", &step[..30]);
+            assert!(pages < 2_000, "L7: {pages} pages: {step}");
+        }
+        ask(
+            &postgres,
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+        );
+        open.join().expect("no panic");
+        drop(coordinator.stop().await);
+    });
+}
+
+/// How many pages a step looks at.
+fn pages_of(postgres: &Postgres, step: &str) -> u64 {
+    let plan = ask(postgres, &format!("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {step}"));
+    let hits = plan.lines().find_map(|line| line.trim().strip_prefix("Buffers: shared hit="));
+    let hits = hits.unwrap_or_else(|| panic!("no pages in {plan}"));
+    let digits: String = hits.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
