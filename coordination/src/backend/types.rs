@@ -150,6 +150,24 @@ pub(crate) struct NewEntry {
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
+    pub(crate) room: Room,
+}
+
+/// What its owner has yet to give an entry before its turn has come. A store whose disk may be full keeps room for that from the
+/// moment when the entry is let in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// How many updates there are to be.
+    pub(crate) updates: usize,
+    /// How many bytes of data each of them has at the most.
+    pub(crate) bytes: usize,
+}
+
+impl Room {
+    /// What is left of it after one of the updates.
+    pub(crate) fn after_update(self) -> Self {
+        Self { updates: self.updates.saturating_sub(1), ..self }
+    }
 }
 
 /// Where an entry stands.

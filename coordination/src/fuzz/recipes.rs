@@ -15,7 +15,7 @@ use proptest::strategy::Union;
 use proptest::test_runner::TestCaseResult;
 use serde_json::Value as Json;
 
-use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Write};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Room, Write};
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
 use crate::recipe::engine::queue::Queue;
@@ -139,7 +139,7 @@ impl Hostile {
             let entry_ref = EntryRef { queue: queue.key.clone(), id: EntryId::random(session) };
             let mode = if *shared { Mode::Shared } else { Mode::Exclusive };
             let (member, data) = (member.as_str().into(), data.as_str().into());
-            let entry = NewEntry { entry_ref, session, member, mode, data };
+            let entry = NewEntry { entry_ref, session, member, mode, data, room: Room::default() };
             backend.enter(&entry).await.expect("memory takes anything");
         }
         if let Some(value) = &self.value {

@@ -232,9 +232,11 @@ impl Limiter {
         let start = Instant::now();
         let is_patient = self.patience != Patience::Never || keep_waiting.is_some();
         let (gate, mut told) = Gate::new(self.limits, is_patient);
-        let data = Claim::wants(1).data()?;
+        // It may stand by before it has a slot.
+        let claim = Claim::wants(1);
+        let (data, room) = (claim.data()?, claim.room(2)?);
         let request = Request {
-            contents: Contents { data, ..self.queue.contents() },
+            contents: Contents { data, room, ..self.queue.contents() },
             policy: Some(Arc::clone(&gate) as Arc<dyn Policy>),
         };
         let entering = self.queue.acquire(&request, self.limit_of_waiting(keep_waiting.is_some()));

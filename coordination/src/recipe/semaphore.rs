@@ -187,10 +187,11 @@ impl Semaphore {
         let most = self.limit.permits.min(MAX_TAKEN);
         let wants =
             self.queue.named(slots::check("the number of permits asked for", count, most))?;
-        let data = Claim::wants(wants).data()?;
+        let claim = Claim::wants(wants);
+        let (data, room) = (claim.data()?, claim.room(1)?);
         let policy = Fifo { limit: self.limit, is_admitted: AtomicBool::new(false) };
         Ok(Request {
-            contents: Contents { data, ..self.queue.contents() },
+            contents: Contents { data, room, ..self.queue.contents() },
             policy: Some(Arc::new(policy)),
         })
     }

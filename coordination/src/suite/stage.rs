@@ -11,7 +11,7 @@ use super::{Ground, Line};
 use crate::Config;
 use crate::backend::registry::Target;
 use crate::backend::{
-    Cursor, Data, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Page, Position,
+    Cursor, Data, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Page, Position, Room,
     SessionId, Store, Write,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -100,6 +100,7 @@ impl Client {
             member: Arc::clone(&self.session.member),
             mode,
             data: data.into(),
+            room: Room::default(),
         }
     }
 

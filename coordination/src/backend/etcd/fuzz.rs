@@ -12,7 +12,7 @@ use super::keys::{SHARED, VALUE, is_entry};
 use crate::backend::server::stored::{StoredEntry, StoredValue, name_in, queue_name};
 use crate::backend::server::txn_kv::Keys;
 use crate::backend::server::txn_kv::keys::queue_of;
-use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Room, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
 
@@ -116,7 +116,14 @@ fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> Test
     let hashed = queue.is_hashed().then(|| name.to_owned());
     let session = SessionId::random();
     let entry_ref = EntryRef { queue: queue.clone(), id: EntryId::random(session) };
-    let new = NewEntry { entry_ref, session, member: member.into(), mode, data: data.into() };
+    let new = NewEntry {
+        entry_ref,
+        session,
+        member: member.into(),
+        mode,
+        data: data.into(),
+        room: Room::default(),
+    };
     let written = StoredEntry::new(&new, since_ms).to_bytes().expect("plain data");
     let read = entry_in("694d", &written, 7);
     prop_assert_eq!((&*read.member, &*read.data, read.mode, read.seq), (member, data, mode, 7));

@@ -21,6 +21,8 @@
 //! before it, so that the half-written last line of a killed writer is told from damage: a line whose checksum
 //! is right was written in full. A line that is there twice means what it means once.
 //!
+//! Tabs after an entry's data stand for room: so much is yet to be written before its turn has come.
+//!
 //! A log that is written anew has the value first, its records and then the entries, in order. Apart from that numbers rise from
 //! line to line, so a line whose number does not is damage: it stood behind the log's end, as loss of power can
 //! leave it, and the log has grown to it.
@@ -33,10 +35,15 @@ use data_encoding::BASE64URL_NOPAD;
 
 use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
-use crate::backend::{Beside, Data, Mode};
+use crate::backend::{Beside, Data, Mode, Room};
 
 /// Instead of the data of a record that goes: no text has this form in base64.
 const GONE: &str = "-";
+/// What stands for room.
+const ROOM: char = '\t';
+
+/// No line of an entry that leaves is longer.
+const LEAVING: usize = "- 18446744073709551615 01234567\n".len();
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +53,47 @@ pub(super) struct Record {
     /// [Escaped](crate::key::escape).
     pub(super) member: Arc<str>,
     pub(super) mode: Mode,
+    /// With [tabs](with_room) after it, as long as there is more to come.
     pub(super) data: Data,
+}
+
+impl Record {
+    /// How many bytes the lines have at the most that are yet to come for this entry: those before its turn, and the one that
+    /// says that it has left.
+    pub(super) fn to_come(&self) -> u64 {
+        to_come(&self.data)
+    }
+}
+
+fn to_come(data: &str) -> u64 {
+    let updates = if data.ends_with(ROOM) { longest_update_line(data.len()) } else { 0 };
+    (LEAVING + updates) as u64
+}
+
+/// Data as an entry has it in the log for which room is to be kept: with tabs after it, so many that a line with all this takes as
+/// much room as all those that are to come. So everybody who reads the log knows how much that is. What a recipe keeps with such an
+/// entry is JSON, in which they mean nothing.
+pub(super) fn with_room(data: &Data, room: Room) -> Data {
+    if room.updates == 0 {
+        return Data::clone(data);
+    }
+    let (mut length, mut after) = (room.bytes, 0);
+    for _ in 0..room.updates {
+        let bytes = longest_update_line(length) + after - longest_update_line(0);
+        // As much in base64, and a tab at least.
+        length = (bytes / 4 * 3 + 3).max(room.bytes + 1);
+        after = longest_update_line(length);
+    }
+    let mut text = String::with_capacity(length.max(data.len() + 1));
+    text.push_str(data);
+    let room = length.saturating_sub(data.len()).max(1);
+    text.extend(std::iter::repeat_n(ROOM, room));
+    text.into()
+}
+
+/// The data without tabs after it.
+pub(super) fn without_room(data: &Data) -> Data {
+    if data.ends_with(ROOM) { data.trim_end_matches(ROOM).into() } else { Data::clone(data) }
 }
 
 /// The queue's value.
@@ -122,6 +169,11 @@ pub(super) fn longest_value_line(value: &Written) -> usize {
     data + "= 18446744073709551615 0123456789abcdef  01234567\n".len()
 }
 
+/// No line of an update is longer that has so many bytes of data.
+fn longest_update_line(bytes: usize) -> usize {
+    BASE64URL_NOPAD.encode_len(bytes) + "~ 18446744073709551615 x  01234567\n".len()
+}
+
 /// Adds the line of a value that goes; `number` counts as a version.
 pub(super) fn format_removal(text: &mut String, number: u64, removed: Removed) {
     let Removed { by, version } = removed;
@@ -170,6 +222,8 @@ pub(super) struct Log {
     newest_entry: u64,
     /// Entries that have not left, in the order of their sequence numbers.
     live: Vec<(u64, Record)>,
+    /// How many bytes the lines have at the most that are yet to come for those.
+    to_come: u64,
     value: Option<Written>,
     records: BTreeMap<Arc<str>, Data>,
     removed: Option<Removed>,
@@ -278,8 +332,12 @@ impl Log {
     pub(super) fn enter(&mut self, seq: u64, record: Record) {
         self.came(seq);
         self.newest_entry = self.newest_entry.max(seq);
+        self.to_come += record.to_come();
         match self.index(seq) {
-            Ok(index) => self.live[index].1 = record,
+            Ok(index) => {
+                let before = std::mem::replace(&mut self.live[index].1, record);
+                self.to_come -= before.to_come();
+            }
             Err(index) => self.live.insert(index, (seq, record)),
         }
     }
@@ -289,13 +347,17 @@ impl Log {
         let index = self.index(seq);
         let found = index.ok().and_then(|index| self.live.get_mut(index));
         let Some((_, record)) = found else { return false };
+        self.to_come += to_come(&data);
+        self.to_come -= record.to_come();
         (record.mode, record.data) = (mode, data);
         true
     }
 
     /// Removes an entry; false: there was none of this number.
     pub(super) fn leave(&mut self, seq: u64) -> bool {
-        self.index(seq).map(|index| self.live.remove(index)).is_ok()
+        let left = self.index(seq).map(|index| self.live.remove(index));
+        self.to_come -= left.as_ref().map_or(0, |(_, record)| record.to_come());
+        left.is_ok()
     }
 
     pub(super) fn write(&mut self, value: Written, beside: &[Beside]) {
@@ -317,6 +379,17 @@ impl Log {
 
     pub(super) fn live(&self) -> &[(u64, Record)] {
         &self.live
+    }
+
+    /// How many bytes the lines have at the most that are yet to come for those who are live.
+    pub(super) fn to_come(&self) -> u64 {
+        self.to_come
+    }
+
+    /// The same after an update of this entry.
+    pub(super) fn to_come_after(&self, seq: u64, data: &str) -> u64 {
+        let before = self.index(seq).map_or(0, |index| self.live[index].1.to_come());
+        self.to_come - before + to_come(data)
     }
 
     pub(super) fn value(&self) -> Option<&Written> {

@@ -188,7 +188,7 @@ impl Locked<'_> {
     pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
         self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
-        self.append_with_room(1)?;
+        self.append_with_room(self.queue.log.to_come() + record.to_come())?;
         self.queue.log.enter(seq, record);
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Locked<'_> {
     pub(super) fn update(&mut self, seq: u64, mode: Mode, data: &Data) -> Result<()> {
         self.queue.line.clear();
         log::format_update(&mut self.queue.line, seq, mode, data);
-        self.append_with_room(0)?;
+        self.append_with_room(self.queue.log.to_come_after(seq, data))?;
         self.queue.log.update(seq, mode, Data::clone(data));
         self.trim();
         Ok(())
@@ -247,7 +247,7 @@ impl Locked<'_> {
             return self.cut_back();
         }
         // The next read finds what was there before.
-        if let Err(error) = self.append_with_room(0) {
+        if let Err(error) = self.append_with_room(self.queue.log.to_come()) {
             self.forget();
             return Err(error);
         }

@@ -12,7 +12,7 @@ use super::floor::Floor;
 use super::held::{Looks, Share};
 use super::inotify::{Waiting, Watcher};
 use super::liveness::{OpenSessions, Opened, session_of};
-use super::log::{Record, Removed, Written};
+use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
 use super::queue::{self, Locked, QueueFile};
 use crate::backend::{
@@ -112,7 +112,7 @@ impl Store {
             since_ms: now / 1000,
             member,
             mode: new.mode,
-            data: Data::clone(&new.data),
+            data: log::with_room(&new.data, new.room),
         };
         queue.enter(seq, record)?;
         Ok(seq)
@@ -120,8 +120,9 @@ impl Store {
 
     pub(super) fn update(&self, queue: &mut Locked<'_>, new: &NewEntry, seq: u64) -> Result<bool> {
         let Some(record) = self.own(queue, new, seq) else { return Ok(false) };
-        if (record.mode, &record.data) != (new.mode, &new.data) {
-            queue.update(seq, new.mode, &new.data)?;
+        let data = log::with_room(&new.data, new.room);
+        if (record.mode, &record.data) != (new.mode, &data) {
+            queue.update(seq, new.mode, &data)?;
         }
         self.persist(queue, true)
     }
@@ -501,7 +502,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
         member: key::unescape(&record.member).unwrap_or_default().into(),
         since: UNIX_EPOCH.checked_add(Duration::from_millis(record.since_ms)),
         mode: record.mode,
-        data: Data::clone(&record.data),
+        data: log::without_room(&record.data),
     }
 }
 

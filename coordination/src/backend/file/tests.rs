@@ -19,7 +19,8 @@ use super::queue::Locked;
 use super::store::Store;
 use crate::backend::registry::Target;
 use crate::backend::{
-    self, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, SessionId, Write,
+    self, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Room, SessionId,
+    Write,
 };
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
@@ -93,6 +94,7 @@ pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
         member: "somebody else's".into(),
         mode: Mode::Exclusive,
         data: Data::default(),
+        room: Room::default(),
     }
 }
 
@@ -281,7 +283,8 @@ impl Model {
         let found = self.entries.iter().enumerate().find(own).map(|(index, _)| index);
         match (random.random_range(0..10), found) {
             (0..2, _) if self.entries.len() < 3 => {
-                let entry = NewEntry { data: data.into(), ..new_entry(session, queue) };
+                let room = Room { updates: random.random_range(0..3), bytes: 100 };
+                let entry = NewEntry { data: data.into(), room, ..new_entry(session, queue) };
                 let seq = enter(store, &entry);
                 self.counts(seq);
                 self.entries.push((seq, entry));

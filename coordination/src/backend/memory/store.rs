@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::backend::{
     Beside, Blocker, Clock, Cursor, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry,
-    NewSession, PAGE, Page, Position, SessionId, Value, Write,
+    NewSession, PAGE, Page, Position, Room, SessionId, Value, Write,
 };
 use crate::canary::{Canary, sings};
 use crate::env::unix_micros;
@@ -131,9 +131,14 @@ impl Store {
 
     /// What a renewal that does not know of the release does.
     fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
-        let (member, data) = ("".into(), "".into());
-        let entry =
-            NewEntry { entry_ref: entry.clone(), session, member, mode: Mode::Exclusive, data };
+        let entry = NewEntry {
+            entry_ref: entry.clone(),
+            session,
+            member: "".into(),
+            mode: Mode::Exclusive,
+            data: "".into(),
+            room: Room::default(),
+        };
         self.enter(&entry).map(|_| ())
     }
 

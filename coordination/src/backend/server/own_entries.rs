@@ -85,14 +85,21 @@ impl<T: Clone> OwnEntries<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::EntryRef;
+    use crate::backend::{EntryRef, Room};
     use crate::key::QueueKey;
 
     fn entry(session: SessionId) -> NewEntry {
         let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
         let entry_ref = EntryRef { queue, id: EntryId::random(session) };
         let mode = Mode::Exclusive;
-        NewEntry { entry_ref, session, member: "m".into(), mode, data: "".into() }
+        NewEntry {
+            entry_ref,
+            session,
+            member: "m".into(),
+            mode,
+            data: "".into(),
+            room: Room::default(),
+        }
     }
 
     #[test]

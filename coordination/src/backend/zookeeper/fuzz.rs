@@ -12,7 +12,7 @@ use super::entry::{entry_of, number};
 use super::probe::shortest_lease;
 use super::values::value_of;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{EntryId, EntryRef, Mode, NewEntry, SessionId};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Room, SessionId};
 use crate::error::ErrorKind;
 use crate::key::QueueKey;
 
@@ -114,7 +114,14 @@ fn ours(
     let session = SessionId::random();
     let entry_ref = EntryRef { queue, id: EntryId::random(session) };
     let id = entry_ref.id.clone();
-    let new = NewEntry { entry_ref, session, member: member.into(), mode, data: data.into() };
+    let new = NewEntry {
+        entry_ref,
+        session,
+        member: member.into(),
+        mode,
+        data: data.into(),
+        room: Room::default(),
+    };
     let written = StoredEntry::new(&new, since_ms).to_bytes().expect("plain data");
     for style in [Style::Kazoo, Style::Curator] {
         let name = format!("{}{order:010}", style.prefix(&id, mode));

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::loss::{LossWatch, loss_reason};
-use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry};
+use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::error::{Error, LossReason, Result};
@@ -20,6 +20,8 @@ pub(crate) struct Contents {
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
+    /// What is yet to be done to it before its turn has come.
+    pub(crate) room: Room,
 }
 
 /// An entry of ours, from before it is entered until it is given up. Dropping it gives it up.
@@ -48,6 +50,7 @@ impl OwnEntry {
             member: Arc::clone(&contents.member),
             mode: contents.mode,
             data: Arc::clone(&contents.data),
+            room: contents.room,
         };
         Self {
             session: Arc::clone(session),
@@ -167,11 +170,22 @@ impl OwnEntry {
         mode: Mode,
         data: Data,
     ) -> Result<()> {
+        self.update_for(operation, mode, data, Room::default()).await
+    }
+
+    /// [`update`](Self::update) of an entry whose turn has not come yet, and which has this room from then on.
+    pub(in crate::recipe) async fn update_for(
+        &self,
+        operation: &'static str,
+        mode: Mode,
+        data: Data,
+        room: Room,
+    ) -> Result<()> {
         if let Some(reason) = self.loss_reason() {
             return Err(Error::lost(operation, reason));
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
-        let (entry, seq) = (NewEntry { mode, data, ..self.entry.clone() }, self.seq);
+        let (entry, seq) = (NewEntry { mode, data, room, ..self.entry.clone() }, self.seq);
         // Taken before the task starts, since tasks may start in another order than they were spawned.
         let updating = Arc::clone(self.updating.get_or_init(Arc::default));
         let turn = updating.lock_owned().await;

@@ -69,10 +69,13 @@ pub(in crate::recipe) async fn await_decision(
                 false => return Ok(Turn::EntryLost),
             },
             Decision::Grant => return Ok(Turn::Mine(None)),
-            Decision::Publish(data) => match own.update("acquire", Mode::Shared, data).await {
-                Err(error) if error.loss_reason().is_none() => return Err(error),
-                _ => continue,
-            },
+            Decision::Publish(data) => {
+                let room = own.entry().room.after_update();
+                match own.update_for("acquire", Mode::Shared, data, room).await {
+                    Err(error) if error.loss_reason().is_none() => return Err(error),
+                    _ => continue,
+                }
+            }
             Decision::Take(data) => {
                 return match own.update("acquire", Mode::Shared, Arc::clone(&data)).await {
                     Ok(()) => Ok(Turn::Mine(Some(data))),

@@ -11,7 +11,7 @@ use super::grant::Grant;
 use super::own_entry::Contents;
 use super::turn::Request;
 use super::waiting::Waiting;
-use crate::backend::{Data, Listing, Write};
+use crate::backend::{Data, Listing, Room, Write};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -65,6 +65,7 @@ impl Queue {
             member: Arc::clone(&self.session.settings.member),
             mode: Default::default(),
             data: Data::default(),
+            room: Room::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
 use super::queue::{Change, Queue};
-use crate::backend::{Data, Entry, Listing};
+use crate::backend::{Data, Entry, Listing, Room};
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
@@ -61,6 +61,13 @@ impl Claim {
 
     pub(in crate::recipe) fn data(&self) -> Result<Data> {
         to_data("acquire", self, MAX_ENTRY_BYTES)
+    }
+
+    /// What the entry needs room for until it has its slots: so many updates.
+    pub(in crate::recipe) fn room(&self, updates: usize) -> Result<Room> {
+        let slots = (0..self.wants).map(|_| MAX_SLOTS - 1).collect();
+        let longest = Self { slots, standby: true, ..self.clone() };
+        Ok(Room { updates, bytes: longest.data()?.len() })
     }
 }
 

@@ -180,3 +180,29 @@ proptest! {
         prop_assert_eq!(&read(&log.format().repeat(2)), &log);
     }
 }
+
+#[test]
+fn what_is_to_come_is_known_to_whoever_reads_the_log() {
+    for (updates, bytes) in [(0, 0), (1, 0), (1, 1), (1, 26), (2, 26), (3, 500), (2, 2_500)] {
+        let data = Data::from(r#"{"wants":1}"#);
+        let mut room = Room { updates, bytes };
+        let entered = Record { data: with_room(&data, room), ..plain("a") };
+        let mut log = read(&enters(LARGEST, &entered));
+        assert_eq!(&*without_room(&entered.data), &*data);
+        let mut to_come = log.to_come();
+        for _ in 0..updates {
+            room = room.after_update();
+            let data = with_room(&"x".repeat(bytes).into(), room);
+            let line = text(|line| format_update(line, LARGEST, Mode::Shared, &data));
+            let after = log.to_come_after(LARGEST, &data);
+            assert!(line.len() as u64 + after <= to_come, "{updates} of {bytes}: {room:?}");
+            assert_eq!(log.replay(line.as_bytes()), Ok(line.len()));
+            assert_eq!(log.to_come(), after);
+            to_come = after;
+        }
+        let line = leaves(LARGEST);
+        assert!(line.len() as u64 <= to_come, "{updates} of {bytes}");
+        assert_eq!(log.replay(line.as_bytes()), Ok(line.len()));
+        assert_eq!(log.to_come(), 0);
+    }
+}

@@ -122,7 +122,7 @@ impl Locked<'_> {
     fn move_to_end(&mut self, text: String) -> Result<()> {
         let start = self.queue.read_to;
         self.queue.line = text;
-        let appended = self.append_with_room(0);
+        let appended = self.append_with_room(self.queue.log.to_come());
         self.queue.line = String::new();
         appended?;
         self.sync_if_durable()?;

@@ -1,7 +1,8 @@
 //! Growing the log, and room on the disk for those who are to leave.
 //!
-//! What is added to a log that has live entries must leave room for a line for each of them. The room is taken from the disk
-//! together with what needs it, or nothing is written. So a full disk keeps nobody from leaving who was let in.
+//! What is added to a log that has live entries must leave room for a line for each of them, and where a recipe has yet to change
+//! an entry before its turn has come, for that too. The room is taken from the disk together with what needs it, or nothing is
+//! written. So a full disk keeps nobody from his turn who was let in, and nobody from leaving.
 //!
 //! It is taken in blocks, and what a block has left needs no call to the system: few calls take any.
 
@@ -10,9 +11,6 @@ use rustix::io::Errno;
 
 use super::{BLOCK, KEPT, Locked, PAGE};
 use crate::error::Result;
-
-/// No line of an entry that leaves is longer.
-const LEAVING: u64 = "- 18446744073709551615 01234567\n".len() as u64;
 
 impl Locked<'_> {
     /// Gives a short file its page in advance. Without room for it, it grows line by line.
@@ -39,27 +37,26 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line at the end of the log if all live entries, and this many more, can leave after that.
-    pub(super) fn append_with_room(&mut self, more: u64) -> Result<()> {
-        self.make_room(self.queue.line.len() as u64, more)?;
+    /// Writes the line at the end of the log if there is room for what is to come after that.
+    pub(super) fn append_with_room(&mut self, to_come: u64) -> Result<()> {
+        self.make_room(self.queue.line.len() as u64, to_come)?;
         self.append()
     }
 
     /// Takes once more what went with the end of the file. That was there a moment ago, so failure is no error.
     pub(super) fn make_room_again(&mut self) {
         self.queue.room_to = 0;
-        if let Err(error) = self.make_room(0, 0) {
-            tracing::debug!(%error, "cannot keep room for those who leave a queue");
+        if let Err(error) = self.make_room(0, self.queue.log.to_come()) {
+            tracing::debug!(%error, "cannot keep room for those who are in a queue");
         }
     }
 
-    fn make_room(&mut self, line: u64, more: u64) -> Result<()> {
+    fn make_room(&mut self, line: u64, to_come: u64) -> Result<()> {
         let from = self.queue.read_to;
-        let leaving = self.queue.log.live().len() as u64 + more;
-        let needed = from + line + leaving * LEAVING;
+        let needed = from + line + to_come;
         // The block that the log ends in has been written to.
         let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
-        if leaving == 0 || needed <= room_to {
+        if to_come == 0 || needed <= room_to {
             return Ok(());
         }
         let to = needed.next_multiple_of(BLOCK);

@@ -190,7 +190,7 @@ fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::EntryId;
+    use crate::backend::{EntryId, Room};
 
     fn key_pool() -> KeyPool {
         KeyPool::new(naming, 1)
@@ -204,7 +204,14 @@ mod tests {
     fn entry(session: SessionId) -> NewEntry {
         let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
         let entry_ref = EntryRef { queue, id: EntryId::random(session) };
-        NewEntry { entry_ref, session, member: "m".into(), mode: Mode::Exclusive, data: "".into() }
+        NewEntry {
+            entry_ref,
+            session,
+            member: "m".into(),
+            mode: Mode::Exclusive,
+            data: "".into(),
+            room: Room::default(),
+        }
     }
 
     fn name(key_pool: &KeyPool, entry: &NewEntry) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::backend::server::stored::StoredEntry;
-use crate::backend::{Cursor, EntryId, Mode, NewEntry, Write};
+use crate::backend::{Cursor, EntryId, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -192,7 +192,14 @@ fn queue() -> QueueKey {
 fn entry(session: SessionId) -> NewEntry {
     let entry_ref = EntryRef { queue: queue(), id: EntryId::random(session) };
     let mode = Mode::Exclusive;
-    NewEntry { entry_ref, session, member: "m".into(), mode, data: "".into() }
+    NewEntry {
+        entry_ref,
+        session,
+        member: "m".into(),
+        mode,
+        data: "".into(),
+        room: Room::default(),
+    }
 }
 
 fn write(expected: Option<u64>, data: Option<&str>) -> Write {

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use coordination::{Effect, ErrorKind};
+use coordination::{
+    Admission, ClaimOptions, Coordinator, Effect, ErrorKind, Limiter, NewItem, Patience, WorkSlot,
+};
 use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
@@ -151,6 +153,65 @@ async fn f36_recipes_on_a_full_disk() {
     value.set(&long).await.expect("there is room again");
     let permit = client.semaphore("permits", 2).expect("a good name").acquire_many(2, None).await;
     permit.expect("none was lost").release().await.expect("the store confirms");
+}
+
+/// Whoever waits for permits or a slot needs a line more than for a lock, and is served all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_permits_and_slots_are_served_on_a_full_disk() {
+    let disk = Mounted::new("size=1m");
+    let site = Site::file(&disk.path().join("locks"), WORKER);
+    let clients = [site.client("1").await, site.client("2").await, site.client("3").await];
+    let [one, two, three] = &clients;
+    let permits = clients.each_ref().map(|client| client.semaphore("it", 40).expect("a good name"));
+    let limiter = |client: &Coordinator| {
+        client.limiter("it").expect("a good name").standby(2).patience(Patience::Forever)
+    };
+    let newcomer = limiter(one).patience(Patience::Never);
+    let held = permits[0].acquire_many(40, None).await.expect("there is room");
+    let working = works(limiter(one)).await;
+    let mut waiting = Vec::new();
+    for (index, client) in [two, three].into_iter().enumerate() {
+        let (semaphore, limiter) = (permits[index + 1].clone(), limiter(client));
+        let waits = tokio::spawn(async move { semaphore.acquire_many(40, Some(LONG)).await });
+        let stands_by = tokio::spawn(works(limiter));
+        waiting.push((waits, stands_by));
+        while permits[0].holders().await.expect("the disk works").len() < index + 2
+            || newcomer.inspect().await.expect("the disk works").len() < index + 2
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    disk.fill();
+    // Whoever asks in vain writes two lines, and takes the room that the files have left.
+    let asks = async || permits[0].try_acquire_many(40).await.map(drop);
+    until_refused(asks).await;
+    until_refused(async || newcomer.enter().await.map(drop)).await;
+    held.release().await.expect("leaving takes no room");
+    working.release().await.expect("leaving takes no room");
+    for (waits, stands_by) in waiting {
+        let permit =
+            waits.await.expect("no panic").expect("a full disk keeps nobody from his turn");
+        permit.release().await.expect("leaving takes no room");
+        stands_by.await.expect("no panic").release().await.expect("leaving takes no room");
+    }
+}
+
+/// Repeats it until there is no room for it.
+async fn until_refused(asks: impl AsyncFn() -> coordination::Result<()>) {
+    for _ in 0..1_000 {
+        if let Err(error) = asks().await {
+            return assert_eq!(error.kind(), ErrorKind::Storage, "{error}");
+        }
+    }
+    panic!("there is room for ever");
+}
+
+/// Waits for a slot.
+async fn works(limiter: Limiter) -> WorkSlot {
+    match limiter.enter().await.expect("a full disk keeps nobody from his turn") {
+        Admission::Working(slot) => slot,
+        Admission::Refused(refusal) => panic!("{refusal:?}"),
+    }
 }
 
 /// Whoever comes to free some of it needs none for that.
