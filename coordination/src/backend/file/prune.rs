@@ -67,7 +67,7 @@ mod tests {
 
     use super::super::header::{self, HEADER};
     use super::super::log::Record;
-    use super::super::tests::{file, key, new_entry, open, store, store_if};
+    use super::super::tests::{file, key, leave, new_entry, open, store, store_if};
     use super::*;
     use crate::backend::{Mode, NewEntry, Write};
     use crate::env::unix_micros;
@@ -81,15 +81,6 @@ mod tests {
                 return position.seq;
             }
         }
-    }
-
-    fn leave(store: &Store, entry: &NewEntry, seq: u64) {
-        while store
-            .leave(&entry.entry_ref, Some(seq))
-            .transpose()
-            .expect("the disk works")
-            .is_none()
-        {}
     }
 
     fn prune(store: &Store, unused: Duration) -> Vec<String> {

@@ -349,9 +349,7 @@ impl Locked<'_> {
         self.queue.read_to += good as u64;
         if good < text.len() {
             // The half-written line of a writer that was killed: it never took effect.
-            fs::ftruncate(&self.queue.file, self.queue.read_to)
-                .map_err(|errno| self.failed("repair", errno))?;
-            self.make_room_again();
+            self.cut_off_end()?;
         }
         Ok(())
     }

@@ -106,6 +106,10 @@ fn update(store: &Store, entry: &NewEntry, seq: u64) -> bool {
     done(|| store.with_queue(&entry.entry_ref.queue, |queue| store.update(queue, entry, seq)))
 }
 
+pub(super) fn leave(store: &Store, entry: &NewEntry, seq: u64) {
+    done(|| store.leave(&entry.entry_ref, Some(seq)));
+}
+
 fn set(store: &Store, write: &Write) -> Option<u64> {
     done(|| store.with_queue(&write.queue, |queue| store.write(queue, write)))
 }
@@ -699,4 +703,46 @@ fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
     }
     let listing = crowd.stores[1].read(&key("a")).expect("nobody has it").expect("it is read");
     assert_eq!(listing.entries, []);
+}
+
+/// Whoever mends a log cuts the end of its file off, and with it room of which others know.
+#[test]
+fn f36_room_that_went_with_a_repair_is_not_counted_on() {
+    let Some(disk) = Disk::new() else { return };
+    let stores = [0, 1].map(|_| store(&disk.0.path().join("locks")));
+    let queue = key("a");
+    let sessions = [0, 1].map(|index| open(&stores[index]));
+    let [one, other] = &stores;
+    // Past the page that the file was given when it was made.
+    for _ in 0..20 {
+        let entry = new_entry(sessions[0], &queue);
+        let seq = enter(one, &entry);
+        leave(one, &entry, seq);
+    }
+    let kept = new_entry(sessions[0], &queue);
+    let mut entries = vec![(kept.clone(), enter(one, &kept))];
+    let room = Room { updates: 1, bytes: 9_000 };
+    let large = NewEntry { room, data: "{}".into(), ..new_entry(sessions[1], &queue) };
+    let seq = enter(other, &large);
+    leave(other, &large, seq);
+    // As a writer leaves it that is killed.
+    let path = disk.0.path().join("locks/test/queues/test.a");
+    let file = File::options().append(true).open(path);
+    file.and_then(|mut file| file.write_all(b"- 17")).expect("there is room");
+    assert_eq!(read(one, &queue).entries.len(), 1);
+    disk.fill();
+    let refused = (0..1_000).find_map(|_| {
+        let entry = new_entry(sessions[1], &queue);
+        let step = |queue: &mut Locked<'_>| other.enter(queue, &entry);
+        match other.with_queue(&queue, step).expect("nobody has it") {
+            Ok(position) => entries.push((entry, position.seq)),
+            Err(error) => return Some(error),
+        }
+        None
+    });
+    assert_eq!(refused.expect("the disk is full").kind(), ErrorKind::Storage);
+    for (index, (entry, seq)) in entries.iter().enumerate() {
+        let left = other.leave(&entry.entry_ref, Some(*seq)).expect("nobody has it");
+        left.unwrap_or_else(|error| panic!("the one with index {index}: {error}"));
+    }
 }

@@ -26,9 +26,11 @@ impl Locked<'_> {
     pub(super) fn append(&mut self) -> Result<()> {
         let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
         if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
-            if written > 0 {
-                let _ = fs::ftruncate(&self.queue.file, end);
-                self.make_room_again();
+            // What cannot be cut off now, is by whoever reads it.
+            if written > 0
+                && let Err(error) = self.cut_off_end()
+            {
+                tracing::debug!(%error, "cannot cut off half a line");
             }
             return Err(self.failed("write", errno));
         }
@@ -41,6 +43,25 @@ impl Locked<'_> {
     pub(super) fn append_with_room(&mut self, to_come: u64) -> Result<()> {
         self.make_room(self.queue.line.len() as u64, to_come)?;
         self.append()
+    }
+
+    /// Cuts off the end of the file, where half a line is. Room goes with it of which others know that have read the log so far; to
+    /// them all is new after this.
+    pub(super) fn cut_off_end(&mut self) -> Result<()> {
+        let generation = self.queue.generation;
+        self.queue.generation += 1;
+        let done = self.write_header(self.queue.start).and_then(|()| {
+            let cut = fs::ftruncate(&self.queue.file, self.queue.read_to);
+            cut.map_err(|errno| self.failed("repair", errno))
+        });
+        match done {
+            Ok(()) => self.make_room_again(),
+            Err(_) => {
+                self.queue.generation = generation;
+                self.forget();
+            }
+        }
+        done
     }
 
     /// Takes once more what went with the end of the file. That was there a moment ago, so failure is no error.
