@@ -13,7 +13,7 @@ use super::ids::{ClaimId, ItemId};
 use super::layout::Micros;
 use super::precedence::COURTESY;
 use super::types::{Ack, ClaimView, WorkItem, duration};
-use crate::error::{Effect, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
 use crate::session::may_pass;
 use crate::time::{BootInstant, sleep_until};
@@ -152,6 +152,11 @@ impl Life {
     }
 }
 
+/// Whether no renewal can succeed any more. All else may be mended in time, as a full disk is, or a password.
+fn is_over(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSuchClaim | ErrorKind::Lost | ErrorKind::Closed)
+}
+
 /// As for a lease: a little shorter, since clocks differ in rate.
 fn relied_on(lasts: Duration) -> Duration {
     let margin = lasts / 200 + (lasts / 100).max(Duration::from_millis(10));
@@ -272,6 +277,9 @@ impl WorkClaim {
     }
 
     /// Renews it in the background, after each third of its ttl, until it is given up or lost; at once if a third is over.
+    ///
+    /// A renewal that failed is tried again as long as the claim has time left, whatever the store said: a full disk, for one, may
+    /// have room again by then.
     pub fn keep_alive(&mut self) {
         if self.keeper.is_some() {
             return;
@@ -282,10 +290,15 @@ impl WorkClaim {
             while !life.terms().is_past() {
                 life.until_renewal(before).await;
                 before = match life.renew(&queue, id, (None, None)).await {
-                    Err(error) if !may_pass(&error) => {
-                        return tracing::debug!(%error, "a claim is not renewed any more");
+                    Err(error) if is_over(&error) => {
+                        return tracing::debug!(%error, "a claim is over");
                     }
-                    Err(_) => Renewal::Failed,
+                    Err(error) => {
+                        if !may_pass(&error) && !matches!(before, Renewal::Failed) {
+                            tracing::warn!(%error, "a claim cannot be renewed; it is tried again");
+                        }
+                        Renewal::Failed
+                    }
                     Ok(_) => Renewal::Done,
                 }
             }

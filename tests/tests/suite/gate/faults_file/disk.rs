@@ -196,6 +196,28 @@ async fn f36_permits_and_slots_are_served_on_a_full_disk() {
     }
 }
 
+/// A claim is renewed again as soon as there is room, if it is not over by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_a_claim_outlasts_a_full_disk() {
+    let disk = Mounted::new("size=1m");
+    let site = Site::file(&disk.path().join("locks"), WORKER);
+    let client = site.client("client").await;
+    let jobs = client.queue("jobs").expect("a good name");
+    jobs.post(&[NewItem::new("job")]).await.expect("there is room");
+    let ttl = Duration::from_secs(12);
+    let options = ClaimOptions::default().limit(1).ttl(ttl);
+    let mut claim = jobs.claim(options).await.expect("there is room").expect("one is ready");
+    let filler = disk.fill();
+    until_refused(async || claim.renew(None, None).await.map(drop)).await;
+    claim.keep_alive();
+    // The first renewal is due after a third.
+    tokio::time::sleep(ttl / 2).await;
+    fs::remove_file(filler).expect("it is ours");
+    tokio::time::sleep(ttl).await;
+    assert!(claim.is_held());
+    assert_eq!(claim.ack_all().await.expect("there is room again"), 1);
+}
+
 /// Repeats it until there is no room for it.
 async fn until_refused(asks: impl AsyncFn() -> coordination::Result<()>) {
     for _ in 0..1_000 {
