@@ -157,11 +157,10 @@ impl Session {
     {
         let mut is_told = false;
         let passes = |error: &Error| {
-            let is_refusal = matches!(error.kind(), ErrorKind::Auth | ErrorKind::Permission);
-            if is_refusal && !std::mem::replace(&mut is_told, true) {
+            if is_refusal(error) && !std::mem::replace(&mut is_told, true) {
                 tracing::warn!(%error, "refused while it waits; it goes on waiting");
             }
-            is_refusal || may_pass(error)
+            is_refusal(error) || may_pass(error)
         };
         self.persist_while(lease, operation, call, passes).await
     }
@@ -378,6 +377,11 @@ fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
 pub(crate) fn may_pass(error: &Error) -> bool {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     matches!(error.kind(), Unavailable | Refused | Dns | Tls)
+}
+
+/// Whether the store does not let us in, or not do this. To whoever waits already, that may pass as well.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Auth | ErrorKind::Permission)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::retry::DecorrelatedJitter;
 
-pub(crate) use self::calls::{Having, Written, may_pass};
+pub(crate) use self::calls::{Having, Written, is_refusal, may_pass};
 use self::failures::Failures;
 use self::observer::Observers;
 pub(crate) use self::observer::{Sight, View, Views};

@@ -16,7 +16,7 @@ use super::types::{
 use super::{ClaimId, ItemId, WorkClaim, WorkQueue, ask, bring_back_then, claim, clear, items};
 use crate::env;
 use crate::error::{ErrorKind, Result};
-use crate::session::{Sight, may_pass};
+use crate::session::{Sight, is_refusal, may_pass};
 
 /// How many dead items and claims that are over one call of `gc` removes unless it is said.
 const BUDGET: usize = 100;
@@ -121,8 +121,8 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`claim`](Self::claim). It waits through an outage of the store; if there is one when the time is over, that
-    /// is the error.
+    /// Those of [`claim`](Self::claim). It waits through an outage of the store, and once it has found nothing ready, also while
+    /// the store refuses who it is or what it does; if that is so when the time is over, that is the error.
     ///
     /// # Cancel safety
     ///
@@ -144,7 +144,16 @@ impl WorkQueue {
                 match self.claim(options.clone()).await {
                     Ok(Some(claim)) => return Ok(claim),
                     Ok(None) => (failed, pauses) = (None, delays()),
-                    Err(error) if may_pass(&error) || error.kind() == ErrorKind::Lost => {
+                    // As whoever waits with an entry goes on waiting.
+                    Err(error)
+                        if may_pass(&error)
+                            || error.kind() == ErrorKind::Lost
+                            || views.is_some() && is_refusal(&error) =>
+                    {
+                        let is_told = failed.as_ref().is_some_and(is_refusal);
+                        if is_refusal(&error) && !is_told {
+                            tracing::warn!(%error, "refused while it waits; it goes on waiting");
+                        }
                         failed = Some(error);
                         // The queue may be as it was, with items that are ready.
                         self.engine.queue.out_of_time(Some(pauses.next_delay())).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::{Coordinator, ErrorKind, Lock, LossReason};
+use coordination::{ClaimOptions, Coordinator, ErrorKind, Lock, LossReason, NewItem};
 use coordination_tests::harness::etcd::USER_PASSWORD;
 use coordination_tests::harness::{Etcd, judged_on_threads};
 use tokio::task::block_in_place;
@@ -77,5 +77,29 @@ fn f56_password_changed_while_waiting() {
         block_in_place(|| etcd.change_password(USER_PASSWORD));
         let guard = waiting.await.expect("no panic").expect("it is its turn");
         guard.release().await.expect("the store confirms");
+    });
+}
+
+/// So does a worker whose queue had nothing for it before.
+#[test]
+fn f56_password_changed_while_a_worker_waits() {
+    judged_on_threads(async || {
+        let etcd = block_in_place(|| Etcd::options().users("").start());
+        let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
+        let client = Coordinator::connect(&url).await.expect("the server is there");
+        let jobs = client.queue("jobs").expect("a good name");
+        let later = NewItem::new("job").delay(Duration::from_secs(2));
+        jobs.post(&[later]).await.expect("the store confirms");
+        let waits = jobs.clone();
+        let options = ClaimOptions::default();
+        let waiting = tokio::spawn(async move { waits.claim_wait(options, Some(SOON)).await });
+        // It has found nothing that is ready.
+        sleep(Duration::from_secs(1)).await;
+        block_in_place(|| etcd.change_password("another"));
+        sleep(Duration::from_secs(2)).await;
+        assert!(!waiting.is_finished(), "{:?}", waiting.await);
+        block_in_place(|| etcd.change_password(USER_PASSWORD));
+        let claim = waiting.await.expect("no panic").expect("it is let in again");
+        assert_eq!(claim.expect("the item is ready").ack_all().await.expect("it is ours"), 1);
     });
 }
