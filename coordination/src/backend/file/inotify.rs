@@ -1,6 +1,7 @@
 //! Notifications: one inotify descriptor for all waiters of this backend.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::error::wants_descriptors;
+use crate::backend::SessionId;
 use crate::env;
 use crate::panics::{caught, on_purpose};
 
@@ -31,7 +33,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 enum Subject {
     /// Changes to a queue's file, by its watch descriptor.
     Queue(i32),
-    /// The end of any session. There are few, so nobody is woken often.
+    /// The end of this session.
+    Session(SessionId),
+    /// The end of any session.
     Sessions,
 }
 
@@ -45,8 +49,16 @@ pub(super) struct Watcher {
 struct Shared {
     inotify: AsyncFd<OwnedFd>,
     listeners: Mutex<HashMap<Subject, Listeners>>,
-    /// When the newest end of a session was told.
-    ended: Mutex<Option<Instant>>,
+    ended: Mutex<Ended>,
+}
+
+/// When the ends of sessions were told, as long as their locks may be there yet.
+#[derive(Default)]
+struct Ended {
+    of: HashMap<SessionId, Instant>,
+    /// The newest of all, and of those of which it is not known whose they were.
+    newest: Option<Instant>,
+    unknown: Option<Instant>,
 }
 
 struct Listeners {
@@ -58,6 +70,8 @@ struct Listeners {
 pub(super) struct Waiting {
     shared: Arc<Shared>,
     queue: i32,
+    /// `None`: of any session.
+    session: Option<SessionId>,
     changed: Arc<Notify>,
     ended: Arc<Notify>,
 }
@@ -67,12 +81,13 @@ impl Watcher {
         Self { shared: Mutex::new(None), has_warned: AtomicBool::new(false) }
     }
 
-    /// Starts to listen, on the session's runtime. `None`: the system grants no more watches.
+    /// Starts to listen, on the session's runtime, to the end of this session or of any. `None`: the system grants no more watches.
     ///
     /// Where a descriptor is missing, `make_room` is to close one, and answers whether it has.
     pub(super) fn listen(
         &self,
         queue: &Path,
+        session: Option<SessionId>,
         sessions: &Path,
         make_room: impl FnOnce() -> bool,
     ) -> Option<Waiting> {
@@ -81,7 +96,7 @@ impl Watcher {
             shared => shared,
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
-        let waiting = shared.ok()?.listen(queue);
+        let waiting = shared.ok()?.listen(queue, session);
         // A queue's file that was pruned a moment ago is no shortage.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
@@ -126,7 +141,7 @@ fn register(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Errno> {
 }
 
 impl Shared {
-    fn listen(self: Arc<Self>, queue: &Path) -> Result<Waiting, Errno> {
+    fn listen(self: Arc<Self>, queue: &Path, session: Option<SessionId>) -> Result<Waiting, Errno> {
         let events = WatchFlags::MODIFY
             | WatchFlags::ATTRIB
             | WatchFlags::DELETE_SELF
@@ -135,22 +150,27 @@ impl Shared {
         // Under the mutex: the same file gives the same descriptor, which the last waiter removes.
         let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
         let changed = join(&mut listeners, Subject::Queue(queue));
-        let ended = join(&mut listeners, Subject::Sessions);
+        let ended = join(&mut listeners, of_session(session));
         drop(listeners);
-        Ok(Waiting { shared: self, queue, changed, ended })
+        Ok(Waiting { shared: self, queue, session, changed, ended })
+    }
+
+    /// A file in the directory of sessions was closed or removed.
+    fn notify_end(&self, file: &CStr) {
+        let Some(session) = file.to_str().ok().and_then(SessionId::parse) else { return };
+        self.ended().note(session);
+        self.notify(Subject::Session(session));
+        self.notify(Subject::Sessions);
     }
 
     fn notify(&self, subject: Subject) {
-        if subject == Subject::Sessions {
-            *self.ended() = Some(Instant::now());
-        }
         if let Some(listeners) = self.listeners().get(&subject) {
             listeners.changed.notify_waiters();
         }
     }
 
     fn notify_all(&self) {
-        *self.ended() = Some(Instant::now());
+        self.ended().note_unknown();
         self.listeners().values().for_each(|listeners| listeners.changed.notify_waiters());
     }
 
@@ -167,20 +187,45 @@ impl Shared {
         }
     }
 
-    /// How long to wait until the next look: after the end of a session as long as has passed since.
-    fn patience(&self, recheck: Duration) -> Duration {
-        let since = self.ended().map(|ended| ended.elapsed());
+    /// How long to wait until the next look: after the end of the session as long as has passed since.
+    fn patience(&self, session: Option<SessionId>, recheck: Duration) -> Duration {
+        let since = self.ended().last(session).map(|ended| ended.elapsed());
         let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
         pause.map_or(recheck, |pause| pause.min(recheck))
     }
 
-    fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn ended(&self) -> MutexGuard<'_, Ended> {
         self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<Subject, Listeners>> {
         self.listeners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+impl Ended {
+    fn note(&mut self, session: SessionId) {
+        let now = Instant::now();
+        self.of.retain(|_, ended| now.saturating_duration_since(*ended) < UNLOCKING);
+        self.of.insert(session, now);
+        self.newest = Some(now);
+    }
+
+    fn note_unknown(&mut self) {
+        (self.newest, self.unknown) = (Some(Instant::now()), Some(Instant::now()));
+    }
+
+    /// The last end of this session, or of any.
+    fn last(&self, session: Option<SessionId>) -> Option<Instant> {
+        match session {
+            Some(session) => self.of.get(&session).copied().max(self.unknown),
+            None => self.newest,
+        }
+    }
+}
+
+fn of_session(session: Option<SessionId>) -> Subject {
+    session.map_or(Subject::Sessions, Subject::Session)
 }
 
 fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<Notify> {
@@ -206,7 +251,7 @@ impl Waiting {
         tokio::pin!(changed, ended);
         changed.as_mut().enable();
         ended.as_mut().enable();
-        let patience = self.shared.patience(recheck);
+        let patience = self.shared.patience(self.session, recheck);
         let look = async {
             if check.await? {
                 return Ok(true);
@@ -224,7 +269,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.shared.leave(Subject::Queue(self.queue));
-        self.shared.leave(Subject::Sessions);
+        self.shared.leave(of_session(self.session));
     }
 }
 
@@ -253,8 +298,10 @@ async fn distribute(shared: Weak<Shared>) {
                 Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
                     shared.notify_all()
                 }
-                Ok(event) if event.file_name().is_some() => shared.notify(Subject::Sessions),
-                Ok(event) => shared.notify(Subject::Queue(event.wd())),
+                Ok(event) => match event.file_name() {
+                    Some(file) => shared.notify_end(file),
+                    None => shared.notify(Subject::Queue(event.wd())),
+                },
                 Err(Errno::INTR) => {}
                 Err(_) => break,
             }
@@ -302,11 +349,49 @@ mod tests {
     async fn polling_is_warned_of_once() {
         let (watcher, warnings) = (Watcher::new(), Warnings::default());
         tracing::subscriber::with_default(warnings.clone(), || {
-            let none = watcher.listen(Path::new("/none"), Path::new("/"), || false);
+            let none = watcher.listen(Path::new("/none"), None, Path::new("/"), || false);
             assert!(none.is_none(), "there is no such file");
             assert_eq!(warnings.0.load(Ordering::Relaxed), 0, "that is no shortage");
             (0..10).for_each(|_| watcher.warn(Errno::NOSPC, "max_user_watches"));
         });
         assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// Of all who wait for one queue, only who waits for that session looks whether it lives.
+    #[tokio::test]
+    async fn the_end_of_a_session_wakes_who_waits_for_it() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let sessions = directory.path().join("sessions");
+        std::fs::create_dir(&sessions).expect("it is ours");
+        let queue = directory.path().join("queue");
+        std::fs::File::create(&queue).expect("it is ours");
+        let ids = [SessionId::random(), SessionId::random()];
+        let watcher = Watcher::new();
+        let looks = [const { AtomicUsize::new(0) }; 2];
+        let waits = async |index: usize| -> Result<(), Errno> {
+            loop {
+                let waiting = watcher.listen(&queue, Some(ids[index]), &sessions, || false);
+                let look = async {
+                    looks[index].fetch_add(1, Ordering::Relaxed);
+                    Ok(false)
+                };
+                waiting.expect("granted").unless(look, Duration::from_secs(3_600)).await?;
+            }
+        };
+        let ends = async {
+            while looks.iter().any(|looks| looks.load(Ordering::Relaxed) == 0) {
+                tokio::task::yield_now().await;
+            }
+            std::fs::File::create(sessions.join(ids[0].to_string())).expect("it is ours");
+            while looks[0].load(Ordering::Relaxed) < 5 {
+                tokio::time::sleep(FIRST_LOOK).await;
+            }
+        };
+        tokio::select! {
+            _ = waits(0) => {}
+            _ = waits(1) => {}
+            () = ends => {}
+        }
+        assert_eq!(looks[1].load(Ordering::Relaxed), 1, "woken for the end of another session");
     }
 }

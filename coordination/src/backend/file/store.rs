@@ -350,12 +350,16 @@ impl Store {
         })
     }
 
-    /// Starts to listen for changes; `None`: the system grants no more watches.
-    pub(super) fn listen(&self, key: &QueueKey) -> Result<Option<Waiting>> {
+    /// Starts to listen for changes, and for the end of this session or of any; `None`: the system grants no more watches.
+    pub(super) fn listen(
+        &self,
+        key: &QueueKey,
+        session: Option<SessionId>,
+    ) -> Result<Option<Waiting>> {
         drop(self.queue(key)?);
         let path = self.queues.path().join(queue::file_name(key));
         let sessions = self.sessions.directory().path();
-        Ok(self.watcher.listen(&path, sessions, || self.open_files.close_idle()))
+        Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))
     }
 
     /// Where the entry with this number stands; entries of dead sessions before it are removed.

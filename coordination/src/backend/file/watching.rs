@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::liveness::session_of;
 use super::store::Store;
 use super::{FileStore, when_free};
-use crate::backend::{EntryRef, Mode, Watching};
+use crate::backend::{EntryRef, Mode, SessionId, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -24,28 +25,30 @@ impl Watching for FileStore {
     ) -> Result<()> {
         let store = self.store();
         let is_gone = || Some(store.blocks(entry, seq, waiter)?.map(|blocks| !blocks));
-        until(&store, &entry.queue, recheck, is_gone).await
+        let session = SessionId::parse(session_of(entry.id.as_str()));
+        until(&store, &entry.queue, session, recheck, is_gone).await
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let store = self.store();
         let is_another = || Some(store.revision(queue)?.map(|now| now != revision));
-        let changed = until(&store, queue, recheck, is_another);
+        let changed = until(&store, queue, None, recheck, is_another);
         tokio::time::timeout(recheck, changed).await.unwrap_or(Ok(()))
     }
 }
 
-/// Waits until `is_so`, which is asked when the queue has changed, when a session has ended, and at least
-/// once in every `recheck`.
+/// Waits until `is_so`, which is asked when the queue has changed, when this session has ended, or any, and at least once in every
+/// `recheck`.
 async fn until(
     store: &Store,
     queue: &QueueKey,
+    session: Option<SessionId>,
     recheck: Duration,
     is_so: impl Fn() -> Option<Result<bool>>,
 ) -> Result<()> {
     loop {
         // Listening starts anew each time: the queue's file may have been replaced.
-        let Some(waiting) = store.listen(queue)? else {
+        let Some(waiting) = store.listen(queue, session)? else {
             if when_free(&is_so).await? {
                 return Ok(());
             }
