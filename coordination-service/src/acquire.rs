@@ -258,10 +258,8 @@ async fn grant(
     let promise = match promise {
         // What is shared is kept by none.
         Some((value, over)) if !is_covered && !wanted.shared => {
-            let fence = guard.token().value();
-            let written = Promise::write(value, over, fence, wanted.lease, &handle).await?;
-            let raced = || Problem::new(Code::Busy, "somebody else was promised it meanwhile");
-            Some(written.ok_or_else(raced)?)
+            let promise = Arc::new(Promise::new(value, guard.token().value(), &handle));
+            Some(written(service, promise, over, wanted.lease).await?)
         }
         Some((value, Some(over))) => {
             // Else the next one would sit it out once more.
@@ -290,6 +288,24 @@ async fn grant(
     Ok(Undelivered { holds: Arc::clone(&service.holds), hold: Some(hold) })
 }
 
+/// Writes this promise in place of one that is over. If it cannot be told whether it was written, it is deleted as soon as that
+/// can be: nobody holds what it keeps others out of.
+async fn written(
+    service: &Shared,
+    promise: Arc<Promise>,
+    over: Option<Version>,
+    lease: Duration,
+) -> Result<Arc<Promise>, Problem> {
+    match promise.write(over, lease).await {
+        Ok(true) => Ok(promise),
+        Ok(false) => Err(Problem::new(Code::Busy, "somebody else was promised it meanwhile")),
+        Err(error) => {
+            service.holds.undeleted.add(promise);
+            Err(error.into())
+        }
+    }
+}
+
 /// Deletes the promise of a grant that was taken away, if there is one.
 pub(crate) async fn forget_promise(
     service: &Shared,
@@ -314,12 +330,15 @@ pub(crate) mod tests {
 
     /// An instance on a store of its own, with another session there.
     pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
-        let url = format!("memory://{}", ids::letters(12));
+        instance_at(cover, &format!("memory://{}", ids::letters(12))).await
+    }
+
+    async fn instance_at(cover: Cover, url: &str) -> (Shared, Coordinator) {
         let auth = Auth::new(None).expect("there is no file to read");
         let service = Service::new(Settings::default(), cover, "memory".to_owned(), auth);
-        let config = Config { url: Some(url.clone()), ..Config::default() };
-        service.coordinator.send_replace(Some(config.connect().await.expect("memory is there")));
-        (service, Coordinator::connect(&url).await.expect("memory is there"))
+        let config = Config { url: Some(url.to_owned()), ..Config::default() };
+        service.coordinator.send_replace(Some(config.connect().await.expect("it is there")));
+        (service, Coordinator::connect(url).await.expect("it is there"))
     }
 
     pub(crate) fn wanted(wait: u64) -> Wanted {
@@ -404,8 +423,8 @@ pub(crate) mod tests {
     async fn left_behind(other: &Coordinator, lease: Duration) {
         let value = promise::of(other, "x").expect("a name");
         let handle = ids::handle("deadbeef");
-        let left = Promise::write(value, None, 1, lease, &handle).await.expect("memory answers");
-        drop(left.expect("nobody else writes"));
+        let left = Promise::new(value, 1, &handle).write(None, lease).await;
+        assert!(left.expect("memory answers"), "nobody else writes");
     }
 
     /// H2, RD13: a promise of another instance is sat out, and one of ours is written before the answer.
@@ -465,6 +484,93 @@ pub(crate) mod tests {
             let left = promise.read().await.expect("memory answers");
             assert_eq!(left.is_some(), stays, "{reason}");
         }
+    }
+
+    /// A store in a directory, of which the file of the promise of `x` can be put out of reach.
+    struct Disk(std::path::PathBuf);
+
+    impl Disk {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+            std::fs::create_dir(&path).expect("there is room");
+            Self(path)
+        }
+
+        async fn instance(&self) -> (Shared, Coordinator) {
+            instance_at(Cover::Nothing, &format!("file://{}/x", self.0.display())).await
+        }
+
+        fn promise(&self) -> std::path::PathBuf {
+            let queues = self.0.join("x/coordination/queues");
+            let files = std::fs::read_dir(queues).expect("it is there");
+            let mut paths = files.map(|file| file.expect("it is there").path());
+            let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("promise");
+            paths.find(is_meant).expect("it was written")
+        }
+
+        /// A directory in its place: the store refuses to read and to write it at once.
+        fn take(&self) -> std::path::PathBuf {
+            let path = self.promise();
+            std::fs::rename(&path, self.0.join("taken")).expect("there is room");
+            std::fs::create_dir(&path).expect("there is room");
+            path
+        }
+
+        fn give_back(&self, path: &std::path::Path) {
+            std::fs::remove_dir(path).expect("it is empty");
+            std::fs::rename(self.0.join("taken"), path).expect("there is room");
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            drop(std::fs::remove_dir_all(&self.0));
+        }
+    }
+
+    /// H2: the lock that is free at the store is not to be refused for as long as was promised.
+    #[tokio::test]
+    async fn a_promise_that_could_not_be_deleted_is_deleted_when_the_store_lets_us() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        let path = disk.take();
+        let released = service.holds.give_up(&hold, End::Released).await.expect("it was held");
+        released.expect("the lock itself is within reach");
+        disk.give_back(&path);
+        let promise = promise::of(&other, "x").expect("a name");
+        assert!(is_soon_gone(&promise).await);
+        assert!(acquire(&service, wanted(0), None).await.is_ok());
+    }
+
+    /// Whether it was written is not known: the answer was an error, and it is there all the same.
+    #[tokio::test]
+    async fn a_promise_that_was_perhaps_written_is_deleted() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let coordinator = service.coordinator().expect("it is there");
+        let (value, lease) = (promise::of(&other, "x").expect("a name"), Duration::from_secs(60));
+        let twin = Promise::new(value.clone(), 1, "tag.one");
+        assert!(twin.write(None, lease).await.expect("the store answers"));
+        let path = disk.take();
+        let ours = promise::of(&coordinator, "x").expect("a name");
+        let ours = Arc::new(Promise::new(ours, 1, "tag.one"));
+        assert!(written(&service, ours, None, lease).await.is_err());
+        disk.give_back(&path);
+        assert!(is_soon_gone(&value).await);
+    }
+
+    async fn is_soon_gone(promise: &coordination::SharedValue<promise::Promised>) -> bool {
+        let begun = Instant::now();
+        while promise.read().await.expect("the store answers").is_some() {
+            if begun.elapsed() > Duration::from_secs(10) {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
     }
 
     #[tokio::test]

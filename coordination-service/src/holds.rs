@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 pub(crate) use crate::ends::{Covered, End};
 use crate::ids::Secret;
 use crate::promise::Promise;
+use crate::undeleted::Undeleted;
 
 /// How long an ended hold is remembered, and how many are.
 const REMEMBERED: (Duration, usize) = (Duration::from_secs(600), 10_000);
@@ -43,7 +44,7 @@ pub(crate) struct Hold {
     pub(crate) granted_at: SystemTime,
     pub(crate) asked_at: SystemTime,
     pub(crate) covered: Covered,
-    pub(crate) promise: Option<Promise>,
+    pub(crate) promise: Option<Arc<Promise>>,
     /// As the client of another API gave it, which wants it back.
     pub(crate) wait: Duration,
     /// Whether a repetition of its request was told of it.
@@ -69,7 +70,7 @@ pub(crate) struct Begun {
     pub(crate) client: String,
     pub(crate) asked_at: SystemTime,
     pub(crate) covered: Covered,
-    pub(crate) promise: Option<Promise>,
+    pub(crate) promise: Option<Arc<Promise>>,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
     pub(crate) guard: LockGuard,
@@ -163,6 +164,8 @@ pub(crate) struct Holds {
     pub(crate) touch: Notify,
     /// How many are being released at the store.
     releasing: watch::Sender<usize>,
+    /// Promises that are to go, and could not be deleted yet.
+    pub(crate) undeleted: Arc<Undeleted>,
     /// Told of each end.
     on_end: OnEnd,
 }
@@ -191,6 +194,7 @@ impl Holds {
             touched: Mutex::default(),
             touch: Notify::new(),
             releasing: watch::Sender::new(0),
+            undeleted: Arc::default(),
             on_end: Box::new(on_end),
         })
     }
@@ -424,7 +428,8 @@ impl Releasing {
             && self.end.frees()
             && let Err(error) = promise.delete().await
         {
-            tracing::warn!(handle = self.hold.handle, %error, "a promise stays until it is over");
+            tracing::warn!(handle = self.hold.handle, %error, "a promise is still there; its deletion is tried again");
+            self.holds.undeleted.add(Arc::clone(promise));
         }
         match self.held.take() {
             Some(held) => held.guard.release().await,

@@ -5,7 +5,7 @@
 //! says what is built of it and what is not.
 //!
 //! * `service` is what all requests share; `holds` are the grants and their ends, `acquire` leads to one, and `promise` keeps
-//!   leases that outlive their instance. `keys` recognise a request that is sent again.
+//!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once. `keys` recognise a request that is sent again.
 //! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
 //!   asked for, `fields` reads bodies.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
@@ -38,6 +38,7 @@ mod service;
 mod settings;
 mod store;
 mod text;
+mod undeleted;
 mod v1;
 
 use std::net::SocketAddr;
@@ -216,7 +217,7 @@ async fn none_left(service: &Shared) {
         let live = service.holds.live();
         let in_the_way = match service.phase() {
             Phase::Ending => live.iter().any(is_in_the_way),
-            _ => !live.is_empty(),
+            _ => !live.is_empty() || !service.holds.undeleted.is_empty(),
         };
         if !in_the_way && !service.holds.is_releasing() {
             return;

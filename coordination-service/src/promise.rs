@@ -31,7 +31,11 @@ pub(crate) struct Promised {
 #[derive(Debug)]
 pub(crate) struct Promise {
     value: SharedValue<Promised>,
-    /// What we wrote last, and as which version: renewals come one after the other.
+    /// The grant that it is of: no other promise has both.
+    fence: u64,
+    handle: String,
+    /// What is there by our last write, and as which version. `None`: only the store knows, as the answer to the last write was
+    /// lost, or all is deleted. Renewals come one after the other.
     written: tokio::sync::Mutex<Option<(Version, Promised)>>,
 }
 
@@ -141,48 +145,76 @@ pub(crate) async fn forget(value: &SharedValue<Promised>, fence: u64) -> Result<
 }
 
 impl Promise {
-    /// Writes a promise in place of one that is over, or of none.
+    /// That of the grant of this fence, which is not written yet.
+    pub(crate) fn new(value: SharedValue<Promised>, fence: u64, handle: &str) -> Self {
+        Self { value, fence, handle: handle.to_owned(), written: tokio::sync::Mutex::default() }
+    }
+
+    /// Writes it in place of one that is over, or of none; false: another one is there by now.
     ///
     /// # Errors
     ///
-    /// Those of the store; then nothing may be granted.
-    pub(crate) async fn write(
-        value: SharedValue<Promised>,
-        over: Option<Version>,
-        fence: u64,
-        lease: Duration,
-        handle: &str,
-    ) -> Result<Option<Self>> {
-        let instance = handle.split('.').next().unwrap_or_default().to_owned();
-        let promised =
-            Promised { fence, lease_ms: millis(lease), instance, handle: handle.to_owned() };
-        let Some(version) = value.compare_and_set(over, &promised).await? else { return Ok(None) };
-        let written = tokio::sync::Mutex::new(Some((version, promised)));
-        Ok(Some(Self { value, written }))
+    /// Those of the store; then nothing may be granted, and as it may be there all the same, it is to be
+    /// [deleted](Self::delete).
+    pub(crate) async fn write(&self, over: Option<Version>, lease: Duration) -> Result<bool> {
+        let mut written = self.written.lock().await;
+        let instance = self.handle.split('.').next().unwrap_or_default().to_owned();
+        let (lease_ms, handle) = (millis(lease), self.handle.clone());
+        let promised = Promised { fence: self.fence, lease_ms, instance, handle };
+        let version = self.value.compare_and_set(over, &promised).await?;
+        *written = version.map(|version| (version, promised));
+        Ok(written.is_some())
     }
 
     /// Makes the promise at least as long as this; false if it is not ours any more.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<bool> {
         let mut written = self.written.lock().await;
-        let Some((version, promised)) = written.as_ref() else { return Ok(false) };
-        if promised.lease_ms >= millis(lease) {
-            return Ok(true);
+        loop {
+            // Taken: after an error, and if this is dropped, only the store knows what is there.
+            let known = match written.take() {
+                Some(known) => Some(known),
+                None => self.stored().await?,
+            };
+            let Some((version, promised)) = known else { return Ok(false) };
+            if promised.lease_ms >= millis(lease) {
+                *written = Some((version, promised));
+                return Ok(true);
+            }
+            let longer = Promised { lease_ms: millis(lease), ..promised };
+            let version = self.value.compare_and_set(Some(version), &longer).await?;
+            // Of another version: perhaps by a write of ours whose answer was lost.
+            if let Some(version) = version {
+                *written = Some((version, longer));
+                return Ok(true);
+            }
         }
-        let longer = Promised { lease_ms: millis(lease), ..promised.clone() };
-        let Some(version) = self.value.compare_and_set(Some(*version), &longer).await? else {
-            return Ok(false);
-        };
-        *written = Some((version, longer));
-        Ok(true)
     }
 
-    /// Deletes it, if it is still ours: before the lock is released.
+    /// Deletes it, if it is still ours: before the lock is released. May be called again, after an error above all.
     pub(crate) async fn delete(&self) -> Result<()> {
-        let written = self.written.lock().await.take();
-        if let Some((version, _)) = written {
-            self.value.compare_and_delete(version).await?;
+        let mut written = self.written.lock().await;
+        let mut known = written.take();
+        loop {
+            if let Some((version, _)) = known
+                && self.value.compare_and_delete(version).await?
+            {
+                return Ok(());
+            }
+            // What we know may be older than a write of ours whose answer was lost.
+            known = self.stored().await?;
+            if known.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    /// What is at the store, if it is ours.
+    async fn stored(&self) -> Result<Option<(Version, Promised)>> {
+        let found =
+            self.value.read().await?.filter(|found| {
+                found.value.fence == self.fence && found.value.handle == self.handle
+            });
+        Ok(found.map(|found| (found.version, found.value)))
     }
 }
 
@@ -204,5 +236,40 @@ mod tests {
             }
         }
         assert_eq!(sights.0.lock().expect("no panic").len(), SIGHTS);
+    }
+
+    /// A write that was carried out, and whose answer was lost, is a write of this promise all the same.
+    #[tokio::test]
+    async fn a_promise_whose_last_write_nobody_confirmed_is_extended_and_deleted() {
+        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let value = of(&coordinator, "x").expect("a name");
+        let again = async |lease_ms| {
+            let found = value.read().await.expect("memory answers").expect("it was written");
+            let longer = Promised { lease_ms, ..found.value };
+            let written = value.compare_and_set(Some(found.version), &longer).await;
+            written.expect("memory answers").expect("nobody else writes");
+        };
+        let promise = write(&value, 1, "tag.one").await;
+        again(60_000).await;
+        assert!(promise.extend(Duration::from_secs(50)).await.expect("memory answers"));
+        again(60_000).await;
+        assert!(promise.extend(Duration::from_secs(70)).await.expect("memory answers"));
+        let found = value.read().await.expect("memory answers").expect("it is there");
+        assert_eq!(found.value.lease_ms, 70_000);
+        again(80_000).await;
+        promise.delete().await.expect("memory answers");
+        assert!(value.read().await.expect("memory answers").is_none());
+        // And that of another grant is let alone.
+        let other = write(&value, 2, "tag.two").await;
+        promise.delete().await.expect("memory answers");
+        assert!(!promise.extend(Duration::from_secs(90)).await.expect("memory answers"));
+        assert!(other.extend(Duration::from_secs(90)).await.expect("memory answers"));
+    }
+
+    async fn write(value: &SharedValue<Promised>, fence: u64, handle: &str) -> Promise {
+        let promise = Promise::new(value.clone(), fence, handle);
+        let written = promise.write(None, Duration::from_secs(1)).await;
+        assert!(written.expect("memory answers"), "nobody else writes");
+        promise
     }
 }
