@@ -72,6 +72,8 @@ impl Drop for Undelivered {
             && !hold.was_told_again()
         {
             self.holds.end_in_background(&hold, End::Undelivered);
+            // Where it was lost before: nobody was told of its promise either.
+            self.holds.take_back(&hold);
         }
     }
 }
@@ -212,7 +214,8 @@ async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waite
     }
     let value = promise::of(&coordinator, &wanted.name)?;
     let left = wanted.wait.saturating_sub(begun.elapsed());
-    match promise::sit_out(&value, &wanted.name, &service.sights, left).await? {
+    let sat_out = guard.protect(promise::sit_out(&value, &wanted.name, &service.sights, left));
+    match sat_out.await.map_err(|_| lost())?? {
         SatOut::Free(over) => Ok(Waited { guard, promise: Some((value, over)) }),
         // It is not ours to grant yet; the guard is given up.
         SatOut::Promised => Err(busy(
@@ -237,6 +240,11 @@ async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<LockGuard, 
     })
 }
 
+/// The lock was ours, and is not any more: somebody else may have been granted it.
+fn lost() -> Problem {
+    Problem::new(Code::StoreAway, "the lock was lost at the store before it was granted; ask again")
+}
+
 fn busy(problem: Problem, begun: Instant) -> Problem {
     match problem.code {
         Code::Busy => problem.with("waited_ms", millis(begun.elapsed())),
@@ -252,6 +260,9 @@ async fn grant(
     asked_at: SystemTime,
 ) -> Result<Undelivered, Problem> {
     let Waited { guard, promise } = waited;
+    if !guard.is_held() {
+        return Err(lost());
+    }
     let handle = ids::handle(&service.tag);
     let covered_for = service.cover.longest();
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
@@ -268,6 +279,11 @@ async fn grant(
         }
         _ => None,
     };
+    if !guard.is_held() {
+        // Nobody was told of the promise, and whoever has the lock by now is not to wait for it.
+        promise.into_iter().for_each(|promise| service.holds.undeleted.add(promise));
+        return Err(lost());
+    }
     let covered = match (&promise, is_covered) {
         (Some(_), _) => Covered::Http,
         (None, true) => Covered::All,
@@ -560,6 +576,63 @@ pub(crate) mod tests {
         assert!(written(&service, ours, None, lease).await.is_err());
         disk.give_back(&path);
         assert!(is_soon_gone(&value).await);
+    }
+
+    /// A lock that is lost while a promise is sat out may be somebody else's when that is over.
+    #[tokio::test]
+    async fn who_loses_the_lock_while_a_promise_is_sat_out_is_granted_nothing() {
+        let (service, other) = instance(Cover::Nothing).await;
+        left_behind(&other, Duration::from_secs(3_600)).await;
+        let waiting = tokio::spawn({
+            let service = Arc::clone(&service);
+            async move { acquire(&service, wanted(3_000_000), None).await.map(drop) }
+        });
+        let lock = other.lock("x").expect("a name");
+        let holder = loop {
+            if let Some(holder) = lock.holders().await.expect("memory answers").pop() {
+                break holder;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        let broken = lock.break_grant(holder.token).await.expect("memory answers");
+        assert!(broken.is_some());
+        let told = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+        let told = told.expect("it is not sat out any more").expect("no panic");
+        assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
+    }
+
+    /// What is lost before its promise is written, and while.
+    #[tokio::test]
+    async fn a_lock_that_was_lost_is_promised_to_nobody() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let coordinator = service.coordinator().expect("it is there");
+        let lock = coordinator.lock("x").expect("a name");
+        let guard = lock.acquire(None).await.expect("it is free");
+        lock.break_grant(guard.token()).await.expect("memory answers");
+        guard.lost().await;
+        let promise = promise::of(&other, "x").expect("a name");
+        let waited = Waited { guard, promise: Some((promise.clone(), None)) };
+        let told = grant(&service, wanted(0), waited, SystemTime::now()).await.map(drop);
+        assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
+        assert!(promise.read().await.expect("memory answers").is_none());
+        assert_eq!(service.holds.count("me"), (0, 0));
+    }
+
+    /// Nobody was told of it, so nobody relies on it, although the session is lost.
+    #[tokio::test]
+    async fn a_promise_of_a_lost_hold_that_nobody_received_is_deleted() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+        drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+        let promise = promise::of(&other, "x").expect("a name");
+        assert!(
+            promise.read().await.expect("memory answers").is_some(),
+            "its client may rely on it"
+        );
+        drop(granted);
+        assert!(is_soon_gone(&promise).await);
     }
 
     async fn is_soon_gone(promise: &coordination::SharedValue<promise::Promised>) -> bool {

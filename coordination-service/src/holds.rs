@@ -348,6 +348,14 @@ impl Holds {
         }
     }
 
+    /// Deletes the promise of a hold that was lost, as its client does not rely on it: it has said so, or was never told.
+    pub(crate) fn take_back(&self, hold: &Hold) {
+        let is_lost = matches!(&*hold.state(), State::Ended(End::Lost(_)));
+        if let Some(promise) = hold.promise.as_ref().filter(|_| is_lost) {
+            self.undeleted.add(Arc::clone(promise));
+        }
+    }
+
     /// Whether something is being released at the store.
     pub(crate) fn is_releasing(&self) -> bool {
         *self.releasing.borrow() > 0
