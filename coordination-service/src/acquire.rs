@@ -635,7 +635,9 @@ pub(crate) mod tests {
         assert!(is_soon_gone(&promise).await);
     }
 
-    async fn is_soon_gone(promise: &coordination::SharedValue<promise::Promised>) -> bool {
+    pub(crate) async fn is_soon_gone(
+        promise: &coordination::SharedValue<promise::Promised>,
+    ) -> bool {
         let begun = Instant::now();
         while promise.read().await.expect("the store answers").is_some() {
             if begun.elapsed() > Duration::from_secs(10) {

@@ -94,14 +94,28 @@ fn noted(mut response: Response, hold: &Hold) -> Response {
 /// The hold of a URL `/locks/{name}/{id}`, if it lives. The id alone is enough, as in the original: its clients send no
 /// credentials here.
 fn found(service: &Shared, request: &Request) -> Result<Arc<Hold>, Problem> {
-    let unknown = || Problem::new(Code::NoSuchHold, "nobody holds anything by this URL");
+    match known(service, request)? {
+        (hold, true) => Ok(hold),
+        _ => Err(unknown()),
+    }
+}
+
+fn unknown() -> Problem {
+    Problem::new(Code::NoSuchHold, "nobody holds anything by this URL")
+}
+
+/// The same, and whether it lives.
+fn known(service: &Shared, request: &Request) -> Result<(Arc<Hold>, bool), Problem> {
     let (path, id) = rest(request, LOCKS).rsplit_once('/').ok_or_else(unknown)?;
     let name = text::name(&format!("{PREFIX}{path}"))?;
     let (_, handle, secret) = crate::ids::parse(id).ok_or_else(unknown)?;
-    match service.holds.find(handle) {
-        Found::Live(hold) if hold.secret.is(secret) && hold.name == name => Ok(hold),
-        _ => Err(unknown()),
-    }
+    let (hold, lives) = match service.holds.find(handle) {
+        Found::Live(hold) => (hold, true),
+        Found::Ended(hold, _) => (hold, false),
+        Found::Unknown => return Err(unknown()),
+    };
+    let is_meant = hold.secret.is(secret) && hold.name == name;
+    is_meant.then_some((hold, lives)).ok_or_else(unknown)
 }
 
 /// `GET /locks/{name}/{id}`
@@ -141,15 +155,22 @@ async fn renew(State(service): State<Shared>, request: Request) -> Result<Respon
 
 /// `DELETE /locks/{name}/{id}`, or with a handle, which needs the right to do so.
 async fn release(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
-    let unknown = || Problem::new(Code::NoSuchHold, "it has ended");
-    let (hold, end) = match found(&service, &request) {
-        Ok(hold) => (hold, End::Released),
+    let has_ended = || Problem::new(Code::NoSuchHold, "it has ended");
+    let (hold, end) = match known(&service, &request) {
+        Ok((hold, true)) => (hold, End::Released),
+        Ok((hold, false)) => {
+            service.holds.take_back(&hold);
+            return Err(has_ended());
+        }
         Err(problem) => (of_handle(&service, &request).ok_or(problem)?, End::Broken),
     };
     if end == End::Broken {
         principal(&request)?.needs(Right::Admin, &hold.name)?;
     }
-    drop(service.holds.give_up(&hold, end).await.map_err(|_| unknown())?);
+    drop(service.holds.give_up(&hold, end).await.map_err(|_| {
+        service.holds.take_back(&hold);
+        has_ended()
+    })?);
     Ok(noted(StatusCode::NO_CONTENT.into_response(), &hold))
 }
 

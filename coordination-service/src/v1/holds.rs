@@ -192,8 +192,15 @@ pub(super) async fn release(
     request: Request,
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
-    let hold = live(&service, &who, rest(&request, PATH))?;
-    let confirmed = service.holds.give_up(&hold, End::Released).await.map_err(ended)?;
+    let (hold, end) = found(&service, &who, rest(&request, PATH))?;
+    let confirmed = match end {
+        None => service.holds.give_up(&hold, End::Released).await,
+        Some(end) => Err(end),
+    };
+    let confirmed = confirmed.map_err(|end| {
+        service.holds.take_back(&hold);
+        ended(end)
+    })?;
     let response = match confirmed {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) if error.loss_reason().is_some() => {
@@ -202,4 +209,40 @@ pub(super) async fn release(
         Err(_) => json(StatusCode::ACCEPTED, &json!({ "state": "releasing" })),
     };
     Ok(noted(response, &hold))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use coordination::LossReason;
+
+    use super::*;
+    use crate::acquire::acquire;
+    use crate::acquire::tests::{instance, is_soon_gone, wanted};
+    use crate::promise;
+    use crate::settings::Cover;
+
+    /// A client that says that it relies on it no more has its promise taken back, though the lock was lost before.
+    #[tokio::test]
+    async fn who_gives_a_lost_hold_up_keeps_nobody_waiting() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let who = service.auth.principal(&axum::http::HeaderMap::new()).expect("anybody");
+        let wanted = acquire::Wanted { client: who.name.clone(), ..wanted(0) };
+        let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        let lost = End::Lost(LossReason::ExpiredByServer);
+        drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+        let promise = promise::of(&other, "x").expect("a name");
+        assert!(promise.read().await.expect("memory answers").is_some());
+        for _ in 0..2 {
+            let mut request = Request::new(Body::empty());
+            let path = format!("{PATH}{}", hold.id());
+            *request.uri_mut() = path.parse().expect("a path");
+            request.extensions_mut().insert(Arc::clone(&who));
+            let told = release(State(Arc::clone(&service)), request).await.map(drop);
+            assert_eq!(told.map_err(|problem| problem.code), Err(Code::Ended));
+            assert!(is_soon_gone(&promise).await);
+        }
+    }
 }
