@@ -12,6 +12,8 @@ use rustix::process::{
     test_kill_process_group, waitpgid, waitpid,
 };
 
+/// Our first argument in the process that watches; then comes the run's mark.
+pub(crate) const WATCH: &str = "__watch";
 /// How often, and after what time each, an environment is read that is empty.
 const EXEC_TRIES: usize = 4;
 const EXEC_STEP: Duration = Duration::from_micros(200);
@@ -75,8 +77,19 @@ impl Process {
         self.identity() == other.identity()
     }
 
+    /// Whether it watches over another run, within ours: by the words that it was started with, which any user may read.
+    fn is_watch(&self) -> bool {
+        let words = fs::read(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero()));
+        words.is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(WATCH.as_bytes()))
+    }
+
     /// Sends it a signal, and nobody else who has its number by now.
+    ///
+    /// The watch of a run within gets none: it has that run's lock until the command of that run is dead, and ends by itself then.
     pub(super) fn signal(&self, signal: Signal) {
+        if self.is_watch() {
+            return;
+        }
         let sent = pidfd_open(self.pid, PidfdFlags::empty()).ok().filter(|_| self.is_alive());
         // An error would be that it has ended, or is another user's.
         let _ = match sent {

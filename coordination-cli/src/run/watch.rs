@@ -35,13 +35,12 @@ use tokio::time::sleep_until;
 pub(super) use self::words::Word;
 use self::words::{receive, send};
 use super::alive::Process;
+pub(crate) use super::alive::WATCH;
 use super::family::{self, Family};
 use super::wanted::Hold;
 
 mod words;
 
-/// Our first argument in the process that watches; then comes the run's mark.
-pub(crate) const WATCH: &str = "__watch";
 /// How long before the deadline the watch acts, if we could not.
 const LEAD: Duration = Duration::from_millis(10);
 /// How long a command is looked for that nobody has told of: it was being started when we were killed.

@@ -414,6 +414,43 @@ fn end(pid: Pid) {
     rustix::process::kill_process(pid, Signal::KILL).expect("it runs");
 }
 
+/// The watch of a run within is not what its command has left behind: it has the inner lock for as long as that is to be kept.
+#[test]
+fn what_cannot_be_ended_keeps_the_lock_of_a_run_within_as_well() {
+    if !geteuid().is_root() {
+        return;
+    }
+    judged(|| {
+        let mut beyond = Beyond::new();
+        let text = format!(
+            "#!/bin/sh\nexec {} run --lock within --kill-after 10ms -- {}\n",
+            beyond.store.path("coordination").display(),
+            beyond.script
+        );
+        beyond.script = beyond.store.script("outer", &text);
+        let (mut outer, pid) = beyond.begin();
+        let said = outer.0.stderr.take().expect("a pipe");
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(said));
+        let mut keeps = || {
+            lines.any(|line| line.is_ok_and(|line| line.contains("processes of the command go on")))
+        };
+        // The inner wrapper stays with what it cannot end; then it is killed, and the outer one stays.
+        outer.signal(Signal::TERM);
+        assert!(keeps());
+        rustix::process::kill_process(command_of(&outer), Signal::KILL).expect("it runs");
+        assert!(keeps());
+        let is_free = || {
+            let mut run = super::ends::nobodys(&beyond.store);
+            let ended = output(run.args(["run", "--lock", "within", "--wait", "0", "--", "true"]));
+            ended.status.code() == Some(0)
+        };
+        assert!(outer.is_running() && !is_free() && !beyond.is_free());
+        end(pid);
+        assert!(wait_until(LONG, is_free) && wait_until(LONG, || beyond.is_free()));
+        assert_eq!(outer.code(), Some(137));
+    });
+}
+
 #[test]
 fn what_cannot_be_ended_and_has_left_the_group_keeps_the_lock() {
     if !geteuid().is_root() {
