@@ -150,12 +150,13 @@ impl Follower {
     /// Tells what is there, and then what changes, until nobody reads it any more.
     async fn follow(&self) -> Option<()> {
         let service = &self.service;
+        // Before anything is read: what changes while a slow reader takes that is told afterwards.
+        let (mut changes, mut phases) = (service.mirror.changes(), service.phase.subscribe());
+        let mut session = service.session.subscribe();
         self.told(self.events.write("retry: 2000\n\n".to_owned()).await)?;
         self.store().await?;
         service.mirror.fresh().await;
         let mut last = self.snapshot().await?;
-        let (mut changes, mut phases) = (service.mirror.changes(), service.phase.subscribe());
-        let mut session = service.session.subscribe();
         loop {
             tokio::select! {
                 biased;
@@ -216,5 +217,45 @@ impl Follower {
             self.told(self.events.send("row", row).await)?;
         }
         Some(changes.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+
+    /// What changes while a reader is slow to take what was there is told to it afterwards.
+    #[tokio::test]
+    async fn a_change_while_the_rows_are_sent_is_told_after_them() {
+        let (service, _other) = instance(Cover::Any).await;
+        let row = |fence| [json!({ "fence": fence, "state": "held" })];
+        for number in 0..2 * ROWS + 1 {
+            service.mirror.put(&number.to_string(), &row(1));
+        }
+        let (sender, mut reader) = mpsc::channel(1);
+        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        let follower = Follower {
+            service: Arc::clone(&service),
+            who,
+            prefix: String::new(),
+            events: Events(sender),
+        };
+        let following = tokio::spawn(async move { follower.follow().await });
+        let mut next = async || loop {
+            // Whoever waits for a round gets one.
+            service.mirror.completed();
+            let taken = tokio::time::timeout(Duration::from_millis(10), reader.recv()).await;
+            if let Ok(event) = taken {
+                break event.expect("it goes on");
+            }
+        };
+        while !next().await.starts_with("event: snapshot") {}
+        service.mirror.put("0", &row(2));
+        while !next().await.starts_with("event: live") {}
+        let told = next().await;
+        assert!(told.starts_with("event: row") && told.contains("\"fence\":2"), "{told}");
+        following.abort();
     }
 }
