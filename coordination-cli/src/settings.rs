@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use coordination::{Builder, Config, Coordinator, ErrorKind, Template};
 use serde::Serialize;
@@ -27,6 +28,8 @@ const WITHHELD: &str = "; the run around this one has not handed its URL on, as 
                         name the store in a config file, or the password in a file by `password_file`";
 const SHARING: &str = "it belongs to whoever came first: give each user a directory of its own, or let users of a group \
                        share one, whose URLs all say `?mode=0770`; who only looks needs the same rights";
+/// The library's `ttl`, where nobody names another one.
+const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// Options of URLs whose values are no secrets.
 const PLAIN: [&str; 26] = [
     "acl",
@@ -134,6 +137,18 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
     // We never block our runtime, and a thread takes time to start.
     config.heartbeat_on_current_runtime = true;
     Ok(config)
+}
+
+/// The lease that is asked for with these settings; `None`: the store has none.
+pub(crate) fn lease(config: &Config) -> Option<Duration> {
+    let (scheme, rest) = config.url.as_deref()?.split_once(':')?;
+    if matches!(scheme, "file" | "memory") {
+        return None;
+    }
+    let options = rest.split_once('?').map_or("", |(_, options)| options);
+    let option = options.split('&').find_map(|option| option.strip_prefix("ttl="));
+    let by_url = option.and_then(|text| coordination::parse_duration(text).ok());
+    Some(config.ttl.or(by_url).unwrap_or(DEFAULT_LEASE))
 }
 
 /// Connects, with these settings.

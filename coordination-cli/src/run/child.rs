@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::prepared::Prepared;
+pub(super) use self::prepared::check_grace;
 use super::alive::{self, Process as Living};
 use super::family::Family;
 use super::signals::{self, Signals};

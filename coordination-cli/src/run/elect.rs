@@ -2,7 +2,7 @@
 
 use coordination::Coordinator;
 
-use super::child::Prepared;
+use super::child::{Prepared, check_grace};
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
@@ -16,6 +16,7 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     let mut command = Prepared::new(&elect.command, &elect.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
+    check_grace(&elect.child, settings::lease(&config))?;
     let mut signals = Signals::new()?;
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     command.hand_on(&coordinator, store);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
 
-use self::child::Prepared;
+use self::child::{Prepared, check_grace};
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
 use self::wanted::{Budget, Hold, Wanted};
@@ -49,6 +49,8 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let mut command = Prepared::new(&run.command, &run.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
+    let is_under = run.lock.is_some() || run.semaphore.is_some() || run.singleton.is_some();
+    check_grace(&run.child, settings::lease(&config).filter(|_| is_under))?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait.0);
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
 
-use super::child::{Ended, Prepared};
+use super::child::{Ended, Prepared, check_grace};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
 use super::{settle, shorten_heartbeat, until_signal};
@@ -23,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
+    let lease = settings::lease(&config).map_or(work.ttl, |lease| lease.min(work.ttl));
+    check_grace(&work.child, Some(lease))?;
     let mut signals = Signals::new()?;
     // It hears what is passed on to the command as well.
     let mut heard = Signals::new()?;

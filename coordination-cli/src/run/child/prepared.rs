@@ -186,7 +186,8 @@ impl<'a> Prepared<'a> {
     }
 
     fn start(mut self, hold: Option<Hold>) -> Outcome<Running<'a>> {
-        let grace = grace(self.options, hold.as_ref())?;
+        let left = hold.as_ref().and_then(Hold::remaining);
+        let grace = grace(self.options.kill_after, left);
         // Before the command is there, so that it never outlives its lock.
         if let Some(file) = hold.as_ref().map(|hold| hold.session_file()).transpose()?.flatten() {
             self.watch.keep_open(file);
@@ -289,17 +290,24 @@ fn not_started(error: io::Error) -> Failure {
     Failure::system("cannot start the command", &error)
 }
 
-/// From SIGTERM to SIGKILL.
-fn grace(options: &Options, hold: Option<&Hold>) -> Outcome<Duration> {
-    let lease = hold.and_then(|hold| hold.remaining());
+/// Refuses a time from SIGTERM to SIGKILL that is too long for the lease which is asked for; `None`: for none.
+pub(in crate::run) fn check_grace(options: &Options, lease: Option<Duration>) -> Outcome {
     match (options.kill_after, lease) {
         (Some(wanted), Some(lease)) if wanted > lease / 3 => Err(Failure::usage(format!(
             "--kill-after is {wanted:?}, and the lease leaves {:?} at most: take a longer lease, as in `?ttl=1m`",
             lease / 3
         ))),
-        (Some(wanted), _) => Ok(wanted),
-        (None, Some(lease)) => Ok(lease / 5),
-        (None, None) => Ok(DEFAULT_GRACE),
+        _ => Ok(()),
+    }
+}
+
+/// From SIGTERM to SIGKILL, where so much is left of the lease when the command starts: less than the lease, and by how much is
+/// a matter of chance.
+fn grace(wanted: Option<Duration>, left: Option<Duration>) -> Duration {
+    match (wanted, left) {
+        (Some(wanted), Some(left)) => wanted.min(left / 3),
+        (None, Some(left)) => left / 5,
+        (wanted, None) => wanted.unwrap_or(DEFAULT_GRACE),
     }
 }
 

@@ -114,6 +114,36 @@ fn wrong_use_is_64_and_says_what_is_right() {
     });
 }
 
+/// A third of the lease, whatever is left of that when the command starts.
+#[test]
+fn the_longest_kill_after_goes_by_the_lease_and_not_by_the_last_heartbeat() {
+    judged(|| {
+        let server = Etcd::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("etcd://{at}/cli?ttl=3s&heartbeat=1s"));
+        // The more of the lease is over, the more often.
+        for settle in ["300ms", "600ms", "900ms"] {
+            let ended = store.run(&format!("--lock x --kill-after 1s --settle {settle} -- true"));
+            assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(0), ""));
+        }
+        let item = output(&mut store.coordination(["post", "q", "item"]));
+        assert_eq!(item.status.code(), Some(0), "{}", stderr(&item));
+        // Before anything is waited for, or claimed.
+        let held = store.runs("--lock x");
+        for words in [
+            &["run", "--lock", "x", "--kill-after", "1001ms", "--", "true"][..],
+            &["work", "q", "--once", "--ttl", "3s", "--kill-after", "1001ms", "--", "true"],
+        ] {
+            let refused = output(&mut store.coordination(words));
+            assert_eq!(refused.status.code(), Some(64), "{words:?}: {}", stderr(&refused));
+            assert!(stderr(&refused).contains("--kill-after is 1.001s"), "{}", stderr(&refused));
+        }
+        drop(held);
+        let done = output(&mut store.coordination(["work", "q", "--once", "--", "true"]));
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    });
+}
+
 #[test]
 fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
     judged(|| {
