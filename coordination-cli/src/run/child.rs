@@ -111,7 +111,8 @@ impl Running<'_> {
                 never = self.watch.keep() => match never {},
                 _ = self.deaths.recv() => self.look(),
                 () = sleep_until(self.next_look) => self.look_again(),
-                () = at(release_at) => {
+                // A command that is being stopped has not succeeded, and runs yet.
+                () = at(release_at), if !self.was_stopped => {
                     release_at = None;
                     let (hold, claim) = (self.hold.take(), self.claim.take());
                     self.releasing = Some(tokio::spawn(async move {

@@ -114,6 +114,35 @@ fn wrong_use_is_64_and_says_what_is_right() {
     });
 }
 
+/// The store is away until the command is asked to end, and the time of `--release-after` comes before it has ended.
+#[test]
+fn a_period_is_not_spent_by_a_command_that_is_being_stopped() {
+    judged(|| {
+        let server = Etcd::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("etcd://{at}/cli?ttl=3s&heartbeat=100ms"));
+        let (started, asked) = (store.path("started"), store.path("asked"));
+        let text = format!(
+            "#!/bin/sh\ntrap 'echo > {}' TERM\necho $$ > {}\nwhile :; do sleep 0.05; done\n",
+            asked.display(),
+            started.display()
+        );
+        let command = store.script("command", &text);
+        // It is asked two seconds after the store's last word, and killed nearly a second later.
+        let words = "--quiet --lock x --every 24h --kill-after 900ms --release-after 2400ms";
+        let mut run = store.start(&format!("{words} -- {command}"));
+        written(&started);
+        server.node(0).pause();
+        written(&asked);
+        server.node(0).resume();
+        assert_eq!(run.code(), Some(70));
+        let ran = store.path("ran");
+        let next = format!("--lock x --every 24h -- touch {}", ran.display());
+        assert!(wait_until(LONG, || store.run(&next).status.code() == Some(0)));
+        assert!(ran.exists(), "the period is spent");
+    });
+}
+
 /// A third of the lease, whatever is left of that when the command starts.
 #[test]
 fn the_longest_kill_after_goes_by_the_lease_and_not_by_the_last_heartbeat() {
