@@ -4,8 +4,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use coordination::{
-    Admission, Coordinator, Election, Error, ErrorKind, FencingToken, Grant, Leadership, Limiter,
-    Lock, LockGuard, LossReason, Occupant, Patience, Permit, Semaphore, WorkClaim, WorkSlot,
+    Admission, Contender, Coordinator, Election, Error, ErrorKind, FencingToken, Grant, Leadership,
+    Limiter, Lock, LockGuard, LossReason, Occupant, Patience, Permit, Semaphore, WorkClaim,
+    WorkSlot,
 };
 
 use super::around::Held;
@@ -181,19 +182,30 @@ impl Wanted {
 
     /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended.
     pub(super) async fn follow(&self, hold: &mut Hold) -> Result<()> {
+        self.follow_for(hold, AFTERMATH).await
+    }
+
+    /// The same, but for this time at most.
+    async fn follow_for(&self, hold: &mut Hold, limit: Duration) -> Result<()> {
         let (Self::Lock { lock, shared }, Hold::Lock { guard, aftermath }) = (self, hold) else {
             return Ok(());
         };
         let before = lock.aftermath()?;
+        // Those whom we wait for. Whoever comes later does not stand still for all we know.
+        let is_in_the_way = |who: &Contender| !(*shared && who.shared);
+        let there = before.holders().await?.into_iter().filter(is_in_the_way);
+        let there: Vec<_> = there.map(|who| who.token).collect();
         let ended = async || match shared {
-            false => before.acquire(Some(AFTERMATH)).await,
-            true => before.acquire_shared(Some(AFTERMATH)).await,
+            false => before.acquire(Some(limit)).await,
+            true => before.acquire_shared(Some(limit)).await,
         };
         let following = async {
             match ended().await {
                 Err(error) if error.kind() == ErrorKind::Timeout => {
-                    // It stands still; nobody is to wait for it again.
-                    before.break_lock().await?;
+                    // They stand still; nobody is to wait for them again.
+                    for token in there {
+                        before.break_grant(token).await?;
+                    }
                     ended().await
                 }
                 outcome => outcome,
@@ -363,5 +375,30 @@ impl Budget {
 
     pub(super) fn left(self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// None of them may keep another one waiting, and the next one finds who is followed by whom.
+    #[tokio::test]
+    async fn of_several_who_stand_still_each_is_waited_for_together() {
+        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let lock = coordinator.lock("x").expect("a name");
+        let before = lock.aftermath().expect("a name");
+        let mut still = Vec::new();
+        for _ in 0..3 {
+            still.push(before.acquire_shared(None).await.expect("they share"));
+        }
+        for shared in [false, true] {
+            let wanted = Wanted::Lock { lock: lock.clone(), shared };
+            let hold = wanted.acquire(None).await.expect("memory answers");
+            let mut hold = hold.expect("it is free");
+            wanted.follow_for(&mut hold, Duration::from_millis(50)).await.expect("it is held");
+            let Hold::Lock { aftermath, .. } = hold else { panic!("it is a lock") };
+            assert!(aftermath.is_some(), "whoever follows waits for nobody");
+        }
     }
 }
