@@ -1,0 +1,316 @@
+use coordination::{Config, Coordinator};
+
+use super::*;
+use crate::auth::Auth;
+use crate::service::Service;
+use crate::settings::{Cover, Settings};
+
+/// An instance on a store of its own, with another session there.
+pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
+    instance_at(cover, &format!("memory://{}", ids::letters(12))).await
+}
+
+async fn instance_at(cover: Cover, url: &str) -> (Shared, Coordinator) {
+    let auth = Auth::new(None).expect("there is no file to read");
+    let service = Service::new(Settings::default(), cover, "memory".to_owned(), auth);
+    let config = Config { url: Some(url.to_owned()), ..Config::default() };
+    service.coordinator.send_replace(Some(config.connect().await.expect("it is there")));
+    (service, Coordinator::connect(url).await.expect("it is there"))
+}
+
+pub(crate) fn wanted(wait: u64) -> Wanted {
+    Wanted {
+        name: "x".to_owned(),
+        shared: false,
+        wait: Duration::from_millis(wait),
+        lease: Duration::from_secs(60),
+        title: String::new(),
+        client: "me".to_owned(),
+    }
+}
+
+async fn is_soon_free(other: &Coordinator) -> bool {
+    let lock = other.lock("x").expect("a name");
+    lock.acquire(Some(Duration::from_secs(10))).await.is_ok()
+}
+
+/// H6: what was granted while nobody was there any more.
+#[tokio::test]
+async fn h6_a_grant_that_nobody_received_is_given_up() {
+    for cover in [Cover::Any, Cover::Nothing] {
+        let (service, other) = instance(cover).await;
+        let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+        assert_eq!(service.holds.count("me"), (1, 1));
+        drop(undelivered);
+        assert!(is_soon_free(&other).await);
+        assert_eq!(service.holds.count("me"), (0, 0));
+        let promise = promise::of(&other, "x").expect("a name");
+        assert!(promise.read().await.expect("memory answers").is_none(), "its promise is gone");
+    }
+}
+
+#[tokio::test]
+async fn h6_a_wait_that_was_dropped_leaves_no_place() {
+    let (service, other) = instance(Cover::Any).await;
+    let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+    let waiting = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move { acquire(&service, wanted(60_000), None).await.map(drop) }
+    });
+    let lock = other.lock("x").expect("a name");
+    while lock.holders().await.expect("memory answers").len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    waiting.abort();
+    while lock.holders().await.expect("memory answers").len() > 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(service.waits.count(), 0);
+    drop(held);
+    assert!(is_soon_free(&other).await);
+}
+
+#[tokio::test]
+async fn a_body_that_was_taken_delivers_its_hold() {
+    let (service, other) = instance(Cover::Any).await;
+    let granted = acquire(&service, wanted(0), None).await.expect("it is free");
+    let taken = axum::body::to_bytes(granted.body("{}".to_owned()), 9).await.expect("a body");
+    assert_eq!(taken, "{}");
+    let lock = other.lock("x").expect("a name");
+    assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
+    // And one that nobody took does not.
+    let hold = service.holds.live().pop().expect("it is held");
+    drop(service.holds.give_up(&hold, End::Released).await);
+    drop(acquire(&service, wanted(0), None).await.expect("it is free").body("{}".to_owned()));
+    assert!(is_soon_free(&other).await);
+}
+
+#[tokio::test]
+async fn h6_a_hold_that_a_repetition_was_told_of_stays() {
+    let (service, other) = instance(Cover::Any).await;
+    let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+    undelivered.hold().expect("it is here").tell_again();
+    drop(undelivered);
+    tokio::task::yield_now().await;
+    let lock = other.lock("x").expect("a name");
+    assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
+}
+
+/// A promise of an instance that is dead by now.
+async fn left_behind(other: &Coordinator, lease: Duration) {
+    let value = promise::of(other, "x").expect("a name");
+    let handle = ids::handle("deadbeef");
+    let left = Promise::new(value, 1, &handle).write(None, lease).await;
+    assert!(left.expect("memory answers"), "nobody else writes");
+}
+
+/// H2, RD13: a promise of another instance is sat out, and one of ours is written before the answer.
+#[tokio::test]
+async fn a_promise_of_a_dead_instance_is_sat_out() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let lease = Duration::from_millis(300);
+    left_behind(&other, lease).await;
+    let begun = Instant::now();
+    let tried = acquire(&service, wanted(0), None).await.map(drop);
+    assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
+    let granted = acquire(&service, wanted(10_000), None).await.expect("the promise ends");
+    assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
+    assert_eq!(granted.hold().expect("it is here").covered, Covered::Http);
+}
+
+/// H2: who shares the lock would have it beside the one to whom it was promised alone.
+#[tokio::test]
+async fn a_promise_of_a_dead_instance_is_sat_out_by_who_shares() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let lease = Duration::from_millis(300);
+    left_behind(&other, lease).await;
+    let shared = |wait| Wanted { shared: true, ..wanted(wait) };
+    let begun = Instant::now();
+    let tried = acquire(&service, shared(0), None).await.map(drop);
+    assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
+    let one = acquire(&service, shared(10_000), None).await.expect("the promise ends");
+    assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
+    assert_eq!(one.hold().expect("it is here").covered, Covered::Nobody, "none is written");
+    // The old promise is gone, so that another instance does not sit it out once more.
+    let promise = promise::of(&other, "x").expect("a name");
+    assert!(promise.read().await.expect("memory answers").is_none());
+    assert!(acquire(&service, shared(0), None).await.is_ok(), "they share");
+}
+
+/// H2: a client was told until when it holds, whatever has become of this instance's session since.
+#[tokio::test]
+async fn a_promise_outlives_the_loss_of_its_hold() {
+    use coordination::LossReason::{DeadlinePassed, EntryDeleted, ExpiredByServer, Revoked};
+    for (reason, stays) in
+        [(DeadlinePassed, true), (ExpiredByServer, true), (Revoked, true), (EntryDeleted, false)]
+    {
+        let (service, other) = instance(Cover::Nothing).await;
+        let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        service
+            .holds
+            .give_up(&hold, End::Lost(reason))
+            .await
+            .expect("it was held")
+            .expect("released");
+        let promise = promise::of(&other, "x").expect("a name");
+        let left = promise.read().await.expect("memory answers");
+        assert_eq!(left.is_some(), stays, "{reason}");
+    }
+}
+
+/// A store in a directory, of which the file of the promise of `x` can be put out of reach.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+        std::fs::create_dir(&path).expect("there is room");
+        Self(path)
+    }
+
+    async fn instance(&self) -> (Shared, Coordinator) {
+        instance_at(Cover::Nothing, &format!("file://{}/x", self.0.display())).await
+    }
+
+    fn promise(&self) -> std::path::PathBuf {
+        let queues = self.0.join("x/coordination/queues");
+        let files = std::fs::read_dir(queues).expect("it is there");
+        let mut paths = files.map(|file| file.expect("it is there").path());
+        let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("promise");
+        paths.find(is_meant).expect("it was written")
+    }
+
+    /// A directory in its place: the store refuses to read and to write it at once.
+    fn take(&self) -> std::path::PathBuf {
+        let path = self.promise();
+        std::fs::rename(&path, self.0.join("taken")).expect("there is room");
+        std::fs::create_dir(&path).expect("there is room");
+        path
+    }
+
+    fn give_back(&self, path: &std::path::Path) {
+        std::fs::remove_dir(path).expect("it is empty");
+        std::fs::rename(self.0.join("taken"), path).expect("there is room");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// H2: the lock that is free at the store is not to be refused for as long as was promised.
+#[tokio::test]
+async fn a_promise_that_could_not_be_deleted_is_deleted_when_the_store_lets_us() {
+    let disk = Disk::new();
+    let (service, other) = disk.instance().await;
+    let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    let path = disk.take();
+    let released = service.holds.give_up(&hold, End::Released).await.expect("it was held");
+    released.expect("the lock itself is within reach");
+    disk.give_back(&path);
+    let promise = promise::of(&other, "x").expect("a name");
+    assert!(is_soon_gone(&promise).await);
+    assert!(acquire(&service, wanted(0), None).await.is_ok());
+}
+
+/// Whether it was written is not known: the answer was an error, and it is there all the same.
+#[tokio::test]
+async fn a_promise_that_was_perhaps_written_is_deleted() {
+    let disk = Disk::new();
+    let (service, other) = disk.instance().await;
+    let coordinator = service.coordinator().expect("it is there");
+    let (value, lease) = (promise::of(&other, "x").expect("a name"), Duration::from_secs(60));
+    let twin = Promise::new(value.clone(), 1, "tag.one");
+    assert!(twin.write(None, lease).await.expect("the store answers"));
+    let path = disk.take();
+    let ours = promise::of(&coordinator, "x").expect("a name");
+    let ours = Arc::new(Promise::new(ours, 1, "tag.one"));
+    assert!(written(&service, ours, None, lease).await.is_err());
+    disk.give_back(&path);
+    assert!(is_soon_gone(&value).await);
+}
+
+/// A lock that is lost while a promise is sat out may be somebody else's when that is over.
+#[tokio::test]
+async fn who_loses_the_lock_while_a_promise_is_sat_out_is_granted_nothing() {
+    let (service, other) = instance(Cover::Nothing).await;
+    left_behind(&other, Duration::from_secs(3_600)).await;
+    let waiting = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move { acquire(&service, wanted(3_000_000), None).await.map(drop) }
+    });
+    let lock = other.lock("x").expect("a name");
+    let holder = loop {
+        if let Some(holder) = lock.holders().await.expect("memory answers").pop() {
+            break holder;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    let broken = lock.break_grant(holder.token).await.expect("memory answers");
+    assert!(broken.is_some());
+    let told = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let told = told.expect("it is not sat out any more").expect("no panic");
+    assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
+}
+
+/// What is lost before its promise is written, and while.
+#[tokio::test]
+async fn a_lock_that_was_lost_is_promised_to_nobody() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let coordinator = service.coordinator().expect("it is there");
+    let lock = coordinator.lock("x").expect("a name");
+    let guard = lock.acquire(None).await.expect("it is free");
+    lock.break_grant(guard.token()).await.expect("memory answers");
+    guard.lost().await;
+    let promise = promise::of(&other, "x").expect("a name");
+    let waited = Waited { guard, promise: Some((promise.clone(), None)) };
+    let told = grant(&service, wanted(0), waited, SystemTime::now()).await.map(drop);
+    assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
+    assert!(promise.read().await.expect("memory answers").is_none());
+    assert_eq!(service.holds.count("me"), (0, 0));
+}
+
+/// Nobody was told of it, so nobody relies on it, although the session is lost.
+#[tokio::test]
+async fn a_promise_of_a_lost_hold_that_nobody_received_is_deleted() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let granted = acquire(&service, wanted(0), None).await.expect("it is free");
+    let hold = granted.hold().expect("it is here").clone();
+    let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+    drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+    let promise = promise::of(&other, "x").expect("a name");
+    assert!(promise.read().await.expect("memory answers").is_some(), "its client may rely on it");
+    drop(granted);
+    assert!(is_soon_gone(&promise).await);
+}
+
+pub(crate) async fn is_soon_gone(promise: &coordination::SharedValue<promise::Promised>) -> bool {
+    let begun = Instant::now();
+    while promise.read().await.expect("the store answers").is_some() {
+        if begun.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
+#[tokio::test]
+async fn too_many_waits_and_holds_are_refused() {
+    let (service, other) = instance(Cover::Any).await;
+    let waits = Arc::clone(&service.waits);
+    let one = waits.enter("me", (3, 2)).map(drop).map_err(|problem| problem.code);
+    assert_eq!(one, Ok(()));
+    let _held = [waits.enter("me", (3, 2)), waits.enter("me", (3, 2))];
+    let code = |client| waits.enter(client, (3, 2)).map(drop).map_err(|problem| problem.code);
+    assert_eq!((code("me"), code("other")), (Err(Code::TooMany), Ok(())));
+    let _other = waits.enter("other", (3, 2));
+    assert_eq!(code("third"), Err(Code::Overloaded));
+    drop(other);
+}
