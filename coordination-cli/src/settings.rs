@@ -142,7 +142,7 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
 /// The lease that is asked for with these settings; `None`: the store has none.
 pub(crate) fn lease(config: &Config) -> Option<Duration> {
     let (scheme, rest) = config.url.as_deref()?.split_once(':')?;
-    if matches!(scheme, "file" | "memory") {
+    if ["file", "memory"].iter().any(|none| scheme.eq_ignore_ascii_case(none)) {
         return None;
     }
     let options = rest.split_once('?').map_or("", |(_, options)| options);

@@ -80,7 +80,15 @@ impl Process {
     /// Whether it watches over another run, within ours: by the words that it was started with, which any user may read.
     fn is_watch(&self) -> bool {
         let words = fs::read(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero()));
-        words.is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(WATCH.as_bytes()))
+        // A program of that name whose mark is no mark would end at once.
+        words.is_ok_and(|words| {
+            let mut words = words.split(|byte| *byte == 0);
+            let is_ours =
+                words.next() == Some(b"coordination") && words.next() == Some(WATCH.as_bytes());
+            let is_of_mark = |byte: &u8| byte.is_ascii_digit() || *byte == b'-';
+            is_ours
+                && words.next().is_some_and(|mark| !mark.is_empty() && mark.iter().all(is_of_mark))
+        })
     }
 
     /// Sends it a signal, and nobody else who has its number by now.

@@ -302,6 +302,8 @@ impl Keeper {
                     tracing::debug!(%error, "no new session yet");
                     session.failures.note(&error);
                     if error.loss_reason().is_some() {
+                        // The older ones are over by the store's word.
+                        remains.truncate(1);
                         remains.push(std::mem::replace(&mut new, SessionId::random()));
                     }
                 }

@@ -196,8 +196,7 @@ impl Ready<'_, Agents> {
         let (operation, limit) = (self.operation, self.connections.call_limit());
         let ask = async |pool: Pool| {
             let asking = timeout(limit, pool.ask(lane, operation, request)).await;
-            let late = || pool.unanswered(lane, Failure::late(operation, limit, Effect::Unknown));
-            asking.unwrap_or_else(|_| Err(late()))
+            asking.unwrap_or_else(|_| Err(pool.late(lane, operation, limit)))
         };
         self.make(ask).await
     }

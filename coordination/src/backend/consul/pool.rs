@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect, retry};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
 use super::config::headers;
@@ -52,7 +52,7 @@ struct Inner {
     /// Held by the call on the kept connection.
     kept_turn: Arc<Mutex<()>>,
     /// Held by the call of those who give way that waits for the kept connection, or has it.
-    giving_way: Mutex<()>,
+    giving_way: Arc<Mutex<()>>,
     /// Of all other calls, in turn. The one whose turn begins makes its connections before those of the other one are closed: so
     /// it is noticed within a [`SHIFT`] that the agent takes no more, and given way to those who have none.
     others: [OnceLock<Client>; 2],
@@ -85,9 +85,9 @@ impl Pool {
         }
         let scheme = if access.is_secure() { "https" } else { "http" };
         Ok(Self(Arc::new(Inner {
-            kept: client(credentials, place, &shown, (1, None))?,
+            kept: client(credentials, place, &shown, (1, None), CONNECT_TIMEOUT)?,
             kept_turn: Arc::default(),
-            giving_way: Mutex::default(),
+            giving_way: Arc::default(),
             others: Default::default(),
             place,
             credentials: credentials.clone(),
@@ -157,7 +157,7 @@ impl Pool {
         request: Request,
     ) -> Result<Answer, Failure> {
         match lane {
-            Lane::Kept => self.fetch_on_kept(operation, request).await,
+            Lane::Kept => self.fetch_on_kept(None, operation, request).await,
             Lane::GivingWay => self.fetch_giving_way(operation, request).await,
             Lane::Others => {
                 let (sent, again) = (Instant::now(), request.clone());
@@ -166,6 +166,7 @@ impl Pool {
                     Err(failure)
                         if failure.is_full
                             && !failure.is_broken
+                            && !again.waits
                             && (again.is_read || failure.error.effect() == Effect::None) =>
                     {
                         self.fetch_giving_way(operation, again).await
@@ -186,28 +187,32 @@ impl Pool {
         operation: &'static str,
         request: Request,
     ) -> Result<Answer, Failure> {
-        let _turn = self.0.giving_way.lock().await;
-        self.fetch_on_kept(operation, request).await
+        let first = Arc::clone(&self.0.giving_way).lock_owned().await;
+        self.fetch_on_kept(Some(first), operation, request).await
     }
 
     /// The client closes a connection whose caller goes away before the answer is there, and for another one there may be no room.
     /// So a task of its own waits for the answer. Whoever goes away before it is his turn has sent nothing.
     async fn fetch_on_kept(
         &self,
+        first: Option<OwnedMutexGuard<()>>,
         operation: &'static str,
         request: Request,
     ) -> Result<Answer, Failure> {
         let (pool, turn) = (self.clone(), Arc::clone(&self.0.kept_turn).lock_owned().await);
         let fetching = tokio::spawn(async move {
-            let _turn = turn;
+            let _turns = (first, turn);
             let exchange = pool.exchange(Lane::Kept, operation, request);
             match timeout(pool.0.limit, caught(operation, exchange)).await {
-                Ok(answer) => answer.unwrap_or_else(|panicked| Err(Failure::broken(panicked))),
+                Ok(answer) => answer.unwrap_or_else(|panicked| {
+                    Err(Failure::broken(panicked.with_effect(Effect::Unknown)))
+                }),
                 Err(_) => Err(Failure::late(operation, pool.0.limit, Effect::Unknown)),
             }
         });
         let gone = || Error::new(ErrorKind::Unavailable, operation, "the runtime has ended");
-        fetching.await.unwrap_or_else(|_| Err(Failure::broken(gone())))
+        let gone = |_| Err(Failure::broken(gone().with_effect(Effect::Unknown)));
+        fetching.await.unwrap_or_else(gone)
     }
 
     async fn exchange(
@@ -235,6 +240,8 @@ impl Pool {
                 let failure = Failure::broken(refusal);
                 match answer.status {
                     429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
+                    // If it goes on, heartbeats hear of it.
+                    _ if lane == Lane::Others => Err(Failure { is_broken: false, ..failure }),
                     _ => Err(failure),
                 }
             }
@@ -249,11 +256,22 @@ impl Pool {
             return Ok(client);
         }
         let kept = (IDLE, Some(IDLE_TIMEOUT));
-        let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept);
+        // There is time left for the kept one.
+        let connecting = CONNECT_TIMEOUT.min(self.0.limit / 6);
+        let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept, connecting);
         // Files of the system cannot be read, say: there may be no descriptor left for that.
         let now = |error: Error| Error::new(ErrorKind::Unavailable, "connect", error.message());
         let made = made.map_err(|error| Failure::harmless(now(error)))?;
         Ok(other.get_or_init(|| made))
+    }
+
+    /// What a call says that took too long, be it before its turn. Whether the agent is silent heartbeats tell.
+    pub(super) fn late(&self, lane: Lane, operation: &'static str, limit: Duration) -> Failure {
+        let failure = Failure::late(operation, limit, Effect::Unknown);
+        match lane {
+            Lane::Others => self.unanswered(lane, failure),
+            Lane::Kept | Lane::GivingWay => Failure { is_broken: false, is_full: true, ..failure },
+        }
     }
 
     /// What a call says to which there was no answer. Whether the agent is there the kept connection tells alone: it is not left
@@ -323,13 +341,14 @@ fn client(
     place: Place,
     shown: &Host,
     (idle, idle_timeout): (usize, Option<Duration>),
+    connecting: Duration,
 ) -> Result<Client> {
     let mut builder = Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         // Whether a call may be made again is for those to say who know what it does.
         .retry(retry::never())
-        .connect_timeout(CONNECT_TIMEOUT)
+        .connect_timeout(connecting)
         .pool_max_idle_per_host(idle)
         .pool_idle_timeout(idle_timeout)
         .default_headers(headers(credentials)?);

@@ -17,6 +17,8 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
     /// It changes nothing: where nobody knows whether it was carried out, it is sent again.
     pub(super) is_read: bool,
+    /// It is answered late, if nothing happens.
+    pub(super) waits: bool,
 }
 
 impl Request {
@@ -33,15 +35,14 @@ impl Request {
     }
 
     fn new(method: Method, path: String, body: Vec<u8>) -> Self {
-        Self { method, path, body, is_read: false }
+        Self { method, path, body, is_read: false, waits: false }
     }
 
     /// That is answered when something has changed since this index, or after this time.
     pub(super) fn waiting(self, index: u64, longest: Duration) -> Self {
         let query = self.with(&format!("wait={}ms", longest.as_millis()));
         let query = if index > 0 { query.with(&format!("index={index}")) } else { query };
-        // Somewhere else nobody has the time for that.
-        Self { is_read: false, ..query }
+        Self { waits: true, ..query }
     }
 
     /// With this, `name` or `name=value`, in its query.

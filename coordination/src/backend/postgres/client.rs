@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 
 use super::config::{Config, Schema};
@@ -23,6 +22,7 @@ use super::link::{Running, not_set};
 use super::statement::{Answer, Call};
 use crate::backend::server::connections::{self, Failure, Link};
 use crate::backend::server::credentials::{Access, Credentials};
+use crate::backend::server::in_time;
 use crate::backend::server::notifications::{Followed, Subscriptions};
 use crate::backend::server::rotation::Turn;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -94,7 +94,7 @@ impl Link for Client {
 
     /// The server carries out a connection's statements one after the other, each with its commit, and a heartbeat waits for
     /// those before it.
-    const IN_FLIGHT: usize = 8;
+    const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "sslmode=verify-full";
     const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
 
@@ -308,9 +308,10 @@ impl Connections {
 
     /// Listens to what happens in a queue, on the connection in use.
     pub(super) async fn follow(self: &Arc<Self>, path: &str) -> Result<watch::Receiver<Followed>> {
+        // Whoever has room for a call waits for nobody who waits for room.
+        let _one_at_a_time = self.link.listening.lock().await;
         let ready = self.ready("watch").await?;
         let epoch = ready.epoch();
-        let _one_at_a_time = self.link.listening.lock().await;
         let (following, channel) = self.link.hub.follow(path, epoch);
         if let Some(channel) = channel {
             let channels = [channel];
@@ -330,8 +331,8 @@ impl Connections {
             return;
         }
         let sweeping = async {
-            let ready = self.ready("watch").await?;
             let _one_at_a_time = self.link.listening.lock().await;
+            let ready = self.ready("watch").await?;
             let channels = self.link.hub.sweep();
             if channels.is_empty() {
                 return Ok(());
@@ -339,9 +340,9 @@ impl Connections {
             let no_longer = async |connection: Arc<Connection>| {
                 connection.execute("UNLISTEN", &channels, "watch").await
             };
-            ready.make(no_longer).await
+            in_time(self.patience, ready.make(no_longer)).await
         };
         // One message too many harms nobody.
-        let _: std::result::Result<Result<()>, _> = timeout(self.patience, sweeping).await;
+        let _: Result<()> = sweeping.await;
     }
 }

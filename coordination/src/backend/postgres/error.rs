@@ -27,7 +27,7 @@ fn refusal(operation: &'static str, said: &DbError) -> Failure {
     if let Some(detail) = said.detail() {
         message = format!("{message}: {detail}");
     }
-    let error = Error::new(kind, operation, message).with_effect(effect(said));
+    let error = Error::new(kind, operation, message).with_effect(effect(operation, said));
     Failure { is_broken, ..Failure::harmless(error) }
 }
 
@@ -51,7 +51,7 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         SqlState::INVALID_CATALOG_NAME => (ErrorKind::Config, false),
         SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Permission, false),
         SqlState::DISK_FULL | SqlState::OUT_OF_MEMORY | SqlState::CONFIGURATION_LIMIT_EXCEEDED => {
-            (ErrorKind::Quota, false)
+            (ErrorKind::Quota, is_end(said))
         }
         SqlState::PROGRAM_LIMIT_EXCEEDED => (ErrorKind::Value, false),
         // It has become a replica.
@@ -83,18 +83,21 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::INVALID_SCHEMA_NAME
         | SqlState::UNDEFINED_COLUMN => (ErrorKind::Unavailable, true),
         SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => (ErrorKind::Corrupt, false),
-        // With that the server has ended the connection.
-        _ if matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) => {
-            (ErrorKind::Unavailable, true)
-        }
+        _ if is_end(said) => (ErrorKind::Unavailable, true),
         _ => (ErrorKind::Unsupported, false),
     }
 }
 
+/// Whether the server has ended the connection with that.
+fn is_end(said: &DbError) -> bool {
+    matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+}
+
 /// A transaction that waits for a replica's word, and is told to end, is committed here and perhaps not there; and where the
 /// server goes down, what it had in hand may be done.
-fn effect(said: &DbError) -> Effect {
+fn effect(operation: &str, said: &DbError) -> Effect {
     match *said.code() {
+        _ if is_end(said) && operation != "connect" => Effect::Unknown,
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CRASH_SHUTDOWN
         | SqlState::QUERY_CANCELED
@@ -110,7 +113,8 @@ fn effect(said: &DbError) -> Effect {
 /// Whether this is what the server says before the answer to a statement for whose commit it did not wait as long as it should have: a replica may
 /// not have it.
 pub(super) fn is_unconfirmed(said: &DbError) -> bool {
-    said.parsed_severity() == Some(Severity::Warning) && *said.code() == SqlState::WARNING
+    // Its words are in the server's language, and its code is that of most warnings.
+    said.parsed_severity() == Some(Severity::Warning) && said.routine() == Some("SyncRepWaitForLSN")
 }
 
 /// Whether the other side does not understand what we say, or wants to do nothing of it.

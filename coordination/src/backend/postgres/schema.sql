@@ -102,6 +102,10 @@ BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
   END IF;
   PERFORM pg_catalog.set_config('lock_timeout', '250ms', true);
+  -- A commit that does not wait for its replica says so by a warning.
+  IF pg_catalog.current_setting('client_min_messages') = 'error' THEN
+    PERFORM pg_catalog.set_config('client_min_messages', 'warning', true);
+  END IF;
 END
 $f$;
 

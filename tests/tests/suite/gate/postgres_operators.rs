@@ -110,6 +110,24 @@ fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
     });
 }
 
+/// X1: what the server warns of is no reason not to work with it.
+#[test]
+fn x1_a_warning_at_each_connection() {
+    judged_on_threads(async || {
+        let postgres = one();
+        // As after the system's libraries were replaced by newer ones.
+        ask(&postgres, "UPDATE pg_database SET datcollversion = 'older'");
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a good name");
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        sleep(Duration::from_millis(600)).await;
+        assert!(guard.is_held(), "no heartbeat was confirmed");
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
 /// L7: while somebody's transaction stays open, so that no old version of a row can be removed, steps do not look at all of those.
 #[test]
 fn l7_an_open_transaction_slows_nobody_down() {
