@@ -15,8 +15,8 @@ use self::values::{duration, json, rate, semaphore, wait};
 
 /// Locks, semaphores, limits, elections and groups, for commands on one host or many.
 ///
-/// They are kept on a store that a URL names: a directory of this host, or an etcd, ZooKeeper, Consul, Redis
-/// or PostgreSQL server that many hosts share.
+/// They are kept on a store that a URL names: a directory of this host, or an etcd, ZooKeeper, Consul, Redis,
+/// PostgreSQL or MySQL server that many hosts share.
 #[derive(Debug, Parser)]
 #[command(name = "coordination", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "The same on one host, with nothing to set up:\n  \
@@ -416,8 +416,8 @@ pub(crate) struct Child {
     pub(crate) kill_after: Option<Duration>,
     /// How long to wait before the command starts, so that a holder who lost the lock just now has ended
     ///
-    /// By default as long as the store needs to tell of a loss, and a command to end: 0.2 s, with ZooKeeper 0.4 s, Redis and
-    /// PostgreSQL 0.6 s. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
+    /// By default as long as the store needs to tell of a loss, and a command to end: 0.2 s, with ZooKeeper 0.4 s, Redis,
+    /// PostgreSQL and MySQL 0.6 s. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
     /// seconds at most.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) settle: Option<Duration>,

@@ -1,7 +1,7 @@
 //! Locks, semaphores, elections, groups and more, shared by the processes of a distributed service.
 //!
 //! A process opens a *session* on a store that a URL chooses: its own memory, a directory of one host, etcd,
-//! ZooKeeper, Consul, Redis or PostgreSQL. It acquires locks by name. A holder has a *guard*, which knows whether the
+//! ZooKeeper, Consul, Redis, PostgreSQL or MySQL. It acquires locks by name. A holder has a *guard*, which knows whether the
 //! lock is still held, reports when it is lost, and carries a *fencing token* that rises with every grant.
 //! Permits, leaderships and memberships are guards of the same kind.
 //!
@@ -50,6 +50,7 @@
 //! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
 //! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //! | `postgres://user@h1,h2/database`, `postgresql://…` | PostgreSQL 12 or newer | processes of many hosts | `postgres` |
+//! | `mysql://user@h1,h2/database`, `mariadb://…` | MariaDB 10.6, MySQL 8.0 or newer | processes of many hosts | `mysql` |
 //!
 //! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`, `zk` and `kazoo` of `zookeeper`. A user
 //! and a password go before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are
@@ -93,10 +94,13 @@
 //! | `postgres` | `schema`, `password_file`, `target_session_attrs` | `coordination`, none, `read-write` | see its page |
 //! | `postgres` | `sslmode` | `disable` on this host, else `verify-full` | no other mode |
 //! | `postgres` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
+//! | `mysql` | `password_file` | none | see its page |
+//! | `mysql` | `ssl-mode` | `disabled` on this host, else `verify_identity` | no other mode |
+//! | `mysql` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //!
 //! # Features
 //!
-//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul`, `redis` and `postgres` are
+//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
 //! not, as building them needs a C compiler, and `etcd` also the program `protoc` (Debian: `protobuf-compiler` and
 //! `libprotobuf-dev`).
 //!

@@ -117,7 +117,7 @@ impl Url {
     }
 
     /// Whether it has an option that nobody took so far.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn has_option(&self, name: &str) -> bool {
         self.query.iter().any(|(key, _)| key == name)
     }

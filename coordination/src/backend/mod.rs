@@ -102,6 +102,8 @@ mod etcd;
 mod file;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]

@@ -39,6 +39,7 @@ stores! {
     "consul" consul ["consul", "consul+https"];
     "redis" redis ["redis", "rediss", "redis+unix", "unix"];
     "postgres" postgres ["postgres", "postgresql"];
+    "mysql" mysql ["mysql", "mariadb"];
 }
 
 struct Listed {

@@ -60,6 +60,8 @@ impl Store {
     pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
     /// A PostgreSQL server that keeps what it answered.
     pub const POSTGRES: Self = Self { backend: Backend::Postgres, nodes: 1 };
+    /// A MariaDB server that keeps what it answered.
+    pub const MYSQL: Self = Self { backend: Backend::Mysql, nodes: 1 };
     /// One Consul server.
     pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
     /// Three of them.
@@ -80,6 +82,8 @@ impl Store {
         Self::REDIS,
         #[cfg(feature = "postgres")]
         Self::POSTGRES,
+        #[cfg(feature = "mysql")]
+        Self::MYSQL,
         #[cfg(feature = "consul")]
         Self::CONSUL,
         #[cfg(feature = "consul")]

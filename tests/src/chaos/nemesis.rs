@@ -169,7 +169,9 @@ impl Stores {
             // Servers of Consul meet at the ports that they serve.
             Self::Apart => store.nodes > 1 && store.backend != Backend::Consul,
             Self::Only(backend) => store.backend == backend,
-            Self::Killable => matches!(store.backend, Backend::Postgres | Backend::Redis),
+            Self::Killable => {
+                matches!(store.backend, Backend::Mysql | Backend::Postgres | Backend::Redis)
+            }
         }
     }
 }

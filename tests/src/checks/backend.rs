@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Consul, Etcd, Postgres, Redis, Server, Setup, Zookeeper};
+use crate::harness::{Consul, Etcd, Mysql, Postgres, Redis, Server, Setup, Zookeeper};
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,9 +21,11 @@ pub enum Backend {
     Redis,
     /// `postgres://`
     Postgres,
+    /// `mysql://`, whose checks are in the soak only: not every machine can have its server.
+    Mysql,
 }
 
-/// All of them, in the order of the README's tables.
+/// All of them whose checks the gate has, in the order of the README's tables.
 pub const BACKENDS: &[Backend] = &[
     Backend::Memory,
     Backend::File,
@@ -111,6 +113,16 @@ macro_rules! stores {
         $($to)+! { @store $args redis Redis all server }
         #[cfg(feature = "postgres")]
         $($to)+! { @store $args postgres Postgres most server }
+    };
+}
+
+/// The same for each store whose server is optional, and for whose checks the soak has parts of their own; each has
+/// everything.
+#[macro_export]
+macro_rules! optional_stores {
+    ([$($to:tt)+] $args:tt) => {
+        #[cfg(feature = "mysql")]
+        $($to)+! { @store $args mysql Mysql all server }
     };
 }
 
@@ -227,6 +239,7 @@ impl Backend {
             Self::Consul => Arc::new(Consul::set_up(setup)),
             Self::Redis => Arc::new(Redis::set_up(setup)),
             Self::Postgres => Arc::new(Postgres::set_up(setup)),
+            Self::Mysql => Arc::new(Mysql::set_up(setup)),
         })
     }
 

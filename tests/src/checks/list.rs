@@ -431,6 +431,7 @@ macro_rules! conformance {
             $crate::conformance! { @list [$part $share $kind $backend] }
         }
     };
+    (optional) => { $crate::optional_stores! { [$crate::conformance] [settings] } };
     (settings) => { $crate::settings! { [$crate::conformance] [settings] } };
     ($part:ident) => { $crate::stores! { [$crate::conformance] [$part] } };
 }

@@ -10,7 +10,14 @@ use crate::url::{Host, Secret, Url};
 pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 
 /// The option that names a file with the password.
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper", test))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper",
+    test
+))]
 pub(crate) const PASSWORD_FILE: &str = "password_file";
 
 /// Takes the password, and the options for TLS, which only go with a scheme that is it; `scheme` names that one.

@@ -6,6 +6,7 @@
     not(all(
         feature = "consul",
         feature = "etcd",
+        feature = "mysql",
         feature = "postgres",
         feature = "redis",
         feature = "zookeeper"

@@ -57,7 +57,7 @@ impl<T: Clone> OwnEntries<T> {
     }
 
     /// The entries of this session.
-    #[cfg(any(feature = "postgres", feature = "redis", test))]
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", test))]
     pub(crate) fn of(&self, session: SessionId) -> Vec<EntryId> {
         let entries = self.entries();
         let own = entries.iter().filter(|(_, own)| own.session == session);

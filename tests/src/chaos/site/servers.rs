@@ -52,6 +52,8 @@ impl Servers {
             Backend::Etcd => Box::new(super::etcd::Operator::start(store.nodes)),
             #[cfg(feature = "redis")]
             Backend::Redis => Box::new(super::redis::Operator::start()),
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => Box::new(super::mysql::Operator::start()),
             #[cfg(feature = "postgres")]
             Backend::Postgres => Box::new(super::postgres::Operator::start()),
             #[cfg(feature = "consul")]

@@ -4,6 +4,7 @@ use super::{
     Direction, Unit,
     http1::Http1,
     http2::Http2,
+    mysql::Mysql,
     postgres::Postgres,
     resp::Resp,
     zookeeper::{self, Zookeeper},
@@ -16,6 +17,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
+    /// That of MySQL and MariaDB, without TLS.
+    Mysql,
     /// PostgreSQL's, without TLS.
     Postgres,
     /// Redis' protocol, version 2 or 3.
@@ -29,6 +32,7 @@ impl Protocol {
         match self {
             Self::Http1 => Box::new(Http1::new(direction)),
             Self::Http2 => Box::new(Http2::new(direction)),
+            Self::Mysql => Box::new(Mysql::new(direction)),
             Self::Postgres => Box::new(Postgres::new(direction)),
             Self::Resp => Box::new(Resp::new(direction)),
             Self::Zookeeper => Box::new(Zookeeper::new(direction)),
@@ -40,7 +44,7 @@ impl Protocol {
     pub(super) fn resume(self, greeting: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Zookeeper => zookeeper::resume(greeting),
-            Self::Http1 | Self::Http2 | Self::Postgres | Self::Resp => None,
+            Self::Http1 | Self::Http2 | Self::Mysql | Self::Postgres | Self::Resp => None,
         }
     }
 }

@@ -14,6 +14,7 @@ mod http1;
 mod http2;
 mod lane;
 mod member;
+mod mysql;
 mod postgres;
 mod resp;
 mod zookeeper;

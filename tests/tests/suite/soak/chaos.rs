@@ -91,3 +91,9 @@ fn redis() {
 fn postgres() {
     survives_ninety_seconds(Store::POSTGRES);
 }
+
+#[cfg(feature = "mysql")]
+#[test]
+fn mysql() {
+    survives_ninety_seconds(Store::MYSQL);
+}

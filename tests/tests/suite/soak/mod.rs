@@ -8,6 +8,8 @@ mod crowd;
 mod faults_consul;
 mod faults_etcd;
 mod faults_file;
+#[cfg(feature = "mysql")]
+mod faults_mysql;
 #[cfg(feature = "postgres")]
 mod faults_postgres;
 #[cfg(feature = "redis")]
@@ -17,9 +19,13 @@ mod faults_zookeeper;
 mod group_scale;
 mod limiter_storm;
 mod many_names;
+#[cfg(feature = "mysql")]
+mod mysql_only;
 mod pauses;
 mod rates;
 mod settings;
 mod shortage;
+mod store_suite;
 
 coordination_tests::conformance!(soak);
+coordination_tests::conformance!(optional);

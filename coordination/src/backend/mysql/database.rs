@@ -1,0 +1,224 @@
+//! The database behind a connection: who answers, and our tables and procedures there, which are made if they are not there.
+
+use mysql_async::prelude::{FromValue, Queryable};
+use mysql_async::{Conn, Error as MysqlError, Row};
+
+use super::config::Database;
+use super::error::failure;
+use crate::backend::server::connections::Failure;
+use crate::characteristics::Durability;
+use crate::error::{Error, ErrorKind};
+
+/// Tables and procedures, parted by lines of two slashes.
+const SCHEMA: &str = include_str!("schema.sql");
+/// Of the tables and procedures. Two versions share no database: each refuses that of the other.
+const VERSION: i64 = 1;
+/// The oldest servers: before these nothing skips rows that are locked.
+const OLDEST_MYSQL: (u32, u32) = (8, 0);
+const OLDEST_MARIADB: (u32, u32) = (10, 6);
+/// The namespace where a transaction of a user's names none: that where a URL names none.
+const NAMESPACE: &str = "coordination";
+/// The server's clock, in microseconds: at the beginning of a statement, also of one in a procedure. No time zone has a part
+/// in it.
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// What each connection begins with: whatever the server, the user or `init_connect` have set, a step sees what was committed
+/// before each of its statements, waits for a lock for a second at most, and nothing is cut to fit.
+const SETTINGS: &str = "\
+SET NAMES utf8mb4; \
+SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, \
+  lock_wait_timeout = 10, wait_timeout = 28800, completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, \
+  sql_safe_updates = 0; \
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
+
+/// Who answers, and how it keeps what is committed.
+const GREETING: &str = "\
+SELECT VERSION() AS version, @@global.read_only OR @@innodb_read_only AS is_replica, \
+  @@global.innodb_flush_log_at_trx_commit = 1 AND @@global.innodb_doublewrite <> 'OFF' \
+    AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
+  @@global.log_bin AS may_have_replicas";
+
+/// No such database, table or procedure.
+const NO_DATABASE: u16 = 1049;
+const NO_TABLE: u16 = 1146;
+
+/// A server, as it was found when a connection was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Server {
+    /// Whether what is committed is on the disk.
+    is_synced: bool,
+    may_have_replicas: bool,
+}
+
+impl Server {
+    /// Looks who is there, and makes our tables if they are not there and can be made.
+    pub(super) async fn greet(conn: &mut Conn, database: &Database) -> Result<Self, Failure> {
+        set_up(conn).await?;
+        let found: Vec<Row> = conn.query(GREETING).await.map_err(failed)?;
+        let found = found.first().ok_or_else(unknown)?;
+        check_age(&get::<String>(found, "version")?)?;
+        if get(found, "is_replica")? {
+            let message = "the server is a replica, or read-only: it cannot be written to";
+            return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+        }
+        let server = Self {
+            is_synced: get(found, "is_synced")?,
+            may_have_replicas: get(found, "may_have_replicas")?,
+        };
+        choose(conn, database).await?;
+        if !has_version(conn, database).await? {
+            install(conn, database).await.map_err(failed)?;
+            if !has_version(conn, database).await? {
+                return Err(unknown());
+            }
+        }
+        Ok(server)
+    }
+
+    /// Fails if the user may not do what all steps do: told by who connects, and not by the first release.
+    pub(super) async fn check_rights(conn: &mut Conn) -> Result<(), Failure> {
+        conn.query_drop("CALL coordination_probe()").await.map_err(failed)
+    }
+
+    /// A crash of the process loses nothing, as what is committed is in the system's hands.
+    pub(super) fn survives_power_loss(self) -> Durability {
+        if self.is_synced { Durability::Yes } else { Durability::No }
+    }
+
+    /// Why two may hold while servers are cut off from each other.
+    pub(super) fn partition_overlap(self) -> Option<&'static str> {
+        self.may_have_replicas.then_some(
+            "a replica that is made the primary may not know of the last grants, and the old one goes on until it is stopped",
+        )
+    }
+}
+
+/// Another connection to a server that was greeted.
+pub(super) async fn join(conn: &mut Conn, database: &Database) -> Result<(), Failure> {
+    set_up(conn).await?;
+    conn.query_drop(format!("USE {database}")).await.map_err(failed)
+}
+
+async fn set_up(conn: &mut Conn) -> Result<(), Failure> {
+    conn.query_drop(SETTINGS).await.map_err(failed)
+}
+
+fn check_age(version: &str) -> Result<(), Failure> {
+    let mut numbers = version.split(|sign: char| !sign.is_ascii_digit()).map(str::parse::<u32>);
+    let mut number = || numbers.next().and_then(Result::ok).unwrap_or_default();
+    let found = (number(), number());
+    let oldest = if version.contains("MariaDB") { OLDEST_MARIADB } else { OLDEST_MYSQL };
+    if found >= oldest {
+        return Ok(());
+    }
+    let message = "the server is older than MariaDB 10.6 or MySQL 8.0";
+    Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+}
+
+/// Our database from here on. One that the URL does not name is made.
+async fn choose(conn: &mut Conn, database: &Database) -> Result<(), Failure> {
+    let chosen = conn.query_drop(format!("USE {database}")).await;
+    match chosen {
+        Err(error) if database.is_default && is(&error, NO_DATABASE) => conn
+            .query_drop(format!("CREATE DATABASE IF NOT EXISTS {database}; USE {database}"))
+            .await
+            .map_err(failed),
+        chosen => chosen.map_err(failed),
+    }
+}
+
+/// Whether our tables and procedures are there, which are refused if they are another version's.
+async fn has_version(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
+    let found = conn.query_first("SELECT version FROM coordination_version").await;
+    let version: Option<i64> = match found {
+        Err(error) if is(&error, NO_TABLE) => None,
+        found => found.map_err(failed)?,
+    };
+    match version {
+        None => Ok(false),
+        Some(VERSION) => Ok(true),
+        Some(version) => {
+            let message = format!(
+                "the tables in database {database} are of version {version}, and this release of the library works with \
+                 version {VERSION}: give it another database, by the URL's path"
+            );
+            Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+        }
+    }
+}
+
+/// Makes the tables and procedures, unless somebody else has made them meanwhile.
+///
+/// What was begun and not ended is made again as a whole: the version comes last.
+async fn install(conn: &mut Conn, database: &Database) -> Result<(), MysqlError> {
+    let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
+    // It ends with the connection at the latest.
+    conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await?;
+    let found = conn.query_first::<i64, _>("SELECT version FROM coordination_version").await;
+    if !matches!(found, Ok(Some(_))) {
+        for statement in statements() {
+            conn.query_drop(statement).await?;
+        }
+        let version = format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})");
+        conn.query_drop(version).await?;
+    }
+    conn.query_drop(format!("DO RELEASE_LOCK({lock})")).await
+}
+
+/// Of the schema. A procedure that is there already may be of an installation that was not ended.
+fn statements() -> impl Iterator<Item = String> {
+    SCHEMA.split("\n//\n").map(|statement| {
+        let text = statement.trim().replace("{now}", NOW).replace("{namespace}", NAMESPACE);
+        let procedure =
+            text.split("CREATE PROCEDURE ").nth(1).and_then(|rest| rest.split('(').next());
+        match procedure {
+            Some(procedure) => format!("DROP PROCEDURE IF EXISTS {procedure}; {text}"),
+            None => text,
+        }
+    })
+}
+
+fn is(error: &MysqlError, code: u16) -> bool {
+    matches!(error, MysqlError::Server(said) if said.code == code)
+}
+
+fn get<T: FromValue>(row: &Row, name: &str) -> Result<T, Failure> {
+    row.get_opt(name).and_then(Result::ok).ok_or_else(unknown)
+}
+
+fn unknown() -> Failure {
+    let message = "the server's answer is none that this library knows";
+    Failure::broken(Error::new(ErrorKind::Corrupt, "connect", message))
+}
+
+fn failed(error: MysqlError) -> Failure {
+    failure("connect", &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_servers_that_skip_locked_rows_will_do() {
+        for version in ["8.0.36", "8.4.2-log", "9.1.0", "10.6.1-MariaDB", "11.4.3-MariaDB-log"] {
+            check_age(version).expect(version);
+        }
+        for version in ["5.7.44", "10.5.23-MariaDB", "5.5.5-10.3.1-MariaDB", "", "x"] {
+            check_age(version).expect_err(version);
+        }
+    }
+
+    #[test]
+    fn each_statement_stands_by_itself() {
+        let all: Vec<_> = statements().collect();
+        assert_eq!(all.iter().filter(|text| text.contains("CREATE TABLE")).count(), 7);
+        assert!(all.iter().all(|text| !text.contains(['{', '}'])));
+        let fence = all.last().expect("there are some");
+        assert!(
+            fence.starts_with("DROP PROCEDURE IF EXISTS coordination_fence; -- ")
+                || fence.starts_with("DROP PROCEDURE IF EXISTS coordination_fence; CREATE"),
+            "{fence}"
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! What the server and its client say → our errors, case by case.
+
+use mysql_async::{DriverError, Error as MysqlError, ServerError};
+
+use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
+use crate::backend::server::connections::Failure;
+use crate::error::{Effect, Error, ErrorKind};
+
+/// What a failed statement says of its connection, and to us.
+pub(super) fn failure(operation: &'static str, error: &MysqlError) -> Failure {
+    match error {
+        MysqlError::Server(said) => refusal(operation, said),
+        error => broken(operation, error),
+    }
+}
+
+/// Whether the server has undone the statement for others, who were in its way: it is to be made again.
+///
+/// A deadlock undoes the transaction; of one that has waited for a lock for too long, our procedures undo the rest.
+pub(super) fn is_undone(error: &MysqlError) -> bool {
+    matches!(error, MysqlError::Server(said) if matches!(said.code, 1205 | 1213))
+}
+
+/// The server has carried out nothing: a step is all or nothing.
+fn refusal(operation: &'static str, said: &ServerError) -> Failure {
+    let (kind, is_broken) = judged(said.code);
+    let message = format!("{} ({})", said.message, said.code);
+    let error = Error::new(kind, operation, message).with_effect(effect(said.code));
+    Failure { is_broken, ..Failure::harmless(error) }
+}
+
+/// What kind of error it is, and whether another connection may do better, perhaps to another server.
+///
+/// The numbers are the same in MySQL and MariaDB, where both have them.
+fn judged(code: u16) -> (ErrorKind, bool) {
+    match code {
+        // Access denied: for the user, without a password, from this host.
+        1045 | 1698 | 1130 => (ErrorKind::Auth, true),
+        // No such database.
+        1049 => (ErrorKind::Config, false),
+        // No access to the database, to a table, a column or a procedure; or a right of the whole server is needed.
+        1044 | 1142 | 1143 | 1370 | 1227 | 1419 => (ErrorKind::Permission, false),
+        // Connections without TLS are refused.
+        3159 => (ErrorKind::Tls, true),
+        // Out of disk, memory, or room in a table.
+        1021 | 1037 | 1038 | 1041 | 1114 => (ErrorKind::Quota, false),
+        // Too large for a packet, or for a column.
+        1153 | 1406 => (ErrorKind::Value, false),
+        // It can be read only: it has become a replica.
+        1290 | 1792 | 1836 => (ErrorKind::Unavailable, true),
+        // It has no room for us, is going down, does not serve, or has ended our connection.
+        1040
+        | 1203
+        | 1226
+        | 1129
+        | 1053
+        | 1077
+        | 1079
+        | 1080
+        | 1047
+        | 1152
+        | 1158..=1161
+        | 1184
+        | 1927
+        | 4031 => (ErrorKind::Unavailable, true),
+        // Our tables or procedures are gone, or others: they are looked for, and made, by who connects.
+        1146 | 1305 | 1054 | 1318 | 1046 => (ErrorKind::Unavailable, true),
+        // Somebody has our rows, cancels our statements, changes the tables, or did the same at once; or the engine says no.
+        1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1317 | 1412 | 1615 | 1969 | 3024 | 1026
+        | 1028 => (ErrorKind::Unavailable, false),
+        // A table is damaged.
+        1034 | 1194 | 1712 => (ErrorKind::Corrupt, false),
+        _ => (ErrorKind::Unsupported, false),
+    }
+}
+
+/// A transaction whose end was interrupted may be committed; and where the server goes down, what it had in hand may be done.
+fn effect(code: u16) -> Effect {
+    match code {
+        1053 | 1180 | 1317 | 1927 | 1969 | 3024 | 1026 | 1030 | 1152 | 1158..=1161 => {
+            Effect::Unknown
+        }
+        _ => Effect::None,
+    }
+}
+
+fn broken(operation: &'static str, error: &MysqlError) -> Failure {
+    let beneath = causes(Some(error));
+    let kind = match (error, connection_kind(&beneath)) {
+        (MysqlError::Driver(DriverError::NoClientSslFlagFromServer), _) => ErrorKind::Tls,
+        (MysqlError::Driver(DriverError::PacketTooLarge), _) => ErrorKind::Value,
+        (MysqlError::Driver(said), ErrorKind::Unavailable) if is_not_understood(said) => {
+            ErrorKind::Corrupt
+        }
+        (_, kind) => kind,
+    };
+    // The statement may have been under way when the connection broke.
+    let is_open = operation != "connect" && kind != ErrorKind::Value;
+    let effect = if is_open { Effect::Unknown } else { Effect::None };
+    let is_hang_up =
+        is_hang_up(&beneath) || matches!(error, MysqlError::Driver(DriverError::ConnectionClosed));
+    let error = Error::new(kind, operation, error.to_string()).with_effect(effect);
+    Failure { is_hang_up, ..Failure::broken(error) }
+}
+
+/// Whether the other side speaks another language, or says what no server says.
+fn is_not_understood(said: &DriverError) -> bool {
+    matches!(
+        said,
+        DriverError::CantParseServerVersion { .. }
+            | DriverError::PacketOutOfOrder
+            | DriverError::UnexpectedPacket { .. }
+            | DriverError::FromValue { .. }
+            | DriverError::FromRow { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(code: u16) -> MysqlError {
+        MysqlError::Server(ServerError { code, message: "m".to_owned(), state: "s".to_owned() })
+    }
+
+    #[test]
+    fn what_others_were_in_the_way_of_is_made_again() {
+        assert!(is_undone(&said(1205)) && is_undone(&said(1213)));
+        assert!(!is_undone(&said(1317)) && !is_undone(&DriverError::ConnectionClosed.into()));
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let of = |code| {
+            let failure = failure("enter", &said(code));
+            (failure.error.kind(), failure.is_broken, failure.error.effect())
+        };
+        assert_eq!(of(1045), (ErrorKind::Auth, true, Effect::None));
+        assert_eq!(of(1290), (ErrorKind::Unavailable, true, Effect::None));
+        assert_eq!(of(1142), (ErrorKind::Permission, false, Effect::None));
+        assert_eq!(of(1927), (ErrorKind::Unavailable, true, Effect::Unknown));
+        assert_eq!(of(9999), (ErrorKind::Unsupported, false, Effect::None));
+    }
+
+    #[test]
+    fn a_connection_that_broke_leaves_the_outcome_open() {
+        let broken = failure("enter", &DriverError::ConnectionClosed.into());
+        assert!(broken.is_broken && broken.is_hang_up);
+        assert_eq!(broken.error.effect(), Effect::Unknown);
+        let refused =
+            failure("connect", &std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+        assert_eq!(
+            (refused.error.kind(), refused.error.effect()),
+            (ErrorKind::Refused, Effect::None)
+        );
+    }
+}

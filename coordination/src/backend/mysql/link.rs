@@ -1,0 +1,86 @@
+//! Making a connection: to a server at one of its addresses, by TLS where that is wanted.
+
+use std::net::SocketAddr;
+
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, SslOpts};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::config::Config;
+use super::error::failure;
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::{Credentials, Tls};
+use crate::error::{Error, ErrorKind};
+use crate::url::Host;
+
+impl Config {
+    /// A connection to the server there, which lets us in.
+    pub(super) async fn open(
+        &self,
+        (host, address): (&Host, SocketAddr),
+        credentials: &Credentials,
+    ) -> Result<Conn, Failure> {
+        let options = OptsBuilder::default()
+            .ip_or_hostname(&host.name)
+            .resolved_ips(Some([address.ip()]))
+            .tcp_port(address.port())
+            .user(Some(&self.user))
+            .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
+            .ssl_opts(credentials.tls.as_ref().map(tls_options))
+            .prefer_socket(false)
+            // Nothing is prepared.
+            .stmt_cache_size(0)
+            .connect_attribute("program_name", "coordination");
+        Conn::new(options).await.map_err(|error| advised(failure("connect", &error), credentials))
+    }
+}
+
+/// MariaDB denies access, and says no more, where it or the account wants TLS.
+fn advised(failure: Failure, credentials: &Credentials) -> Failure {
+    if credentials.tls.is_some() || failure.error.kind() != ErrorKind::Auth {
+        return failure;
+    }
+    let message = format!(
+        "{}; it also says so where TLS is wanted: `ssl-mode=verify_identity`",
+        failure.error.message()
+    );
+    let error = Error::new(ErrorKind::Auth, "connect", message);
+    Failure { error: error.with_source(failure.error), ..failure }
+}
+
+fn tls_options(tls: &Tls) -> SslOpts {
+    choose_provider();
+    // Those count that are named, or that the system trusts, and not those that the client crate brings along.
+    let roots = trusted(tls).into_iter().map(Into::into).collect();
+    let options = SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(true);
+    let options = match &tls.server_name {
+        Some(name) => options.with_danger_tls_hostname_override(Some(name.clone())),
+        None => options,
+    };
+    // They were checked when they were read.
+    options.with_client_identity(tls.identity.as_ref().map(|(cert, key)| {
+        ClientIdentity::new(cert.clone().into(), key.expose().as_bytes().to_vec().into())
+    }))
+}
+
+/// One that cannot be used would have all refused.
+fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
+    let certificates: Vec<_> = match &tls.ca {
+        Some(ca) => CertificateDer::pem_slice_iter(ca).flatten().collect(),
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let usable = |certificate: &CertificateDer<'_>| {
+        RootCertStore::empty().add(certificate.clone().into_owned()).is_ok()
+    };
+    let usable = certificates.into_iter().filter(usable);
+    usable.map(|certificate| certificate.to_vec()).collect()
+}
+
+/// The client crate takes the process' default, and panics if several could be it and none was chosen.
+fn choose_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody else may have chosen one meanwhile, which is as good.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+}

@@ -1,0 +1,392 @@
+//! What is waited for, and the one poll that asks for all who wait: the server tells nothing by itself.
+//!
+//! Each queue has a number in its row that is another one after each change. The poll asks for these numbers, of all queues at
+//! once, and of the entries that somebody waits for only where a number is another one, or a lease is over. It asks often for as
+//! long as something happens, and seldom when nothing does. Whoever changes a queue has it asked at once, for the waiters of this
+//! process.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::client::Connections;
+use super::database::NOW;
+use super::statement::{Answer, literal, number_in, value_in};
+use crate::backend::Mode;
+use crate::backend::server::shared_watches::SharedWatches;
+use crate::error::Result;
+
+/// Between two polls while something happens: a lock changes hands within 50 ms.
+const BUSY: Duration = Duration::from_millis(20);
+/// For so long after something has happened.
+const STAYS_BUSY: Duration = Duration::from_secs(1);
+/// When nothing happens: with its heartbeats a process asks at most four times a second.
+const IDLE: Duration = Duration::from_millis(330);
+/// Between two polls in any case.
+const APART: Duration = Duration::from_millis(5);
+/// An end that is looked for at its very moment may not have come yet.
+const LITTLE: Duration = Duration::from_millis(2);
+
+/// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wait {
+    pub(super) path: String,
+    pub(super) seq: u64,
+    pub(super) mode: Mode,
+}
+
+/// What is known of something that is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// Nobody has asked.
+    #[default]
+    Unknown,
+    /// It has its lease until then, if nobody renews it.
+    Blocks(Instant),
+    /// It blocks no more, or its session's time has passed: whoever waits looks himself.
+    Over,
+}
+
+/// All that is waited for.
+#[derive(Default)]
+pub(super) struct Polls {
+    /// By their paths, with the newest number of changes; zero: there is no such queue, or nobody has asked.
+    queues: SharedWatches<String, u64>,
+    waits: SharedWatches<Wait, Waited>,
+    wanted: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_running: bool,
+    /// When what was answered last was asked.
+    asked: Option<Instant>,
+}
+
+/// Somebody who waits for an entry: nothing is kept of that when nobody does any longer.
+pub(super) struct Waiting<'a> {
+    polls: &'a Polls,
+    wait: Wait,
+    waited: Option<watch::Receiver<Waited>>,
+}
+
+/// What the poll knows from one time to the next.
+struct Poll {
+    polls: Arc<Polls>,
+    connections: Weak<Connections>,
+    /// The numbers of changes, by path.
+    seen: HashMap<String, u64>,
+    busy_until: Instant,
+    pause: Duration,
+}
+
+impl Polls {
+    /// Begins to wait for an entry.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        wait: Wait,
+        connections: &Arc<Connections>,
+    ) -> Waiting<'_> {
+        let (waited, _) = self.waits.join(&wait);
+        self.run(connections);
+        Waiting { polls: self, wait, waited: Some(waited) }
+    }
+
+    /// Begins to follow a queue.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        path: &str,
+        connections: &Arc<Connections>,
+    ) -> watch::Receiver<u64> {
+        let (followed, _) = self.queues.join(&path.to_owned());
+        self.run(connections);
+        followed
+    }
+
+    /// When what was answered last was asked.
+    pub(super) fn asked(&self) -> Option<Instant> {
+        self.state().asked
+    }
+
+    /// We have changed a queue, or in it an entry that may block nothing any more.
+    pub(super) fn touched(&self, path: &str, entry: Option<u64>) {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let Some(seq) = entry else { break };
+            self.waits.tell(&Wait { path: path.to_owned(), seq, mode }, |waited| {
+                *waited = Waited::Over;
+                true
+            });
+        }
+        if self.queues.find(&path.to_owned()).is_some() {
+            self.wanted.notify_one();
+        }
+    }
+
+    fn run(self: &Arc<Self>, connections: &Arc<Connections>) {
+        self.wanted.notify_one();
+        if std::mem::replace(&mut self.state().is_running, true) {
+            return;
+        }
+        let poll = Poll {
+            polls: Arc::clone(self),
+            connections: Arc::downgrade(connections),
+            seen: HashMap::new(),
+            busy_until: Instant::now(),
+            pause: BUSY,
+        };
+        tokio::spawn(poll.run());
+    }
+
+    /// What is waited for; `None`: nothing is, and the poll ends.
+    fn wanted(&self) -> Option<(HashSet<String>, Vec<Wait>)> {
+        let mut state = self.state();
+        self.queues.sweep();
+        self.waits.sweep();
+        let waits = self.waits.keys();
+        let mut paths: HashSet<_> = self.queues.keys().into_iter().collect();
+        paths.extend(waits.iter().map(|wait| wait.path.clone()));
+        // Whoever comes later starts another one.
+        state.is_running = !paths.is_empty();
+        state.is_running.then_some((paths, waits))
+    }
+
+    fn waited(&self, wait: &Wait) -> Waited {
+        self.waits.find(wait).map(|waited| *waited.borrow()).unwrap_or_default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Waiting<'_> {
+    /// Resolves when it is over, as far as anybody can tell.
+    pub(super) async fn over(&mut self) {
+        if let Some(waited) = &mut self.waited {
+            // Where the watch has ended, whoever waits looks.
+            let _ = waited.wait_for(|waited| *waited == Waited::Over).await;
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waited = None;
+        self.polls.waits.end_if_idle(&self.wait);
+    }
+}
+
+impl Poll {
+    async fn run(mut self) {
+        let _running = Running(Arc::clone(&self.polls));
+        while let Some((paths, waits)) = self.polls.wanted() {
+            let Some(connections) = self.connections.upgrade() else { return };
+            let asked = Instant::now();
+            // What has changed meanwhile is asked again.
+            let polled = self.ask(&connections, &paths, &waits);
+            let polled = tokio::time::timeout(connections.patience, polled).await;
+            drop(connections);
+            match polled {
+                Ok(Ok(has_changed)) => {
+                    self.polls.state().asked = Some(asked);
+                    self.pause(has_changed, &waits).await;
+                }
+                // Those who wait look themselves, and hear why.
+                Ok(Err(_)) | Err(_) => tokio::time::sleep(IDLE).await,
+            }
+        }
+    }
+
+    /// One poll: whether anything has changed.
+    async fn ask(
+        &mut self,
+        connections: &Arc<Connections>,
+        paths: &HashSet<String>,
+        waits: &[Wait],
+    ) -> Result<bool> {
+        let changed = self.changed(connections, paths).await?;
+        let now = Instant::now();
+        let is_due = |wait: &&Wait| match self.polls.waited(wait) {
+            Waited::Unknown => true,
+            Waited::Blocks(until) => until <= now,
+            Waited::Over => false,
+        };
+        let due: HashSet<_> = waits.iter().filter(is_due).map(|wait| &wait.path).collect();
+        let due = |wait: &&Wait| due.contains(&wait.path) || changed.contains(&wait.path);
+        let due: Vec<_> = waits.iter().filter(due).collect();
+        if !due.is_empty() {
+            let found = found(&connections.ask(&entries_of(&due)).await?)?;
+            for wait in due {
+                let waited = waited(wait, &found);
+                self.polls.waits.tell(wait, |known| {
+                    *known = if *known == Waited::Over { Waited::Over } else { waited };
+                    true
+                });
+            }
+        }
+        Ok(!changed.is_empty())
+    }
+
+    /// Asks which queues have changed, and tells those who follow them.
+    async fn changed(
+        &mut self,
+        connections: &Arc<Connections>,
+        paths: &HashSet<String>,
+    ) -> Result<HashSet<String>> {
+        let answer = connections.ask(&changes_of(paths)).await?;
+        let mut seen = HashMap::with_capacity(paths.len());
+        for row in &answer.rows {
+            let path: Vec<u8> = value_in("watch", row, "path")?;
+            let changes = number_in("watch", row, "changes")?.unwrap_or_default();
+            seen.insert(String::from_utf8_lossy(&path).into_owned(), changes);
+        }
+        let is_other = |path: &&String| self.seen.get(*path) != Some(seen.get(*path).unwrap_or(&0));
+        let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();
+        for path in paths {
+            let changes = seen.entry(path.clone()).or_default();
+            self.polls.queues.tell(path, |known| std::mem::replace(known, *changes) != *changes);
+        }
+        self.seen = seen;
+        Ok(changed)
+    }
+
+    /// Waits until it is time for the next poll.
+    async fn pause(&mut self, has_changed: bool, waits: &[Wait]) {
+        tokio::time::sleep(APART).await;
+        let now = Instant::now();
+        if has_changed {
+            self.busy_until = now + STAYS_BUSY;
+        }
+        self.pause = match now < self.busy_until {
+            true => BUSY,
+            false => (self.pause * 3 / 2).min(IDLE),
+        };
+        let ends = waits.iter().filter_map(|wait| match self.polls.waited(wait) {
+            Waited::Blocks(until) => Some(until + LITTLE),
+            _ => None,
+        });
+        let until = ends.chain([now + self.pause - APART]).min().unwrap_or(now);
+        tokio::select! {
+            biased;
+            () = self.polls.wanted.notified() => {}
+            () = tokio::time::sleep_until(until.into()) => {}
+        }
+    }
+}
+
+/// However the poll ends, whoever comes next starts another one.
+struct Running(Arc<Polls>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Where it has ended for want of waiters, another one may be running by now.
+        if std::thread::panicking() {
+            self.0.state().is_running = false;
+        }
+    }
+}
+
+fn changes_of(paths: &HashSet<String>) -> String {
+    let paths: Vec<_> = paths.iter().map(literal).collect();
+    let paths = paths.join(", ");
+    format!("SELECT path, changes FROM coordination_queues WHERE path IN ({paths})")
+}
+
+/// The entries that are waited for, each queue's in a query of its own.
+fn entries_of(waits: &[&Wait]) -> String {
+    let mut of: HashMap<&str, Vec<String>> = HashMap::new();
+    for wait in waits {
+        of.entry(&wait.path).or_default().push(wait.seq.cast_signed().to_string());
+    }
+    let queries: Vec<_> = of
+        .into_iter()
+        .map(|(path, seqs)| {
+            let (path, seqs) = (literal(path), seqs.join(", "));
+            format!(
+                "SELECT q.path AS path, e.seq AS seq, e.shared AS shared, \
+                   GREATEST(COALESCE(s.expires, 0) - {NOW}, 0) AS remaining \
+                 FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id \
+                 LEFT JOIN coordination_sessions s ON s.id = e.session \
+                 WHERE q.path = {path} AND e.seq IN ({seqs})"
+            )
+        })
+        .collect();
+    queries.join(" UNION ALL ")
+}
+
+/// The mode of an entry, and what is left of its lease.
+type Found = HashMap<(String, u64), (Mode, Duration)>;
+
+fn found(answer: &Answer) -> Result<Found> {
+    let mut found = HashMap::with_capacity(answer.rows.len());
+    for row in &answer.rows {
+        let path: Vec<u8> = value_in("watch", row, "path")?;
+        let seq = number_in("watch", row, "seq")?.unwrap_or_default();
+        let mode = if value_in("watch", row, "shared")? { Mode::Shared } else { Mode::Exclusive };
+        let left = number_in("watch", row, "remaining")?.unwrap_or_default();
+        let path = String::from_utf8_lossy(&path).into_owned();
+        found.insert((path, seq), (mode, Duration::from_micros(left)));
+    }
+    Ok(found)
+}
+
+fn waited(wait: &Wait, found: &Found) -> Waited {
+    match found.get(&(wait.path.clone(), wait.seq)) {
+        Some((mode, left)) if mode.blocks(wait.mode) && !left.is_zero() => {
+            Waited::Blocks(Instant::now() + *left)
+        }
+        _ => Waited::Over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(path: &str, seq: u64, mode: Mode) -> Wait {
+        Wait { path: path.to_owned(), seq, mode }
+    }
+
+    #[test]
+    fn what_blocks_and_lives_is_waited_for() {
+        let left = Duration::from_secs(1);
+        let found = Found::from([
+            (("a".to_owned(), 1), (Mode::Exclusive, left)),
+            (("a".to_owned(), 2), (Mode::Shared, left)),
+            (("a".to_owned(), 3), (Mode::Exclusive, Duration::ZERO)),
+        ]);
+        let blocks = |seq, mode| matches!(waited(&wait("a", seq, mode), &found), Waited::Blocks(_));
+        assert!(blocks(1, Mode::Shared) && blocks(2, Mode::Exclusive));
+        assert!(
+            !blocks(2, Mode::Shared) && !blocks(3, Mode::Exclusive) && !blocks(4, Mode::Shared)
+        );
+        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found), Waited::Over);
+    }
+
+    #[test]
+    fn each_queue_is_asked_for_its_entries_only() {
+        let waits =
+            [wait("a", 1, Mode::Shared), wait("b", 2, Mode::Shared), wait("a", 3, Mode::Shared)];
+        let text = entries_of(&waits.each_ref());
+        assert_eq!(text.matches(" UNION ALL ").count(), 1);
+        assert!(
+            text.contains("X'61' AND e.seq IN (1, 3)") && text.contains("X'62' AND e.seq IN (2)")
+        );
+        let paths = HashSet::from(["a".to_owned()]);
+        assert!(changes_of(&paths).ends_with("WHERE path IN (X'61')"));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_nobody_waits_for() {
+        let polls = Polls::default();
+        let wait = wait("a", 1, Mode::Exclusive);
+        let waited = Some(polls.waits.join(&wait).0);
+        let waiting = Waiting { polls: &polls, wait, waited };
+        assert_eq!(polls.wanted().map(|(paths, waits)| (paths.len(), waits.len())), Some((1, 1)));
+        drop(waiting);
+        assert!(polls.wanted().is_none());
+    }
+}

@@ -1,0 +1,231 @@
+//! MariaDB servers: one, on loopback, with TLS when asked.
+//!
+//! The binaries are Debian's (`mariadb-server`, 10.11); without them a test that wants one fails, and only the soak has such
+//! tests. A data directory is made once for all tests of a process, and copied.
+
+mod server;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
+
+/// How long a server may take to be ready.
+const READY: Duration = Duration::from_secs(30);
+/// Debian's.
+const PROGRAM: &str = "/usr/sbin/mariadbd";
+/// Who may do everything, and needs no password: clients of the checks, and the checks themselves.
+const USER: &str = "coordination";
+
+/// How to start a [`Mysql`].
+#[derive(Clone, Debug, Default)]
+pub struct MysqlOptions {
+    also_at: Option<String>,
+    tls: Option<Vec<PathBuf>>,
+    settings: Vec<(String, String)>,
+}
+
+impl MysqlOptions {
+    /// A setting of the server's, as `my.cnf` has it.
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Serves clients at this address too.
+    pub fn also_at(mut self, address: &str) -> Self {
+        self.also_at = Some(address.to_owned());
+        self
+    }
+
+    /// Serves by TLS, and no other way.
+    pub fn tls(mut self, certificates: &Certificates, shown: &Identity) -> Self {
+        let files =
+            vec![shown.certificate.clone(), shown.key.clone(), certificates.authority.clone()];
+        self.tls = Some(files);
+        self
+    }
+
+    /// Starts it; ready on return.
+    ///
+    /// # Panics
+    ///
+    /// When MariaDB is not installed or does not become ready.
+    pub fn start(self) -> Mysql {
+        let scratch = Scratch::new("mysql");
+        let data = scratch.join("data");
+        run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+        let users = scratch.join("users.sql");
+        let text = format!(
+            "CREATE OR REPLACE USER '{USER}'@'%';\nGRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
+        );
+        fs::write(&users, text).expect("the directory is ours");
+        let node = Arc::new(self.node(free_address(), &data, &users, &scratch));
+        wait_ready(&node);
+        Mysql { node, scratch }
+    }
+
+    fn node(&self, address: SocketAddr, data: &Path, users: &Path, scratch: &Scratch) -> Node {
+        let at = |name: &str| scratch.join(name).display().to_string();
+        let mut settings = vec![
+            ("datadir", data.display().to_string()),
+            ("init-file", users.display().to_string()),
+            ("port", address.port().to_string()),
+            (
+                "bind-address",
+                if self.also_at.is_some() { "*".to_owned() } else { address.ip().to_string() },
+            ),
+            ("socket", at("s")),
+            ("pid-file", at("pid")),
+            ("skip-name-resolve", "on".to_owned()),
+            ("innodb-buffer-pool-size", "32M".to_owned()),
+            ("innodb-log-file-size", "4M".to_owned()),
+            // It starts sooner.
+            ("innodb-temp-data-file-path", "ibtmp1:3M:autoextend".to_owned()),
+            ("innodb-buffer-pool-load-at-startup", "off".to_owned()),
+            ("performance-schema", "off".to_owned()),
+            ("max-connections", "400".to_owned()),
+            ("general-log", "on".to_owned()),
+            ("general-log-file", at("statements")),
+        ];
+        if is_root() {
+            settings.push(("user", "root".to_owned()));
+        }
+        if let Some(files) = &self.tls {
+            let names = ["ssl-cert", "ssl-key", "ssl-ca"];
+            settings
+                .extend(names.into_iter().zip(files.iter().map(|file| file.display().to_string())));
+            settings.push(("require-secure-transport", "on".to_owned()));
+        }
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let settings = settings.into_iter().chain(own);
+        let flags: Vec<_> = ["--no-defaults".to_owned()]
+            .into_iter()
+            .chain(settings.map(|(name, value)| format!("--{name}={value}")))
+            .collect();
+        let log = scratch.join("log");
+        let launch = move || Launch::new(PROGRAM, &log).clear_env().args(&flags);
+        Node::start("n0", address, launch)
+    }
+}
+
+/// A running MariaDB; its process and data are gone on drop.
+#[derive(Debug)]
+pub struct Mysql {
+    // Before `scratch`: the process ends first.
+    node: Arc<Node>,
+    scratch: Scratch,
+}
+
+impl Mysql {
+    /// Whether this machine has one.
+    pub fn is_installed() -> bool {
+        Path::new(PROGRAM).is_file()
+    }
+
+    /// One server that keeps what it answered.
+    pub fn one() -> Self {
+        Self::options().start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn options() -> MysqlOptions {
+        MysqlOptions::default()
+    }
+
+    /// Where it keeps its data and its logs.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// What the server answers to whom may do everything: a line for each row, with a tabulator between columns.
+    ///
+    /// # Panics
+    ///
+    /// When it refuses, or does not answer.
+    pub fn ask(&self, statement: &str) -> String {
+        let answer = self.try_ask(statement);
+        answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
+    }
+
+    /// The same; what it says where it refuses.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses, or does not answer.
+    pub fn try_ask(&self, statement: &str) -> Result<String, String> {
+        ask(self.node.address(), USER, statement)
+    }
+
+    /// What it answers to a user.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses, or does not answer.
+    pub fn ask_as(&self, user: &str, statement: &str) -> Result<String, String> {
+        ask(self.node.address(), user, statement)
+    }
+
+    /// The statements that it was asked so far.
+    pub fn statements(&self) -> String {
+        fs::read(self.scratch.join("statements"))
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
+    }
+}
+
+fn ask(address: SocketAddr, user: &str, statement: &str) -> Result<String, String> {
+    let mut command = Command::new("mariadb");
+    command.env_clear().args(["--no-defaults", "--batch", "--raw", "--skip-column-names"]);
+    command.args(["--connect-timeout=2", "--default-character-set=utf8mb4"]);
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    command.args(["-h", &host, "-P", &port, "-u", user, "-e", statement]);
+    let answer = command.output().expect("MariaDB is installed: see tests/install");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    match answer.status.success() {
+        true => Ok(text(&answer.stdout)),
+        false => Err(text(&answer.stderr)),
+    }
+}
+
+fn wait_ready(node: &Node) {
+    let is_ready = || {
+        let said = ask(node.address(), USER, "SELECT 1");
+        // It wants TLS: so it serves.
+        let serves = |said: String| said.contains("Access denied");
+        !node.is_running() || said.is_ok() || said.is_err_and(serves)
+    };
+    assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
+}
+
+/// The data of a server that nobody has used.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, path) = TEMPLATE.get_or_init(|| {
+        let scratch = Scratch::new("mysql-template");
+        let path = scratch.join("data");
+        let mut command = Command::new("mariadb-install-db");
+        command.arg("--no-defaults").arg(format!("--datadir={}", path.display()));
+        command.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
+        command.args(["--skip-name-resolve", "--innodb-log-file-size=4M"]);
+        if is_root() {
+            command.arg("--user=root");
+        }
+        run(&mut command);
+        (scratch, path)
+    });
+    path
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().expect("MariaDB is installed: see tests/install");
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,185 @@
+//! MariaDB as checks and fault rows see it.
+//!
+//! An entry is named `<path> <id>`, a session by its id.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coordination::ErrorKind;
+
+use super::super::{Node, Protocol, Proxy, Server, Setup};
+use super::{Mysql, USER, wait_ready};
+
+/// The server's clock, in the unit of our tables.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+impl Server for Mysql {
+    fn set_up(setup: &Setup) -> Self {
+        assert!(!setup.peers_by_proxy && setup.nodes == 1, "a MariaDB server has no peers");
+        assert!(setup.setting.is_empty(), "MariaDB has no setting {:?}", setup.setting);
+        match &setup.also_at {
+            Some(address) => Self::options().also_at(address).start(),
+            None => Self::one(),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        "mysql"
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        vec![&self.node]
+    }
+
+    fn wait_ready(&self) {
+        wait_ready(&self.node);
+    }
+
+    /// By the log, where each statement is.
+    fn request_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for request in self.statements().lines().filter_map(request_in) {
+            *counts.entry(request).or_default() += 1;
+        }
+        counts
+    }
+
+    fn url(&self, authority: &str, namespace: &str) -> String {
+        match namespace {
+            "" => format!("mysql://{USER}@{authority}?ssl-mode=disabled"),
+            _ => format!("mysql://{USER}@{authority}?ssl-mode=disabled&namespace={namespace}"),
+        }
+    }
+
+    fn secure_url(&self, authority: &str, namespace: &str) -> String {
+        self.url(authority, namespace).replacen("disabled", "verify_identity", 1)
+    }
+
+    fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
+        let url = self.url(&self.authority(), "");
+        let with_user = |user: &str| url.replace(&format!("{USER}@"), user);
+        vec![
+            (with_user("user:secret@"), ErrorKind::Auth),
+            (with_user("user@"), ErrorKind::Auth),
+            (with_user(""), ErrorKind::Config),
+            (url.replace("?", "/nowhere?"), ErrorKind::Config),
+            (url.replace("disabled", "preferred"), ErrorKind::Config),
+            (url.replace("?", "/a%60b?"), ErrorKind::Config),
+        ]
+    }
+
+    fn proxy_to(&self, index: usize) -> Proxy {
+        Proxy::speaking(Protocol::Mysql, self.node(index).address())
+    }
+
+    fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
+        self.lines(&format!(
+            "SELECT CONCAT(q.path, ' ', e.id)
+               FROM coordination.coordination_entries e
+               JOIN coordination.coordination_queues q ON q.id = e.queue
+               JOIN coordination.coordination_sessions s ON s.id = e.session
+               WHERE s.expires > {NOW} AND q.path LIKE '{}/{kind}/%' ORDER BY e.seq",
+            escaped(namespace)
+        ))
+    }
+
+    fn token_of(&self, entry: &str) -> u64 {
+        let id = id_of(entry);
+        let asked = "SELECT seq FROM coordination.coordination_entries WHERE id =";
+        self.ask(&format!("{asked} '{id}'")).parse().unwrap_or_default()
+    }
+
+    fn session_of(&self, entry: &str) -> Option<String> {
+        id_of(entry).get(..16).map(ToOwned::to_owned)
+    }
+
+    fn members(&self, namespace: &str) -> Vec<String> {
+        self.lines(&format!(
+            "SELECT member FROM coordination.coordination_sessions
+               WHERE namespace = '{}' AND expires > {NOW} ORDER BY 1",
+            escaped(namespace)
+        ))
+    }
+
+    fn session_of_member(&self, namespace: &str, member: &str) -> Option<String> {
+        let found = self.ask(&format!(
+            "SELECT id FROM coordination.coordination_sessions
+               WHERE namespace = '{}' AND member = '{member}'",
+            escaped(namespace)
+        ));
+        (!found.is_empty()).then_some(found)
+    }
+
+    fn delete_entry(&self, entry: &str) -> bool {
+        let id = id_of(entry);
+        let removed = format!("DELETE FROM coordination.coordination_entries WHERE id = '{id}'");
+        self.ask(&format!("{removed}; SELECT ROW_COUNT()")) == "1"
+    }
+
+    fn end_session(&self, session: &str) -> bool {
+        let ended = format!(
+            "UPDATE coordination.coordination_sessions SET expires = 1
+               WHERE id = '{session}' AND expires > {NOW}"
+        );
+        self.ask(&format!("{ended}; SELECT ROW_COUNT()")) == "1"
+    }
+
+    /// No entry is without a session.
+    fn put_strangers(&self, _namespace: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn crash_release(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+
+    fn notice(&self, heartbeat: Duration) -> Duration {
+        heartbeat + Duration::from_millis(50)
+    }
+}
+
+impl Mysql {
+    /// What it answers from our tables; nothing where nobody has come yet.
+    fn lines(&self, statement: &str) -> Vec<String> {
+        let answer = match self.try_ask(statement) {
+            Err(said) if said.contains("doesn't exist") => return Vec::new(),
+            answer => answer.unwrap_or_else(|said| panic!("{statement}: {said}")),
+        };
+        answer.lines().map(ToOwned::to_owned).collect()
+    }
+}
+
+/// A namespace as the library writes it: of what one may have, only a dot is not kept.
+fn escaped(namespace: &str) -> String {
+    namespace.replace('.', "%2E")
+}
+
+fn id_of(entry: &str) -> &str {
+    entry.rsplit(' ').next().unwrap_or_default()
+}
+
+/// Which of our procedures a line of the log calls, or that it is the poll.
+fn request_in(line: &str) -> Option<String> {
+    let (_, statement) = line.split_once("Query\t")?;
+    if let Some(call) = statement.strip_prefix("CALL coordination_") {
+        return call.split('(').next().map(ToOwned::to_owned);
+    }
+    let is_poll = statement.starts_with("SELECT path, changes ");
+    let is_look = statement.starts_with("SELECT q.path AS path, e.seq ");
+    (is_poll || is_look).then(|| if is_poll { "poll" } else { "look" }.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_found_in_the_log() {
+        let of = |line| request_in(line);
+        let call = "\t\t     9 Query\tCALL coordination_enter(X'61', 1)";
+        assert_eq!(of(call).as_deref(), Some("enter"));
+        assert_eq!(of("1 Query\tSELECT path, changes FROM x").as_deref(), Some("poll"));
+        assert_eq!(of("1 Query\tSELECT 1"), None);
+        assert_eq!(of("1 Connect\tcoordination@127.0.0.1"), None);
+    }
+}

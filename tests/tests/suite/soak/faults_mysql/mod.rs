@@ -1,0 +1,24 @@
+//! The fault matrix on `mysql://`: a test for each row, or the reason why there is none.
+//!
+//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
+
+mod load;
+
+use coordination_tests::checks::Backend;
+use coordination_tests::faults::matrix;
+
+coordination_tests::fault_rows!(all server Mysql);
+
+/// Rows without a test here, and why.
+const NOT_APPLICABLE: &[(u32, &str)] = &[
+    (35, "there is no lock file; F-23 deletes the entry"),
+    (36, "a server without space for its log waits for some: F-9 is what clients see"),
+    (37, "there is no directory; a user without the rights is in the check of SEC-7"),
+    (38, "there is no file system"),
+    (40, "needs `fork`: the check of C9, which runs on every backend"),
+];
+
+#[test]
+fn every_row_has_a_test_or_a_reason() {
+    matrix::assert_complete(Backend::Mysql, &[], NOT_APPLICABLE);
+}

@@ -1,0 +1,17 @@
+//! The suite for stores on those whose server is optional; `gate::store_suite` has the others.
+
+macro_rules! on_store {
+    (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
+        mod $module {
+            use coordination_tests::{checks::Backend, ground, harness::judged};
+
+            fn check(name: &str) {
+                judged(|| ground::run(Backend::$backend, name, None)).expect(name);
+            }
+
+            coordination::store_suite!(line check);
+        }
+    };
+}
+
+coordination_tests::optional_stores! { [on_store] [] }
