@@ -71,8 +71,8 @@ impl Link for Client {
     type Connection = Arc<Connection>;
     type Failed = Failure;
 
-    /// As many as can be answered in time one after another.
-    const IN_FLIGHT: usize = 32;
+    /// Whoever waits for a lane has sent nothing: so he waits here, and not with his time for the answer.
+    const IN_FLIGHT: usize = CALLS;
     const SECURE: &'static str = "ssl-mode=verify_identity";
     const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
 
