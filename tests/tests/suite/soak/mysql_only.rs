@@ -291,7 +291,7 @@ fn l7_waiters_are_a_poll() {
         let guard = lock.acquire(PATIENCE).await.expect("free");
         let waiting: Vec<_> = (0..100)
             .map(|nth| {
-                let lock = coordinator.lock(&format!("{}", nth % 3)).expect("a name");
+                let lock = coordinator.lock(format!("{}", nth % 3)).expect("a name");
                 let lock = if nth % 2 == 0 { lock_x(&coordinator) } else { lock };
                 tokio::spawn(
                     async move { lock.acquire(Some(Duration::from_secs(60))).await.map(drop) },
