@@ -81,6 +81,8 @@ impl MysqlOptions {
             ),
             ("socket", at("s")),
             ("pid-file", at("pid")),
+            // A server that starts removes what others have in theirs, as if it was left over.
+            ("tmpdir", scratch.path().display().to_string()),
             ("skip-name-resolve", "on".to_owned()),
             ("innodb-buffer-pool-size", "32M".to_owned()),
             ("innodb-log-file-size", "4M".to_owned()),
