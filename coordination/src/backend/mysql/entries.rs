@@ -42,7 +42,7 @@ use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, StoredValue, check_name, queue_name};
 use crate::backend::{
     Blocker, Cursor, Entries, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, PAGE, Page,
-    Position,
+    Position, Value,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -112,23 +112,20 @@ impl Entries for Mysql {
         let answer =
             self.connections.run(&Call::new("list", "read").bytes(self.path(queue))).await?;
         let mut listing = Listing::default();
-        // The queue's own row is the first; without it there is no queue.
-        let mut rows = answer.rows.iter();
         let mut changes = 0;
-        if let Some(row) = rows.next() {
-            changes = number_in("list", row, "changes")?.ok_or_else(|| corrupt("list"))?;
-            if let Some(version) = number_in("list", row, "version")? {
-                let text: Vec<u8> = value_in("list", row, "value")?;
-                check_name(queue, &text)?;
-                listing.value = Some(StoredValue::read(&text)?.into_value(version));
-            }
-        }
         let mut first_end: Option<u64> = None;
-        for row in rows {
+        for row in &answer.rows {
+            // The queue's own row is one without an entry's id; without it there is no queue.
+            if value_in::<Option<Vec<u8>>>("list", row, "id")?.is_none() {
+                changes = number_in("list", row, "changes")?.ok_or_else(|| corrupt("list"))?;
+                listing.value = value_of(queue, row)?;
+                continue;
+            }
             let left = number_in("list", row, "remaining")?.unwrap_or_default();
             first_end = Some(first_end.map_or(left, |first| first.min(left)));
             listing.entries.push(entry_in(queue, row)?);
         }
+        listing.entries.sort_by_key(|entry| entry.seq);
         let shared = |entry: &Entry| entry.mode == Mode::Shared;
         let entries = listing.entries.iter();
         let entries =
@@ -194,6 +191,13 @@ fn standing(entry: &NewEntry, answer: &Answer) -> Result<Position> {
     named.map_err(|error| error.with_effect(Effect::Unknown))?;
     let id = EntryId::from_store(text_of(id)?);
     Ok(Position { seq, blocker: Some(Blocker { id, seq: before }) })
+}
+
+fn value_of(queue: &QueueKey, row: &mysql_async::Row) -> Result<Option<Value>> {
+    let Some(version) = number_in("list", row, "version")? else { return Ok(None) };
+    let text: Vec<u8> = value_in("list", row, "value")?;
+    check_name(queue, &text)?;
+    Ok(Some(StoredValue::read(&text)?.into_value(version)))
 }
 
 fn entry_in(queue: &QueueKey, row: &mysql_async::Row) -> Result<Entry> {

@@ -409,7 +409,8 @@ BEGIN
     its_remaining AS remaining, its_text AS blocker_text;
 END
 //
--- The queue as of one moment: a row for the queue, and one for each entry.
+-- The queue as of one moment: a row for the queue, and one for each entry, in any order: to put texts of any length in order,
+-- the server would write a file.
 CREATE PROCEDURE coordination_read(of_path VARBINARY(640)) SQL SECURITY INVOKER
 BEGIN
   DECLARE dead VARBINARY(16);
@@ -439,8 +440,7 @@ BEGIN
   UNION ALL
   SELECT NULL, NULL, NULL, e.id, e.seq, e.shared, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 10000)
     FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
-    LEFT JOIN coordination_sessions s ON s.id = e.session WHERE q.path = of_path
-  ORDER BY seq;
+    LEFT JOIN coordination_sessions s ON s.id = e.session WHERE q.path = of_path;
 END
 //
 -- Opens a session, and ends the one that its client had before.
@@ -641,10 +641,10 @@ CREATE PROCEDURE coordination_records_of(of_path VARBINARY(640), names LONGBLOB)
 -- A page of the paths between these: with the text of an entry that lives, and with the value.
 CREATE PROCEDURE coordination_list(after VARBINARY(1024), upto VARBINARY(1024), most BIGINT) SQL SECURITY INVOKER
   SELECT q.path AS path, (
-      SELECT e.text FROM coordination_entries e JOIN coordination_sessions s ON s.id = e.session
+      SELECT STRAIGHT_JOIN e.text FROM coordination_entries e JOIN coordination_sessions s ON s.id = e.session
         WHERE e.queue = q.id AND s.expires > {now} ORDER BY e.seq LIMIT 1
     ) AS entry, q.value AS value
-    FROM coordination_queues q WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
+    FROM coordination_queues q FORCE INDEX (path) WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
 //
 -- Removes queues of a page that have nothing and in which nothing was entered or written for so long; how far the page went
 -- (NULL: to the end), and how many are removed.
