@@ -220,7 +220,8 @@ impl Poll {
         if !due.is_empty() {
             let found = found(&connections.ask(&entries_of(&due)).await?)?;
             for wait in due {
-                let waited = waited(wait, &found);
+                let is_new = self.polls.waited(wait) == Waited::Unknown;
+                let waited = waited(wait, &found, is_new);
                 self.polls.waits.tell(wait, |known| {
                     *known = if *known == Waited::Over { Waited::Over } else { waited };
                     true
@@ -333,10 +334,13 @@ fn found(answer: &Answer) -> Result<Found> {
     Ok(found)
 }
 
-fn waited(wait: &Wait, found: &Found) -> Waited {
+/// Whoever begins to wait has just looked himself: an entry whose lease was over then stands there all the same, as a transaction
+/// of its holder's has it. So it is looked at again a little later, and not at once, again and again.
+fn waited(wait: &Wait, found: &Found, is_new: bool) -> Waited {
     match found.get(&(wait.path.clone(), wait.seq)) {
-        Some((mode, left)) if mode.blocks(wait.mode) && !left.is_zero() => {
-            Waited::Blocks(Instant::now() + *left)
+        Some((mode, left)) if mode.blocks(wait.mode) && (is_new || !left.is_zero()) => {
+            let left = if left.is_zero() { BUSY } else { *left };
+            Waited::Blocks(Instant::now() + left)
         }
         _ => Waited::Over,
     }
@@ -358,12 +362,15 @@ mod tests {
             (("a".to_owned(), 2), (Mode::Shared, left)),
             (("a".to_owned(), 3), (Mode::Exclusive, Duration::ZERO)),
         ]);
-        let blocks = |seq, mode| matches!(waited(&wait("a", seq, mode), &found), Waited::Blocks(_));
+        let blocks =
+            |seq, mode| matches!(waited(&wait("a", seq, mode), &found, false), Waited::Blocks(_));
         assert!(blocks(1, Mode::Shared) && blocks(2, Mode::Exclusive));
         assert!(
             !blocks(2, Mode::Shared) && !blocks(3, Mode::Exclusive) && !blocks(4, Mode::Shared)
         );
-        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found), Waited::Over);
+        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found, true), Waited::Over);
+        let stuck = waited(&wait("a", 3, Mode::Exclusive), &found, true);
+        assert!(matches!(stuck, Waited::Blocks(_)), "its waiter has just looked");
     }
 
     #[test]
