@@ -38,7 +38,9 @@ SELECT VERSION() AS version, @@global.read_only OR @@innodb_read_only AS is_repl
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas";
 
-/// No such database, table or procedure.
+/// Of what our tables and procedures are.
+const FIND_VERSION: &str = "SELECT version FROM coordination_version";
+/// No such database, or table.
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
 
@@ -53,9 +55,8 @@ pub(super) struct Server {
 impl Server {
     /// Looks who is there, and makes our tables if they are not there and can be made.
     pub(super) async fn greet(conn: &mut Conn, database: &Database) -> Result<Self, Failure> {
-        set_up(conn).await?;
-        let found: Vec<Row> = conn.query(GREETING).await.map_err(failed)?;
-        let found = found.first().ok_or_else(unknown)?;
+        let found = last_row(conn, format!("{SETTINGS}; {GREETING}")).await.map_err(failed)?;
+        let found = &found.ok_or_else(unknown)?;
         check_age(&get::<String>(found, "version")?)?;
         if get(found, "is_replica")? {
             let message = "the server is a replica, or read-only: it cannot be written to";
@@ -65,12 +66,8 @@ impl Server {
             is_synced: get(found, "is_synced")?,
             may_have_replicas: get(found, "may_have_replicas")?,
         };
-        choose(conn, database).await?;
-        if !has_version(conn, database).await? {
-            install(conn, database).await.map_err(failed)?;
-            if !has_version(conn, database).await? {
-                return Err(unknown());
-            }
+        if !choose(conn, database).await? && !install(conn, database).await? {
+            return Err(unknown());
         }
         Ok(server)
     }
@@ -95,12 +92,20 @@ impl Server {
 
 /// Another connection to a server that was greeted.
 pub(super) async fn join(conn: &mut Conn, database: &Database) -> Result<(), Failure> {
-    set_up(conn).await?;
-    conn.query_drop(format!("USE {database}")).await.map_err(failed)
+    conn.query_drop(format!("{SETTINGS}; USE {database}")).await.map_err(failed)
 }
 
-async fn set_up(conn: &mut Conn) -> Result<(), Failure> {
-    conn.query_drop(SETTINGS).await.map_err(failed)
+/// The last row that several statements answer, which are sent as one: whoever makes a connection has little time, and the
+/// server may be far.
+async fn last_row(conn: &mut Conn, statements: String) -> Result<Option<Row>, MysqlError> {
+    let mut answered = conn.query_iter(statements).await?;
+    let mut last = None;
+    while !answered.is_empty() {
+        last = answered.next().await?.or(last);
+    }
+    // Why a statement after the first is refused is told to whoever asks for more.
+    answered.drop_result().await?;
+    Ok(last)
 }
 
 fn check_age(version: &str) -> Result<(), Failure> {
@@ -115,54 +120,50 @@ fn check_age(version: &str) -> Result<(), Failure> {
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Our database from here on. One that the URL does not name is made.
-async fn choose(conn: &mut Conn, database: &Database) -> Result<(), Failure> {
-    let chosen = conn.query_drop(format!("USE {database}")).await;
-    match chosen {
-        Err(error) if database.is_default && is(&error, NO_DATABASE) => conn
-            .query_drop(format!("CREATE DATABASE IF NOT EXISTS {database}; USE {database}"))
-            .await
-            .map_err(failed),
-        chosen => chosen.map_err(failed),
-    }
+/// Our database from here on. One that the URL does not name is made. Whether our tables and procedures are there.
+async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
+    let using = format!("USE {database}; {FIND_VERSION}");
+    let found = match last_row(conn, using.clone()).await {
+        Err(error) if database.is_default && is(&error, NO_DATABASE) => {
+            last_row(conn, format!("CREATE DATABASE IF NOT EXISTS {database}; {using}")).await
+        }
+        found => found,
+    };
+    is_ours(found, database)
 }
 
 /// Whether our tables and procedures are there, which are refused if they are another version's.
-async fn has_version(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
-    let found = conn.query_first("SELECT version FROM coordination_version").await;
-    let version: Option<i64> = match found {
+fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Result<bool, Failure> {
+    let found = match found {
         Err(error) if is(&error, NO_TABLE) => None,
         found => found.map_err(failed)?,
     };
-    match version {
-        None => Ok(false),
-        Some(VERSION) => Ok(true),
-        Some(version) => {
-            let message = format!(
-                "the tables in database {database} are of version {version}, and this release of the library works with \
-                 version {VERSION}: give it another database, by the URL's path"
-            );
-            Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
-        }
+    let Some(found) = found else { return Ok(false) };
+    let version: i64 = get(&found, "version")?;
+    if version == VERSION {
+        return Ok(true);
     }
+    let message = format!(
+        "the tables in database {database} are of version {version}, and this release of the library works with version \
+         {VERSION}: give it another database, by the URL's path"
+    );
+    Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Makes the tables and procedures, unless somebody else has made them meanwhile.
+/// Makes the tables and procedures, unless somebody else has made them meanwhile; whether they are there.
 ///
 /// What was begun and not ended is made again as a whole: the version comes last.
-async fn install(conn: &mut Conn, database: &Database) -> Result<(), MysqlError> {
+async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
     // It ends with the connection at the latest.
-    conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await?;
-    let found = conn.query_first::<i64, _>("SELECT version FROM coordination_version").await;
-    if !matches!(found, Ok(Some(_))) {
-        for statement in statements() {
-            conn.query_drop(statement).await?;
-        }
-        let version = format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})");
-        conn.query_drop(version).await?;
+    let locked = format!("DO GET_LOCK({lock}, 10); {FIND_VERSION}");
+    if !is_ours(last_row(conn, locked).await, database)? {
+        let mut all: Vec<_> = statements().collect();
+        all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
+        conn.query_drop(all.join(";\n")).await.map_err(failed)?;
     }
-    conn.query_drop(format!("DO RELEASE_LOCK({lock})")).await
+    let released = last_row(conn, format!("DO RELEASE_LOCK({lock}); {FIND_VERSION}")).await;
+    is_ours(released, database)
 }
 
 /// Of the schema. A procedure that is there already may be of an installation that was not ended.
