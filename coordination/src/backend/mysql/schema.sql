@@ -22,6 +22,8 @@
 -- * Locks are waited for in this order: a queue, and then one's own session. Every other lock is taken if it is free, and
 --   what cannot be done without it is left for later. What InnoDB locks besides may still end in a deadlock: such a step is
 --   undone as a whole, and made again.
+-- * No statement in a loop names a variable that may be long: where statements are logged, the server writes out each variable
+--   of each statement.
 -- * What is only looked at is looked at by a SELECT: in any other statement, as IF and SET are, InnoDB locks the rows it reads.
 
 CREATE TABLE IF NOT EXISTS coordination_version (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB
@@ -506,6 +508,7 @@ BEGIN
   DECLARE its_status VARCHAR(10);
   DECLARE its_expires, its_generation BIGINT;
   DECLARE its_gone LONGBLOB DEFAULT '';
+  DECLARE its_id VARBINARY(64);
   DECLARE place BIGINT DEFAULT 1;
   DECLARE is_there BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -514,10 +517,10 @@ BEGIN
   IF its_status = 'ok' THEN
     UPDATE coordination_sessions SET expires = {now} + lease WHERE id = of_session;
     WHILE place < LENGTH(held) DO
-      SELECT COUNT(*) INTO is_there FROM coordination_entries e
-        WHERE e.id = SUBSTRING(held, place, width) AND e.session = of_session;
+      SET its_id = SUBSTRING(held, place, width);
+      SELECT COUNT(*) INTO is_there FROM coordination_entries e WHERE e.id = its_id AND e.session = of_session;
       IF NOT is_there THEN
-        SET its_gone = CONCAT(its_gone, SUBSTRING(held, place, width));
+        SET its_gone = CONCAT(its_gone, its_id);
       END IF;
       SET place = place + width;
     END WHILE;
@@ -571,7 +574,7 @@ CREATE PROCEDURE coordination_write(
 BEGIN
   DECLARE its_status VARCHAR(10);
   DECLARE its_queue, its_last, its_version, its_before, its_remaining, its_now BIGINT;
-  DECLARE its_value, its_text LONGBLOB;
+  DECLARE its_value, its_text, its_data LONGBLOB;
   DECLARE its_blocker VARBINARY(64);
   DECLARE its_name, its_length VARBINARY(255);
   DECLARE is_there BOOLEAN;
@@ -620,10 +623,10 @@ BEGIN
       IF its_length = '-' THEN
         DELETE FROM coordination_records WHERE queue = its_queue AND name = its_name;
       ELSE
-        INSERT INTO coordination_records (queue, name, data)
-          VALUES (its_queue, its_name, SUBSTRING(datas, place, CAST(its_length AS SIGNED)))
-          ON DUPLICATE KEY UPDATE data = SUBSTRING(datas, place, CAST(its_length AS SIGNED));
-        SET place = place + CAST(its_length AS SIGNED);
+        SET its_data = SUBSTRING(datas, place, CAST(its_length AS SIGNED));
+        INSERT INTO coordination_records (queue, name, data) VALUES (its_queue, its_name, its_data)
+          ON DUPLICATE KEY UPDATE data = VALUES(data);
+        SET place = place + LENGTH(its_data);
       END IF;
       SET nth = nth + 1;
     END WHILE;
