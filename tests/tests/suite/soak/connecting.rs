@@ -10,7 +10,7 @@ use crate::WORKER;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn f67_all_connect(backend: Backend) {
+pub(super) fn f67_all_connect(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let enough = if backend == Backend::File { 7_200 } else { 480 };
     let connecting = Connecting::start(&site.url, Duration::ZERO);

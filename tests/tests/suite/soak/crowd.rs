@@ -12,11 +12,11 @@ use crate::WORKER;
 /// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
 const LEASE: Duration = Duration::from_secs(60);
 
-fn f44_one_process(backend: Backend) {
+pub(super) fn f44_one_process(backend: Backend) {
     crowd(backend, 1, 1_000);
 }
 
-fn f44_twenty_processes(backend: Backend) {
+pub(super) fn f44_twenty_processes(backend: Backend) {
     crowd(backend, 20, 50);
 }
 

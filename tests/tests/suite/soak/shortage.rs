@@ -16,7 +16,7 @@ const ENOUGH: u64 = 256;
 const LEASE: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn f64_held_over_a_shortage(backend: Backend) {
+pub(super) fn f64_held_over_a_shortage(backend: Backend) {
     let held = || {
         let site = Site::start(backend, 1, WORKER).with_ttl(LEASE);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -3,6 +3,7 @@
 //! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
 
 mod load;
+mod shared;
 
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
