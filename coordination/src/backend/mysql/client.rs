@@ -188,19 +188,22 @@ impl Connection {
         };
         let sent = Sent { connection: self, at: Instant::now(), is_answered: false };
         let rows = conn.query(statement).await;
-        sent.answered();
-        match rows {
-            Ok(rows) => {
-                *lane = Some(conn);
-                Ok(Ok(rows))
-            }
+        let answered = match rows {
+            Ok(rows) => Ok(rows),
             Err(error) => {
-                let failure = failure(operation, &error);
-                if !failure.is_broken {
-                    *lane = Some(conn);
-                }
-                if is_undone(&error) { Ok(Err(failure)) } else { Err(failure) }
+                let mut failure = failure(operation, &error);
+                failure.is_broken = failure.is_broken || !roll_back(&mut conn).await;
+                Err((failure, is_undone(&error)))
             }
+        };
+        sent.answered();
+        if !answered.as_ref().is_err_and(|(failure, _)| failure.is_broken) {
+            *lane = Some(conn);
+        }
+        match answered {
+            Ok(rows) => Ok(Ok(rows)),
+            Err((failure, is_undone)) if is_undone && !failure.is_broken => Ok(Err(failure)),
+            Err((failure, _)) => Err(failure),
         }
     }
 
@@ -214,6 +217,12 @@ impl Connection {
         }
         calls[self.next.fetch_add(1, Ordering::Relaxed) % CALLS].lock().await
     }
+}
+
+/// A procedure that is killed, or out of memory, has none of its handlers run: what it had begun goes on, with all that it has
+/// locked, and the next step would commit it. Whether it is undone.
+async fn roll_back(conn: &mut Conn) -> bool {
+    conn.query_drop("ROLLBACK").await.is_ok()
 }
 
 impl Sent<'_> {

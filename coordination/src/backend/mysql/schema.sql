@@ -24,6 +24,8 @@
 --   undone as a whole, and made again.
 -- * No statement in a loop names a variable that may be long: where statements are logged, the server writes out each variable
 --   of each statement.
+-- * Each step begins with a ROLLBACK: one before it that was killed, for which the server runs no handler, may have left its
+--   transaction open, and START TRANSACTION would commit that.
 -- * What is only looked at is looked at by a SELECT: in any other statement, as IF and SET are, InnoDB locks the rows it reads.
 
 CREATE TABLE IF NOT EXISTS coordination_version (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB
@@ -296,6 +298,7 @@ BEGIN
   DECLARE its_blocker VARBINARY(64);
   DECLARE its_text LONGBLOB;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
   CALL coordination_admit(of_session, of_generation, its_status);
@@ -323,6 +326,7 @@ BEGIN
   DECLARE its_queue, its_last, locked BIGINT;
   DECLARE was_shared BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
   CALL coordination_admit(of_session, of_generation, its_status);
@@ -354,6 +358,7 @@ BEGIN
   DECLARE its_queue, its_last, its_seq, its_generation BIGINT;
   DECLARE is_gone BOOLEAN DEFAULT TRUE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
   IF of_session IS NOT NULL THEN
@@ -389,6 +394,7 @@ BEGIN
   DECLARE its_text LONGBLOB;
   DECLARE turn INT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   positioning: LOOP
     SET its_queue = NULL;
     SELECT e.queue INTO its_queue FROM coordination_entries e
@@ -420,6 +426,7 @@ BEGIN
   DECLARE removed BIGINT;
   DECLARE turn INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   reading: WHILE turn < 20 AND is_over DO
     SET turn = turn + 1, dead = NULL;
     SELECT e.session INTO dead FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
@@ -457,6 +464,7 @@ BEGIN
   DECLARE is_over, is_there BOOLEAN;
   DECLARE turn INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   IF previous IS NOT NULL THEN
     UPDATE coordination_sessions SET expires = 0, member = NULL WHERE id = previous AND expires > 0;
@@ -512,6 +520,7 @@ BEGIN
   DECLARE place BIGINT DEFAULT 1;
   DECLARE is_there BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   CALL coordination_admit(of_session, of_generation, its_status);
   IF its_status = 'ok' THEN
@@ -551,6 +560,7 @@ BEGIN
   DECLARE its_id VARBINARY(16);
   DECLARE removed BIGINT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   SELECT s.id INTO its_id FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
   IF its_id IS NULL THEN
@@ -581,6 +591,7 @@ BEGIN
   DECLARE nth INT DEFAULT 1;
   DECLARE place BIGINT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
   CALL coordination_admit(of_session, of_generation, its_status);
@@ -661,6 +672,7 @@ BEGIN
   DECLARE removed, seen BIGINT DEFAULT 0;
   DECLARE is_used BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   SET its_now = {now}, at_path = after;
   START TRANSACTION;
   -- Two who prune would be in each other's way.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, ErrorKind, Recipe, Result};
+use coordination::{ClaimOptions, Coordinator, ErrorKind, NewItem, Recipe, Result};
 use coordination_tests::harness::{Certificates, Mysql, Server, judged_on_threads};
 use tokio::task::block_in_place;
 
@@ -554,4 +554,58 @@ fn l7_no_step_reads_a_table_through() {
             assert!(rows < 3_000.0, "{rows} rows are read by {step}");
         }
     });
+}
+
+/// A step that is killed in its midst is undone before the connection is used again: the value and what is beside it are
+/// written together, or not at all.
+#[test]
+fn x1_a_step_that_is_killed_is_undone() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let url = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=60s");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let jobs = coordinator.queue("jobs").expect("a name");
+        // Not all servers run a handler in each case.
+        ask(
+            &mysql,
+            "USE coordination;
+             SET @text = (
+               SELECT CONCAT('CREATE PROCEDURE coordination_write(', param_list, ') SQL SECURITY INVOKER ',
+                 REPLACE(REPLACE(body, 'DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;', ''),
+                   'ROLLBACK;', ''))
+                 FROM mysql.proc WHERE db = 'coordination' AND name = 'coordination_write');
+             DROP PROCEDURE coordination_write;
+             EXECUTE IMMEDIATE @text",
+        );
+        let transaction = {
+            let mysql = Arc::clone(&mysql);
+            // Nobody else writes what is beside a value.
+            let work = "BEGIN; SELECT * FROM coordination.coordination_records FOR UPDATE; \
+                        SELECT SLEEP(1.5); COMMIT";
+            thread::spawn(move || mysql.try_ask(work).map(drop))
+        };
+        while running(&mysql, "SELECT SLEEP").is_empty() {}
+        let posting = tokio::spawn({
+            let jobs = jobs.clone();
+            async move { jobs.post(&[NewItem::new("work")]).await }
+        });
+        let step = loop {
+            if let Some(step) = running(&mysql, "INSERT INTO coordination_records").pop() {
+                break step;
+            }
+        };
+        ask(&mysql, &format!("KILL QUERY {step}"));
+        posting.await.expect("no panic").expect("made again");
+        transaction.join().expect("no panic").expect("carried out");
+        let claim = jobs.claim(ClaimOptions::default()).await.expect("whole").expect("posted");
+        assert_eq!(claim.items()[0].body(), b"work");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// The connections on which a statement that begins so is carried out.
+fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
+    let running = "SELECT id FROM information_schema.processlist WHERE info LIKE";
+    let ids = ask(mysql, &format!("{running} '{statement}%'"));
+    ids.lines().map(ToOwned::to_owned).collect()
 }
