@@ -126,7 +126,7 @@ impl Mysql {
         Ok(Self {
             sessions: OpenSessions::new(Arc::clone(&connections), namespace.clone()),
             connections,
-            polls: Arc::default(),
+            polls: Arc::new(Polls::new(settings.ttl)),
             entries: OwnEntries::default(),
             reads: Reads::default(),
             namespace,

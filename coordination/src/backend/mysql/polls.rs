@@ -28,6 +28,9 @@ const IDLE: Duration = Duration::from_millis(330);
 const APART: Duration = Duration::from_millis(5);
 /// An end that is looked for at its very moment may not have come yet.
 const LITTLE: Duration = Duration::from_millis(2);
+/// What is waited for is looked at again after so long at the latest, whatever the numbers say: not all who remove an entry
+/// count the change.
+const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 
 /// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,20 +46,21 @@ pub(super) enum Waited {
     /// Nobody has asked.
     #[default]
     Unknown,
-    /// It has its lease until then, if nobody renews it.
-    Blocks(Instant),
+    /// It has its lease until then, if nobody renews it, and is looked at again by then.
+    Blocks { until: Instant, again: Instant },
     /// It blocks no more, or its session's time has passed: whoever waits looks himself.
     Over,
 }
 
 /// All that is waited for.
-#[derive(Default)]
 pub(super) struct Polls {
     /// By their paths, with the newest number of changes; zero: there is no such queue, or nobody has asked.
     queues: SharedWatches<String, u64>,
     waits: SharedWatches<Wait, Waited>,
     wanted: Notify,
     state: Mutex<State>,
+    /// How long what is waited for may stay without a look.
+    recheck: Duration,
 }
 
 #[derive(Default)]
@@ -84,6 +88,17 @@ struct Poll {
 }
 
 impl Polls {
+    /// For those whose lease is so long.
+    pub(super) fn new(lease: Duration) -> Self {
+        Self {
+            queues: SharedWatches::default(),
+            waits: SharedWatches::default(),
+            wanted: Notify::default(),
+            state: Mutex::default(),
+            recheck: lease.min(LONGEST_RECHECK),
+        }
+    }
+
     /// Begins to wait for an entry.
     pub(super) fn wait(
         self: &Arc<Self>,
@@ -207,36 +222,50 @@ impl Poll {
         paths: &HashSet<String>,
         waits: &[Wait],
     ) -> Result<bool> {
-        let changed = self.changed(connections, paths).await?;
-        let now = Instant::now();
-        let is_due = |wait: &&Wait| match self.polls.waited(wait) {
-            Waited::Unknown => true,
-            Waited::Blocks(until) => until <= now,
-            Waited::Over => false,
-        };
-        let due: HashSet<_> = waits.iter().filter(is_due).map(|wait| &wait.path).collect();
-        let due = |wait: &&Wait| due.contains(&wait.path) || changed.contains(&wait.path);
-        let due: Vec<_> = waits.iter().filter(due).collect();
+        let seen = self.changes(connections, paths).await?;
+        let is_other = |path: &&String| self.seen.get(*path) != seen.get(*path);
+        let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();
+        let due = self.due(waits, &changed);
         if !due.is_empty() {
             let found = found(&connections.ask(&entries_of(&due)).await?)?;
             for wait in due {
                 let is_new = self.polls.waited(wait) == Waited::Unknown;
-                let waited = waited(wait, &found, is_new);
+                let waited = waited(wait, &found, is_new, self.polls.recheck);
                 self.polls.waits.tell(wait, |known| {
                     *known = if *known == Waited::Over { Waited::Over } else { waited };
                     true
                 });
             }
         }
+        // Not before: where this was given up on the way, what has changed is asked for again.
+        self.seen = seen;
         Ok(!changed.is_empty())
     }
 
-    /// Asks which queues have changed, and tells those who follow them.
-    async fn changed(
-        &mut self,
+    /// Those waits whose entries are to be asked for.
+    fn due<'a>(&self, waits: &'a [Wait], changed: &HashSet<String>) -> Vec<&'a Wait> {
+        let now = Instant::now();
+        let is_due = |waited, soon| match waited {
+            Waited::Unknown => true,
+            Waited::Blocks { until, again } => until <= now || again <= soon,
+            Waited::Over => false,
+        };
+        let waited: Vec<_> = waits.iter().map(|wait| self.polls.waited(wait)).collect();
+        // Where some are looked at again, others that would be soon are too.
+        let some = waited.iter().any(|waited| is_due(*waited, now));
+        let soon = if some { now + self.polls.recheck / 4 } else { now };
+        let due = waits.iter().zip(&waited).filter(|(_, waited)| is_due(**waited, soon));
+        let due: HashSet<_> = due.map(|(wait, _)| &wait.path).collect();
+        let is_due = |wait: &&Wait| due.contains(&wait.path) || changed.contains(&wait.path);
+        waits.iter().filter(is_due).collect()
+    }
+
+    /// Asks for the numbers of changes, and tells those who follow the queues.
+    async fn changes(
+        &self,
         connections: &Arc<Connections>,
         paths: &HashSet<String>,
-    ) -> Result<HashSet<String>> {
+    ) -> Result<HashMap<String, u64>> {
         let answer = connections.ask(&changes_of(paths)).await?;
         let mut seen = HashMap::with_capacity(paths.len());
         for row in &answer.rows {
@@ -244,14 +273,11 @@ impl Poll {
             let changes = number_in("watch", row, "changes")?.unwrap_or_default();
             seen.insert(String::from_utf8_lossy(&path).into_owned(), changes);
         }
-        let is_other = |path: &&String| self.seen.get(*path) != Some(seen.get(*path).unwrap_or(&0));
-        let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();
         for path in paths {
             let changes = seen.entry(path.clone()).or_default();
             self.polls.queues.tell(path, |known| std::mem::replace(known, *changes) != *changes);
         }
-        self.seen = seen;
-        Ok(changed)
+        Ok(seen)
     }
 
     /// Waits until it is time for the next poll.
@@ -266,7 +292,7 @@ impl Poll {
             false => (self.pause * 3 / 2).min(IDLE),
         };
         let ends = waits.iter().filter_map(|wait| match self.polls.waited(wait) {
-            Waited::Blocks(until) => Some(until + LITTLE),
+            Waited::Blocks { until, .. } => Some(until + LITTLE),
             _ => None,
         });
         let until = ends.chain([now + self.pause - APART]).min().unwrap_or(now);
@@ -336,11 +362,12 @@ fn found(answer: &Answer) -> Result<Found> {
 
 /// Whoever begins to wait has just looked himself: an entry whose lease was over then stands there all the same, as a transaction
 /// of its holder's has it. So it is looked at again a little later, and not at once, again and again.
-fn waited(wait: &Wait, found: &Found, is_new: bool) -> Waited {
+fn waited(wait: &Wait, found: &Found, is_new: bool, recheck: Duration) -> Waited {
     match found.get(&(wait.path.clone(), wait.seq)) {
         Some((mode, left)) if mode.blocks(wait.mode) && (is_new || !left.is_zero()) => {
             let left = if left.is_zero() { BUSY } else { *left };
-            Waited::Blocks(Instant::now() + left)
+            let now = Instant::now();
+            Waited::Blocks { until: now + left, again: now + recheck }
         }
         _ => Waited::Over,
     }
@@ -362,15 +389,16 @@ mod tests {
             (("a".to_owned(), 2), (Mode::Shared, left)),
             (("a".to_owned(), 3), (Mode::Exclusive, Duration::ZERO)),
         ]);
-        let blocks =
-            |seq, mode| matches!(waited(&wait("a", seq, mode), &found, false), Waited::Blocks(_));
+        let blocks = |seq, mode| {
+            matches!(waited(&wait("a", seq, mode), &found, false, left), Waited::Blocks { .. })
+        };
         assert!(blocks(1, Mode::Shared) && blocks(2, Mode::Exclusive));
         assert!(
             !blocks(2, Mode::Shared) && !blocks(3, Mode::Exclusive) && !blocks(4, Mode::Shared)
         );
-        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found, true), Waited::Over);
-        let stuck = waited(&wait("a", 3, Mode::Exclusive), &found, true);
-        assert!(matches!(stuck, Waited::Blocks(_)), "its waiter has just looked");
+        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found, true, left), Waited::Over);
+        let stuck = waited(&wait("a", 3, Mode::Exclusive), &found, true, left);
+        assert!(matches!(stuck, Waited::Blocks { .. }), "its waiter has just looked");
     }
 
     #[test]
@@ -388,7 +416,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_what_nobody_waits_for() {
-        let polls = Polls::default();
+        let polls = Polls::new(Duration::from_secs(1));
         let wait = wait("a", 1, Mode::Exclusive);
         let waited = Some(polls.waits.join(&wait).0);
         let waiting = Waiting { polls: &polls, wait, waited };

@@ -609,3 +609,24 @@ fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
     let ids = ask(mysql, &format!("{running} '{statement}%'"));
     ids.lines().map(ToOwned::to_owned).collect()
 }
+
+/// L2: a change of which nothing tells is found within the lease of who waits, and not at the end of the holder's.
+#[test]
+fn l2_a_change_that_is_not_told_is_found() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let long = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=60s");
+        let holder = Coordinator::connect(&long).await.expect("a server");
+        let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let other = Coordinator::connect(&url(&mysql)).await.expect("a server");
+        let lock = other.lock("x").expect("a name");
+        let waiting = tokio::spawn(async move { lock.acquire(Some(PATIENCE.unwrap() * 2)).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let token = guard.token();
+        ask(&mysql, &format!("DELETE FROM coordination.coordination_entries WHERE seq = {token}"));
+        waiting.await.expect("no panic").expect("found").release().await.expect("released");
+        other.stop().await.expect("stopped");
+        drop(guard);
+        holder.stop().await.expect("stopped");
+    });
+}
