@@ -31,10 +31,13 @@ SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION
   sql_safe_updates = 0; \
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
-/// Who answers, and how it keeps what is committed.
+/// Who answers, and how it keeps what is committed. What is a number with some servers is a word with others.
 const GREETING: &str = "\
-SELECT VERSION() AS version, @@global.read_only OR @@innodb_read_only AS is_replica, \
-  @@global.innodb_flush_log_at_trx_commit = 1 AND @@global.innodb_doublewrite <> 'OFF' \
+SELECT VERSION() AS version, \
+  CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@innodb_read_only AS is_replica, \
+  @@global.innodb_flush_log_at_trx_commit <> 0 AS is_written, \
+  @@global.innodb_flush_log_at_trx_commit IN (1, 3) \
+    AND CAST(@@global.innodb_doublewrite AS CHAR) IN ('1', 'ON', 'DETECT_AND_RECOVER') \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas";
 
@@ -47,7 +50,9 @@ const NO_TABLE: u16 = 1146;
 /// A server, as it was found when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether what is committed is on the disk.
+    /// Whether what is committed is with the system, and not in the server's own memory.
+    is_written: bool,
+    /// Whether it is on the disk.
     is_synced: bool,
     may_have_replicas: bool,
 }
@@ -63,6 +68,7 @@ impl Server {
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {
+            is_written: get(found, "is_written")?,
             is_synced: get(found, "is_synced")?,
             may_have_replicas: get(found, "may_have_replicas")?,
         };
@@ -77,7 +83,11 @@ impl Server {
         conn.query_drop("CALL coordination_probe()").await.map_err(failed)
     }
 
-    /// A crash of the process loses nothing, as what is committed is in the system's hands.
+    /// Whether a crash of the server's process loses nothing.
+    pub(super) fn survives_restart(self) -> Durability {
+        if self.is_written { Durability::Yes } else { Durability::No }
+    }
+
     pub(super) fn survives_power_loss(self) -> Durability {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }

@@ -23,8 +23,8 @@
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes of clients and of the server: over a loss of power too where
-//! `innodb_flush_log_at_trx_commit` is 1, and `sync_binlog` where there is a binary log. Over fail-over they do not hold, as
+//! Exclusion, order and tokens hold over crashes of clients; over those of the server where `innodb_flush_log_at_trx_commit` is
+//! not 0; and over a loss of power where it is 1, as `sync_binlog` has to be where there is a binary log. Over fail-over they do not hold, as
 //! replicas are behind: the newest grants may be forgotten, and two may hold. Tokens go on rising, also over loss of all data, as
 //! long as the server's clock was not set back. Where that clock is set forward, sessions end early by as much: holders learn it
 //! with their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
@@ -169,7 +169,7 @@ impl Store for Mysql {
             scope: Scope::Hosts,
             liveness: Liveness::Lease,
             loss_detection: DESCRIPTOR.loss_detection,
-            survives_restart: crate::Durability::Yes,
+            survives_restart: self.server.survives_restart(),
             survives_power_loss: self.server.survives_power_loss(),
             survives_failover: crate::Durability::No,
             fifo: true,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coordination::{ClaimOptions, Coordinator, ErrorKind, NewItem, Recipe, Result};
+use coordination::{ClaimOptions, Coordinator, Durability, ErrorKind, NewItem, Recipe, Result};
 use coordination_tests::harness::{Certificates, Mysql, Server, judged_on_threads};
 use tokio::task::block_in_place;
 
@@ -628,5 +628,24 @@ fn l2_a_change_that_is_not_told_is_found() {
         other.stop().await.expect("stopped");
         drop(guard);
         holder.stop().await.expect("stopped");
+    });
+}
+
+/// What outlives a crash of the server is told as its settings have it.
+#[test]
+fn r1_what_outlives_a_crash_is_told() {
+    judged_on_threads(async || {
+        let of = async |name: &str, value: &str| {
+            let mysql = block_in_place(|| Mysql::options().set(name, value).start());
+            let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
+            let told = coordinator.characteristics();
+            coordinator.stop().await.expect("stopped");
+            (told.survives_restart, told.survives_power_loss)
+        };
+        let flushed = "innodb-flush-log-at-trx-commit";
+        assert_eq!(of(flushed, "0").await, (Durability::No, Durability::No));
+        assert_eq!(of(flushed, "1").await, (Durability::Yes, Durability::Yes));
+        assert_eq!(of(flushed, "2").await, (Durability::Yes, Durability::No));
+        assert_eq!(of("innodb-doublewrite", "0").await, (Durability::Yes, Durability::No));
     });
 }
