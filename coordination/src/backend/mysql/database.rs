@@ -41,8 +41,11 @@ SELECT VERSION() AS version, \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas";
 
-/// Of what our tables and procedures are.
-const FIND_VERSION: &str = "SELECT version FROM coordination_version";
+/// What stands before the name of what is made.
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS ";
+const PROCEDURE: &str = "CREATE PROCEDURE ";
+/// Without this table the numbers in others mean nothing, and would be given again.
+const QUEUES: &str = "coordination_queues";
 /// No such database, or table.
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
@@ -73,7 +76,8 @@ impl Server {
             may_have_replicas: get(found, "may_have_replicas")?,
         };
         if !choose(conn, database).await? && !install(conn, database).await? {
-            return Err(unknown());
+            let message = "not all of our tables and procedures can be seen by this user";
+            return Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)));
         }
         Ok(server)
     }
@@ -132,7 +136,7 @@ fn check_age(version: &str) -> Result<(), Failure> {
 
 /// Our database from here on. One that the URL does not name is made. Whether our tables and procedures are there.
 async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
-    let using = format!("USE {database}; {FIND_VERSION}");
+    let using = format!("USE {database}; {}", find_version());
     let found = match last_row(conn, using.clone()).await {
         Err(error) if database.is_default && is(&error, NO_DATABASE) => {
             last_row(conn, format!("CREATE DATABASE IF NOT EXISTS {database}; {using}")).await
@@ -140,6 +144,34 @@ async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
         found => found,
     };
     is_ours(found, database)
+}
+
+/// Which version our tables and procedures are of, and whether all are there: a dump has no procedures unless that is asked for.
+/// Whoever may use them sees them.
+fn find_version() -> String {
+    let [tables, procedures] = [TABLE, PROCEDURE].map(|made| {
+        let names =
+            statements().filter_map(|statement| Some(format!("'{}'", made_by(&statement, made)?)));
+        names.collect::<Vec<_>>()
+    });
+    let (table_count, procedure_count) = (tables.len(), procedures.len());
+    let tables_there = "information_schema.tables WHERE table_schema = DATABASE() AND table_name";
+    let procedures_there =
+        "information_schema.routines WHERE routine_schema = DATABASE() AND routine_name";
+    format!(
+        "SELECT version, (SELECT COUNT(*) FROM {tables_there} = '{QUEUES}') AS has_queues, \
+           (SELECT COUNT(*) FROM {tables_there} IN ({})) = {table_count} \
+           AND (SELECT COUNT(*) FROM {procedures_there} IN ({})) = {procedure_count} AS is_whole \
+         FROM coordination_version",
+        tables.join(", "),
+        procedures.join(", ")
+    )
+}
+
+/// The name of what a statement makes.
+fn made_by<'a>(statement: &'a str, made: &str) -> Option<&'a str> {
+    let (_, rest) = statement.split_once(made)?;
+    rest.split([' ', '(']).next()
 }
 
 /// Whether our tables and procedures are there, which are refused if they are another version's.
@@ -150,8 +182,15 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
     };
     let Some(found) = found else { return Ok(false) };
     let version: i64 = get(&found, "version")?;
+    if version == VERSION && !get::<bool>(&found, "has_queues")? {
+        let message = format!(
+            "in database {database} the table {QUEUES} is missing, or may not be seen: restore it, or drop all tables whose \
+             names begin with coordination_"
+        );
+        return Err(Failure::broken(Error::new(ErrorKind::Corrupt, "connect", message)));
+    }
     if version == VERSION {
-        return Ok(true);
+        return get(&found, "is_whole");
     }
     let message = format!(
         "the tables in database {database} are of version {version}, and this release of the library works with version \
@@ -166,13 +205,14 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
 async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
     // It ends with the connection at the latest.
-    let locked = format!("DO GET_LOCK({lock}, 10); {FIND_VERSION}");
+    let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
     if !is_ours(last_row(conn, locked).await, database)? {
         let mut all: Vec<_> = statements().collect();
         all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
         conn.query_drop(all.join(";\n")).await.map_err(failed)?;
     }
-    let released = last_row(conn, format!("DO RELEASE_LOCK({lock}); {FIND_VERSION}")).await;
+    let released = format!("DO RELEASE_LOCK({lock}); {}", find_version());
+    let released = last_row(conn, released).await;
     is_ours(released, database)
 }
 
@@ -180,9 +220,7 @@ async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> 
 fn statements() -> impl Iterator<Item = String> {
     SCHEMA.split("\n//\n").map(|statement| {
         let text = statement.trim().replace("{now}", NOW).replace("{namespace}", NAMESPACE);
-        let procedure =
-            text.split("CREATE PROCEDURE ").nth(1).and_then(|rest| rest.split('(').next());
-        match procedure {
+        match made_by(&text, PROCEDURE) {
             Some(procedure) => format!("DROP PROCEDURE IF EXISTS {procedure}; {text}"),
             None => text,
         }
@@ -218,6 +256,15 @@ mod tests {
         for version in ["5.7.44", "10.5.23-MariaDB", "5.5.5-10.3.1-MariaDB", "", "x"] {
             check_age(version).expect_err(version);
         }
+    }
+
+    #[test]
+    fn all_that_is_made_is_looked_for() {
+        let find = find_version();
+        assert!(
+            find.contains("'coordination_version', ") && find.contains(", 'coordination_fence')")
+        );
+        assert!(find.contains(") = 7 AND ") && find.contains(") = 24 AS "), "{find}");
     }
 
     #[test]

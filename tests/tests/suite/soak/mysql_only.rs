@@ -649,3 +649,33 @@ fn r1_what_outlives_a_crash_is_told() {
         assert_eq!(of("innodb-doublewrite", "0").await, (Durability::Yes, Durability::No));
     });
 }
+
+/// A dump has no procedures unless that is asked for: what is missing is made by who connects next.
+#[test]
+fn x1_what_is_missing_is_made_again() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
+        let takes = async |coordinator: &Coordinator, missing: &str| {
+            let lock = coordinator.lock("x").expect("a name");
+            let guard = lock.acquire(PATIENCE).await.expect(missing);
+            guard.release().await.expect(missing);
+        };
+        takes(&coordinator, "nothing").await;
+        for missing in ["PROCEDURE coordination_enter", "PROCEDURE coordination_fence"] {
+            ask(&mysql, &format!("USE coordination; DROP {missing}"));
+            let other = Coordinator::connect(&url(&mysql)).await.expect(missing);
+            takes(&other, missing).await;
+            takes(&coordinator, missing).await;
+            other.stop().await.expect(missing);
+        }
+        for missing in ["PROCEDURE coordination_leave", "TABLE coordination_entries"] {
+            ask(&mysql, &format!("USE coordination; DROP {missing}"));
+            takes(&coordinator, missing).await;
+        }
+        coordinator.stop().await.expect("stopped");
+        // The numbers of its rows would be given again, to other queues.
+        ask(&mysql, "DROP TABLE coordination.coordination_queues");
+        assert_eq!(try_connect_kind(Coordinator::connect(&url(&mysql)).await), ErrorKind::Corrupt);
+    });
+}
