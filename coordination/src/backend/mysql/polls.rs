@@ -15,6 +15,7 @@ use super::client::Connections;
 use super::database::NOW;
 use super::statement::{Answer, literal, number_in, value_in};
 use crate::backend::Mode;
+use crate::backend::server::in_time;
 use crate::backend::server::shared_watches::SharedWatches;
 use crate::error::Result;
 
@@ -31,6 +32,8 @@ const LITTLE: Duration = Duration::from_millis(2);
 /// What is waited for is looked at again after so long at the latest, whatever the numbers say: not all who remove an entry
 /// count the change.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
+/// So many queues or entries are asked for at once: heartbeats, which are on the same lane, come in between.
+const PIECE: usize = 200;
 
 /// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,10 +84,17 @@ pub(super) struct Waiting<'a> {
 struct Poll {
     polls: Arc<Polls>,
     connections: Weak<Connections>,
-    /// The numbers of changes, by path.
-    seen: HashMap<String, u64>,
+    /// The queues, by path.
+    seen: HashMap<String, Seen>,
     busy_until: Instant,
     pause: Duration,
+}
+
+/// A queue as it was seen: its id, which a queue that is made anew has not, and its number of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    id: u64,
+    changes: u64,
 }
 
 impl Polls {
@@ -201,16 +211,15 @@ impl Poll {
             let Some(connections) = self.connections.upgrade() else { return };
             let asked = Instant::now();
             // What has changed meanwhile is asked again.
-            let polled = self.ask(&connections, &paths, &waits);
-            let polled = tokio::time::timeout(connections.patience, polled).await;
+            let polled = self.ask(&connections, &paths, &waits).await;
             drop(connections);
             match polled {
-                Ok(Ok(has_changed)) => {
+                Ok(has_changed) => {
                     self.polls.state().asked = Some(asked);
                     self.pause(has_changed, &waits).await;
                 }
                 // Those who wait look themselves, and hear why.
-                Ok(Err(_)) | Err(_) => tokio::time::sleep(IDLE).await,
+                Err(_) => tokio::time::sleep(IDLE).await,
             }
         }
     }
@@ -226,11 +235,18 @@ impl Poll {
         let is_other = |path: &&String| self.seen.get(*path) != seen.get(*path);
         let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();
         let due = self.due(waits, &changed);
-        if !due.is_empty() {
-            let found = found(&connections.ask(&entries_of(&due)).await?)?;
-            for wait in due {
+        for piece in due.chunks(PIECE) {
+            let asked = entries_of(piece, &seen);
+            let found = match asked {
+                Some(asked) => {
+                    found(&in_time(connections.patience, connections.ask(&asked)).await?)?
+                }
+                None => Found::new(),
+            };
+            for wait in piece {
                 let is_new = self.polls.waited(wait) == Waited::Unknown;
-                let waited = waited(wait, &found, is_new, self.polls.recheck);
+                let id = seen.get(&wait.path).map_or(0, |seen| seen.id);
+                let waited = waited(wait, found.get(&(id, wait.seq)), is_new, self.polls.recheck);
                 self.polls.waits.tell(wait, |known| {
                     *known = if *known == Waited::Over { Waited::Over } else { waited };
                     true
@@ -265,17 +281,22 @@ impl Poll {
         &self,
         connections: &Arc<Connections>,
         paths: &HashSet<String>,
-    ) -> Result<HashMap<String, u64>> {
-        let answer = connections.ask(&changes_of(paths)).await?;
+    ) -> Result<HashMap<String, Seen>> {
         let mut seen = HashMap::with_capacity(paths.len());
-        for row in &answer.rows {
-            let path: Vec<u8> = value_in("watch", row, "path")?;
-            let changes = number_in("watch", row, "changes")?.unwrap_or_default();
-            seen.insert(String::from_utf8_lossy(&path).into_owned(), changes);
+        let paths: Vec<_> = paths.iter().collect();
+        for piece in paths.chunks(PIECE) {
+            let asked = changes_of(piece);
+            let answer = in_time(connections.patience, connections.ask(&asked)).await?;
+            for row in &answer.rows {
+                let path: Vec<u8> = value_in("watch", row, "path")?;
+                let id = number_in("watch", row, "id")?.unwrap_or_default();
+                let changes = number_in("watch", row, "changes")?.unwrap_or_default();
+                seen.insert(String::from_utf8_lossy(&path).into_owned(), Seen { id, changes });
+            }
         }
         for path in paths {
-            let changes = seen.entry(path.clone()).or_default();
-            self.polls.queues.tell(path, |known| std::mem::replace(known, *changes) != *changes);
+            let Seen { changes, .. } = *seen.entry(path.clone()).or_default();
+            self.polls.queues.tell(path, |known| std::mem::replace(known, changes) != changes);
         }
         Ok(seen)
     }
@@ -316,54 +337,58 @@ impl Drop for Running {
     }
 }
 
-fn changes_of(paths: &HashSet<String>) -> String {
+fn changes_of(paths: &[&String]) -> String {
     let paths: Vec<_> = paths.iter().map(literal).collect();
     let paths = paths.join(", ");
-    format!("SELECT path, changes FROM coordination_queues WHERE path IN ({paths})")
+    format!("SELECT path, id, changes FROM coordination_queues WHERE path IN ({paths})")
 }
 
-/// The entries that are waited for, each queue's in a query of its own.
-fn entries_of(waits: &[&Wait]) -> String {
-    let mut of: HashMap<&str, Vec<String>> = HashMap::new();
+/// The entries that are waited for, by the ids of their queues; `None`: there are no such queues.
+fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
+    let mut of: HashMap<u64, Vec<String>> = HashMap::new();
     for wait in waits {
-        of.entry(&wait.path).or_default().push(wait.seq.cast_signed().to_string());
+        if let Some(Seen { id: id @ 1.., .. }) = seen.get(&wait.path) {
+            of.entry(*id).or_default().push(wait.seq.cast_signed().to_string());
+        }
     }
-    let queries: Vec<_> = of
-        .into_iter()
-        .map(|(path, seqs)| {
-            let (path, seqs) = (literal(path), seqs.join(", "));
-            format!(
-                "SELECT q.path AS path, e.seq AS seq, e.shared AS shared, \
-                   GREATEST(COALESCE(s.expires, 0) - {NOW}, 0) AS remaining \
-                 FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id \
-                 LEFT JOIN coordination_sessions s ON s.id = e.session \
-                 WHERE q.path = {path} AND e.seq IN ({seqs})"
-            )
-        })
-        .collect();
-    queries.join(" UNION ALL ")
+    let of_queue = |(id, seqs): (&u64, &Vec<String>)| {
+        format!("(e.queue = {id} AND e.seq IN ({}))", seqs.join(", "))
+    };
+    let all: Vec<_> = of.iter().map(of_queue).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "SELECT e.queue AS queue, e.seq AS seq, e.shared AS shared, \
+               GREATEST(COALESCE(s.expires, 0) - {NOW}, 0) AS remaining \
+             FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session WHERE {}",
+            all.join(" OR ")
+        )
+    })
 }
 
-/// The mode of an entry, and what is left of its lease.
-type Found = HashMap<(String, u64), (Mode, Duration)>;
+/// The mode of an entry, by its queue and number, and what is left of its lease.
+type Found = HashMap<(u64, u64), (Mode, Duration)>;
 
 fn found(answer: &Answer) -> Result<Found> {
     let mut found = HashMap::with_capacity(answer.rows.len());
     for row in &answer.rows {
-        let path: Vec<u8> = value_in("watch", row, "path")?;
+        let queue = number_in("watch", row, "queue")?.unwrap_or_default();
         let seq = number_in("watch", row, "seq")?.unwrap_or_default();
         let mode = if value_in("watch", row, "shared")? { Mode::Shared } else { Mode::Exclusive };
         let left = number_in("watch", row, "remaining")?.unwrap_or_default();
-        let path = String::from_utf8_lossy(&path).into_owned();
-        found.insert((path, seq), (mode, Duration::from_micros(left)));
+        found.insert((queue, seq), (mode, Duration::from_micros(left)));
     }
     Ok(found)
 }
 
 /// Whoever begins to wait has just looked himself: an entry whose lease was over then stands there all the same, as a transaction
 /// of its holder's has it. So it is looked at again a little later, and not at once, again and again.
-fn waited(wait: &Wait, found: &Found, is_new: bool, recheck: Duration) -> Waited {
-    match found.get(&(wait.path.clone(), wait.seq)) {
+fn waited(
+    wait: &Wait,
+    found: Option<&(Mode, Duration)>,
+    is_new: bool,
+    recheck: Duration,
+) -> Waited {
+    match found {
         Some((mode, left)) if mode.blocks(wait.mode) && (is_new || !left.is_zero()) => {
             let left = if left.is_zero() { BUSY } else { *left };
             let now = Instant::now();
@@ -383,21 +408,19 @@ mod tests {
 
     #[test]
     fn what_blocks_and_lives_is_waited_for() {
-        let left = Duration::from_secs(1);
-        let found = Found::from([
-            (("a".to_owned(), 1), (Mode::Exclusive, left)),
-            (("a".to_owned(), 2), (Mode::Shared, left)),
-            (("a".to_owned(), 3), (Mode::Exclusive, Duration::ZERO)),
-        ]);
-        let blocks = |seq, mode| {
-            matches!(waited(&wait("a", seq, mode), &found, false, left), Waited::Blocks { .. })
+        let second = Duration::from_secs(1);
+        let of = |blocker, left, waiter, is_new| {
+            waited(&wait("a", 1, waiter), Some(&(blocker, left)), is_new, second)
         };
-        assert!(blocks(1, Mode::Shared) && blocks(2, Mode::Exclusive));
-        assert!(
-            !blocks(2, Mode::Shared) && !blocks(3, Mode::Exclusive) && !blocks(4, Mode::Shared)
-        );
-        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), &found, true, left), Waited::Over);
-        let stuck = waited(&wait("a", 3, Mode::Exclusive), &found, true, left);
+        let blocks = |blocker, left, waiter| {
+            matches!(of(blocker, left, waiter, false), Waited::Blocks { .. })
+        };
+        assert!(blocks(Mode::Exclusive, second, Mode::Shared));
+        assert!(blocks(Mode::Shared, second, Mode::Exclusive));
+        assert!(!blocks(Mode::Shared, second, Mode::Shared));
+        assert!(!blocks(Mode::Exclusive, Duration::ZERO, Mode::Shared));
+        assert_eq!(waited(&wait("b", 1, Mode::Exclusive), None, true, second), Waited::Over);
+        let stuck = of(Mode::Exclusive, Duration::ZERO, Mode::Exclusive, true);
         assert!(matches!(stuck, Waited::Blocks { .. }), "its waiter has just looked");
     }
 
@@ -405,13 +428,15 @@ mod tests {
     fn each_queue_is_asked_for_its_entries_only() {
         let waits =
             [wait("a", 1, Mode::Shared), wait("b", 2, Mode::Shared), wait("a", 3, Mode::Shared)];
-        let text = entries_of(&waits.each_ref());
-        assert_eq!(text.matches(" UNION ALL ").count(), 1);
-        assert!(
-            text.contains("X'61' AND e.seq IN (1, 3)") && text.contains("X'62' AND e.seq IN (2)")
-        );
-        let paths = HashSet::from(["a".to_owned()]);
-        assert!(changes_of(&paths).ends_with("WHERE path IN (X'61')"));
+        let seen = |id| Seen { id, changes: 9 };
+        let all = HashMap::from([("a".to_owned(), seen(7)), ("b".to_owned(), seen(8))]);
+        let text = entries_of(&waits.each_ref(), &all).expect("there are queues");
+        assert_eq!(text.matches("SELECT").count(), 1);
+        assert!(text.contains("(e.queue = 7 AND e.seq IN (1, 3))"), "{text}");
+        assert!(text.contains("(e.queue = 8 AND e.seq IN (2))"), "{text}");
+        let gone = HashMap::from([("a".to_owned(), Seen::default())]);
+        assert_eq!(entries_of(&waits.each_ref(), &gone), None, "there are no such queues");
+        assert!(changes_of(&[&"a".to_owned()]).ends_with("WHERE path IN (X'61')"));
     }
 
     #[test]

@@ -164,8 +164,8 @@ fn request_in(line: &str) -> Option<String> {
     if let Some(call) = statement.strip_prefix("CALL coordination_") {
         return call.split('(').next().map(ToOwned::to_owned);
     }
-    let is_poll = statement.starts_with("SELECT path, changes ");
-    let is_look = statement.starts_with("SELECT q.path AS path, e.seq ");
+    let is_poll = statement.starts_with("SELECT path, id, changes ");
+    let is_look = statement.starts_with("SELECT e.queue AS queue, e.seq ");
     (is_poll || is_look).then(|| if is_poll { "poll" } else { "look" }.to_owned())
 }
 
@@ -178,7 +178,7 @@ mod tests {
         let of = |line| request_in(line);
         let call = "\t\t     9 Query\tCALL coordination_enter(X'61', 1)";
         assert_eq!(of(call).as_deref(), Some("enter"));
-        assert_eq!(of("1 Query\tSELECT path, changes FROM x").as_deref(), Some("poll"));
+        assert_eq!(of("1 Query\tSELECT path, id, changes FROM x").as_deref(), Some("poll"));
         assert_eq!(of("1 Query\tSELECT 1"), None);
         assert_eq!(of("1 Connect\tcoordination@127.0.0.1"), None);
     }
