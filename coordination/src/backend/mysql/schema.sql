@@ -754,14 +754,21 @@ BEGIN
   SELECT q.id INTO its_queue FROM coordination_queues q
     WHERE q.path = CONCAT(namespace_part, '/', CAST(of_kind AS BINARY), '/', name_part);
   SELECT e.seq, e.shared, e.session INTO its_seq, is_shared, its_session
-    FROM coordination_entries e WHERE e.queue = its_queue AND e.seq = token LOCK IN SHARE MODE;
-  SELECT EXISTS (
+    FROM coordination_entries e WHERE e.queue = its_queue AND e.seq = token;
+  SELECT its_seq IS NULL OR EXISTS (
       SELECT 1 FROM coordination_entries e
         WHERE e.queue = its_queue AND e.seq < its_seq AND NOT (e.shared AND is_shared)
     ) OR NOT EXISTS (
       SELECT 1 FROM coordination_sessions s WHERE s.id = its_session AND s.expires > {now}
     ) INTO is_refused;
-  IF its_seq IS NULL OR is_refused THEN
+  -- Of a row that is not there, what is around it would be locked, and others' rows kept out. From here on the row alone
+  -- decides: it comes after none that it did not come after before.
+  IF NOT is_refused THEN
+    SET its_seq = NULL;
+    SELECT e.seq INTO its_seq
+      FROM coordination_entries e WHERE e.queue = its_queue AND e.seq = token LOCK IN SHARE MODE;
+  END IF;
+  IF is_refused OR its_seq IS NULL THEN
     SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 30001, MESSAGE_TEXT = 'the token is not that of a holder of the lock';
   END IF;
 END

@@ -679,3 +679,38 @@ fn x1_what_is_missing_is_made_again() {
         assert_eq!(try_connect_kind(Coordinator::connect(&url(&mysql)).await), ErrorKind::Corrupt);
     });
 }
+
+/// S2: a token that is refused locks nothing, though the transaction goes on.
+#[test]
+fn s2_who_is_refused_is_in_nobodys_way() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        let token = guard.token();
+        guard.release().await.expect("released");
+        ask(
+            &mysql,
+            "EXECUTE IMMEDIATE 'CREATE PROCEDURE coordination.stale(token BIGINT) BEGIN
+               DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+               START TRANSACTION;
+               CALL coordination.coordination_fence(''x'', token);
+               SELECT SLEEP(4);
+               COMMIT;
+             END'",
+        );
+        let transaction = {
+            let mysql = Arc::clone(&mysql);
+            thread::spawn(move || mysql.try_ask(&format!("CALL coordination.stale({token})")))
+        };
+        while running(&mysql, "SELECT SLEEP").is_empty() {}
+        for name in ["x", "y"] {
+            let lock = coordinator.lock(name).expect("a name");
+            lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        }
+        assert!(!running(&mysql, "SELECT SLEEP").is_empty(), "they have waited for its end");
+        transaction.join().expect("no panic").expect("carried out");
+        coordinator.stop().await.expect("stopped");
+    });
+}
