@@ -182,6 +182,7 @@ CREATE PROCEDURE coordination_clear(of_session VARBINARY(16), most BIGINT, OUT r
 BEGIN
   DECLARE at_queue, at_seq, next_queue, next_seq, locked BIGINT DEFAULT 0;
   DECLARE is_gone, is_left BOOLEAN;
+  DECLARE its_id VARBINARY(16);
   DECLARE seen BIGINT DEFAULT 0;
   SET removed = 0;
   clearing: WHILE seen < most DO
@@ -201,8 +202,12 @@ BEGIN
   END WHILE;
   SELECT EXISTS (SELECT 1 FROM coordination_entries e WHERE e.session = of_session) INTO is_left;
   IF NOT is_left THEN
-    UPDATE coordination_sessions SET expires = NULL, forget_at = {now} + 60000000
-      WHERE id = of_session AND expires IS NOT NULL;
+    -- Two who have removed the rest of each other's sessions would wait for each other.
+    SELECT s.id INTO its_id FROM coordination_sessions s
+      WHERE s.id = of_session AND s.expires IS NOT NULL FOR UPDATE SKIP LOCKED;
+    IF its_id IS NOT NULL THEN
+      UPDATE coordination_sessions SET expires = NULL, forget_at = {now} + 60000000 WHERE id = of_session;
+    END IF;
   END IF;
 END
 //
@@ -367,6 +372,11 @@ BEGIN
       SET its_status = 'stale';
     ELSEIF of_generation > its_generation THEN
       UPDATE coordination_sessions SET generation = of_generation WHERE id = of_session AND generation < of_generation;
+      -- Another step may have been first.
+      SELECT s.generation INTO its_generation FROM coordination_sessions s WHERE s.id = of_session;
+      IF of_generation < its_generation THEN
+        SET its_status = 'stale';
+      END IF;
     END IF;
   END IF;
   IF its_status = 'ok' THEN
