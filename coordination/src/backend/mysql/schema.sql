@@ -131,6 +131,10 @@ CREATE PROCEDURE coordination_admit(of_session VARBINARY(16), of_generation BIGI
 SQL SECURITY INVOKER
 BEGIN
   DECLARE its_expires, its_generation BIGINT;
+  -- There are users who may write to such a server all the same.
+  IF CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
+    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server is read-only: another may have taken over';
+  END IF;
   SELECT s.expires, s.generation INTO its_expires, its_generation
     FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
   IF COALESCE(its_expires, 0) <= {now} THEN

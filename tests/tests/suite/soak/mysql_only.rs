@@ -714,3 +714,22 @@ fn s2_who_is_refused_is_in_nobodys_way() {
         coordinator.stop().await.expect("stopped");
     });
 }
+
+/// A primary that is made a replica grants nothing more, though the user may write there all the same.
+#[test]
+fn r1_a_server_that_becomes_read_only_is_left() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
+        let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        ask(&mysql, "SET GLOBAL read_only = 1");
+        let writes = "CREATE DATABASE beside";
+        block_in_place(|| mysql.try_ask(writes)).expect("whoever has all rights may write");
+        let lock = coordinator.lock("y").expect("a name");
+        lock.try_acquire().await.map(drop).expect_err("it is a replica");
+        tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("not extended");
+        ask(&mysql, "SET GLOBAL read_only = 0");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
