@@ -41,6 +41,10 @@ SELECT VERSION() AS version, \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas";
 
+/// Whether it is one of several servers that are written to; a server knows only its own kind's settings.
+const CLUSTER: &str = "\
+SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+  ('wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')";
 /// What stands before the name of what is made.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS ";
 const PROCEDURE: &str = "CREATE PROCEDURE ";
@@ -87,6 +91,20 @@ impl Server {
         conn.query_drop("CALL coordination_probe()").await.map_err(failed)
     }
 
+    /// Fails where other servers are written to besides this one, as rows that are locked here are not locked there.
+    pub(super) async fn check_alone(conn: &mut Conn) -> Result<(), Failure> {
+        let mut settings = Vec::new();
+        for row in conn.query::<Row, _>(CLUSTER).await.map_err(failed)? {
+            settings.push((get(&row, "Variable_name")?, get(&row, "Value")?));
+        }
+        match cluster(&settings) {
+            None => Ok(()),
+            Some(message) => {
+                Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+            }
+        }
+    }
+
     /// Whether a crash of the server's process loses nothing.
     pub(super) fn survives_restart(self) -> Durability {
         if self.is_written { Durability::Yes } else { Durability::No }
@@ -120,6 +138,21 @@ async fn last_row(conn: &mut Conn, statements: String) -> Result<Option<Row>, My
     // Why a statement after the first is refused is told to whoever asks for more.
     answered.drop_result().await?;
     Ok(last)
+}
+
+/// Why a server with these settings will not do.
+fn cluster(settings: &[(String, String)]) -> Option<&'static str> {
+    let is = |name: &str, wanted: &str| {
+        settings.iter().any(|(found, value)| found == name && value.eq_ignore_ascii_case(wanted))
+    };
+    if is("wsrep_on", "ON") && !is("wsrep_provider", "none") {
+        return Some(
+            "the server is of a Galera cluster: rows locked on one of its servers are not locked on others",
+        );
+    }
+    is("group_replication_single_primary_mode", "OFF").then_some(
+        "the server is of a group with several primaries: rows locked on one of them are not locked on others",
+    )
 }
 
 fn check_age(version: &str) -> Result<(), Failure> {
@@ -205,8 +238,13 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
 async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
     // It ends with the connection at the latest.
-    let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
-    if !is_ours(last_row(conn, locked).await, database)? {
+    let locked = last_row(conn, format!("SELECT GET_LOCK({lock}, 10) = 1 AS is_locked")).await;
+    let locked = locked.map_err(failed)?.ok_or_else(unknown)?;
+    if get::<Option<bool>>(&locked, "is_locked")? != Some(true) {
+        let message = "somebody else is making the tables";
+        return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+    }
+    if !is_ours(last_row(conn, find_version()).await, database)? {
         let mut all: Vec<_> = statements().collect();
         all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
         conn.query_drop(all.join(";\n")).await.map_err(failed)?;
@@ -256,6 +294,19 @@ mod tests {
         for version in ["5.7.44", "10.5.23-MariaDB", "5.5.5-10.3.1-MariaDB", "", "x"] {
             check_age(version).expect_err(version);
         }
+    }
+
+    #[test]
+    fn a_server_of_several_that_are_written_to_is_refused() {
+        let of = |settings: &[(&str, &str)]| {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            cluster(&settings.iter().map(owned).collect::<Vec<_>>()).is_some()
+        };
+        assert!(of(&[("wsrep_on", "ON"), ("wsrep_provider", "/usr/lib/libgalera_smm.so")]));
+        assert!(!of(&[("wsrep_on", "ON"), ("wsrep_provider", "none")]));
+        assert!(!of(&[("wsrep_on", "OFF"), ("wsrep_provider", "/usr/lib/libgalera_smm.so")]));
+        assert!(of(&[("group_replication_single_primary_mode", "OFF")]));
+        assert!(!of(&[("group_replication_single_primary_mode", "ON")]) && !of(&[]));
     }
 
     #[test]
