@@ -36,18 +36,24 @@ fn judged(code: u16) -> (ErrorKind, bool) {
     match code {
         // Access denied: for the user, without a password, from this host.
         1045 | 1698 | 1130 => (ErrorKind::Auth, true),
+        // The password has expired, or has to be changed; the account is locked.
+        1820 | 1862 | 3118 | 4151 => (ErrorKind::Auth, true),
         // No such database.
         1049 => (ErrorKind::Config, false),
         // No access to the database, to a table, a column or a procedure; or a right of the whole server is needed.
         1044 | 1142 | 1143 | 1370 | 1227 | 1419 => (ErrorKind::Permission, false),
         // Connections without TLS are refused.
         3159 => (ErrorKind::Tls, true),
-        // Out of disk, memory, or room in a table.
-        1021 | 1037 | 1038 | 1041 | 1114 => (ErrorKind::Quota, false),
-        // Too large for a packet, or for a column.
-        1153 | 1406 => (ErrorKind::Value, false),
-        // It can be read only: it has become a replica.
-        1290 | 1792 | 1836 => (ErrorKind::Unavailable, true),
+        // Out of disk, memory, room in a table, or stack.
+        1021 | 1037 | 1038 | 1041 | 1114 | 1436 => (ErrorKind::Quota, false),
+        // Too large for a packet, after which the server hangs up.
+        1153 => (ErrorKind::Value, true),
+        // Too large for a column.
+        1406 => (ErrorKind::Value, false),
+        // It can be read only: it has become a replica, or repairs itself.
+        1036 | 1290 | 1792 | 1836 | 1874 => (ErrorKind::Unavailable, true),
+        // It has left its group, is about to, or serves nobody for now.
+        3032 | 3100 | 3101 => (ErrorKind::Unavailable, true),
         // It has no room for us, is going down, does not serve, or has ended our connection.
         1040
         | 1203
@@ -66,20 +72,35 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         // Our tables or procedures are gone, or others: they are looked for, and made, by who connects.
         1146 | 1305 | 1054 | 1318 | 1046 => (ErrorKind::Unavailable, true),
         // Somebody has our rows, cancels our statements, changes the tables, or did the same at once; or the engine says no.
-        1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1317 | 1412 | 1615 | 1969 | 3024 | 1026
-        | 1028 => (ErrorKind::Unavailable, false),
+        1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1317 | 1412 | 1615 | 1689 | 1969 | 3024
+        | 3058 | 1026 | 1028 => (ErrorKind::Unavailable, false),
         // A table is damaged.
         1034 | 1194 | 1712 => (ErrorKind::Corrupt, false),
         _ => (ErrorKind::Unsupported, false),
     }
 }
 
-/// A transaction whose end was interrupted may be committed; and where the server goes down, what it had in hand may be done.
+/// A transaction whose end was interrupted may be committed; where the server goes down, what it had in hand may be done; and for
+/// the answer that follows a commit there may be no memory.
 fn effect(code: u16) -> Effect {
     match code {
-        1053 | 1180 | 1317 | 1927 | 1969 | 3024 | 1026 | 1030 | 1152 | 1158..=1161 => {
-            Effect::Unknown
-        }
+        1053
+        | 1180
+        | 1317
+        | 1927
+        | 1969
+        | 3024
+        | 1026
+        | 1030
+        | 1152
+        | 1158..=1161
+        | 1021
+        | 1037
+        | 1038
+        | 1041
+        | 1114
+        | 1436
+        | 3100 => Effect::Unknown,
         _ => Effect::None,
     }
 }
@@ -139,6 +160,10 @@ mod tests {
         assert_eq!(of(1290), (ErrorKind::Unavailable, true, Effect::None));
         assert_eq!(of(1142), (ErrorKind::Permission, false, Effect::None));
         assert_eq!(of(1927), (ErrorKind::Unavailable, true, Effect::Unknown));
+        assert_eq!(of(1153), (ErrorKind::Value, true, Effect::None));
+        assert_eq!(of(1874), (ErrorKind::Unavailable, true, Effect::None));
+        assert_eq!(of(4151), (ErrorKind::Auth, true, Effect::None));
+        assert_eq!(of(1041), (ErrorKind::Quota, false, Effect::Unknown));
         assert_eq!(of(9999), (ErrorKind::Unsupported, false, Effect::None));
     }
 
