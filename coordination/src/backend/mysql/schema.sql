@@ -43,12 +43,12 @@ CREATE TABLE IF NOT EXISTS coordination_queues (
 CREATE TABLE IF NOT EXISTS coordination_sessions (
   id VARBINARY(16) NOT NULL PRIMARY KEY,
   namespace VARBINARY(255) NOT NULL,
-  member VARBINARY(255),
+  `member` VARBINARY(255),
   lease BIGINT NOT NULL,
   expires BIGINT,
   forget_at BIGINT,
   generation BIGINT NOT NULL,
-  UNIQUE KEY member (namespace, member),
+  UNIQUE KEY `member` (namespace, `member`),
   KEY expires (expires),
   KEY forget_at (forget_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
@@ -161,7 +161,7 @@ BEGIN
     IF its_expires IS NULL OR its_expires > {now} THEN
       SET is_over = FALSE;
     ELSE
-      UPDATE coordination_sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+      UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0;
     END IF;
   END IF;
 END
@@ -481,7 +481,7 @@ BEGIN
   ROLLBACK;
   START TRANSACTION;
   IF previous IS NOT NULL THEN
-    UPDATE coordination_sessions SET expires = 0, member = NULL WHERE id = previous AND expires > 0;
+    UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = previous AND expires > 0;
     CALL coordination_clear(previous, 100, removed);
   END IF;
   CALL coordination_sweep();
@@ -499,7 +499,7 @@ BEGIN
       END IF;
       LEAVE opening;
     END IF;
-    SELECT s.id INTO found_id FROM coordination_sessions s WHERE s.namespace = of_namespace AND s.member = of_member;
+    SELECT s.id INTO found_id FROM coordination_sessions s WHERE s.namespace = of_namespace AND s.`member` = of_member;
     IF found_id IS NOT NULL THEN
       CALL coordination_end_if_expired(found_id, is_over);
       IF NOT is_over THEN
@@ -511,7 +511,7 @@ BEGIN
         LEAVE opening;
       END IF;
     END IF;
-    INSERT IGNORE INTO coordination_sessions (id, namespace, member, lease, expires, generation)
+    INSERT IGNORE INTO coordination_sessions (id, namespace, `member`, lease, expires, generation)
       VALUES (of_session, of_namespace, of_member, of_lease, {now} + of_lease, of_generation);
     IF ROW_COUNT() = 1 THEN
       SET its_status = 'ok';
@@ -579,9 +579,9 @@ BEGIN
   SELECT s.id INTO its_id FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
   IF its_id IS NULL THEN
     INSERT INTO coordination_sessions (id, namespace, lease, expires, generation)
-      VALUES (of_session, of_namespace, 0, 0, 0) ON DUPLICATE KEY UPDATE member = member;
+      VALUES (of_session, of_namespace, 0, 0, 0) ON DUPLICATE KEY UPDATE `member` = `member`;
   END IF;
-  UPDATE coordination_sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+  UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0;
   CALL coordination_clear(of_session, 300, removed);
   COMMIT;
   SELECT IF(COUNT(*) = 0, 'ok', IF(removed > 0, 'more', 'locked')) AS status
