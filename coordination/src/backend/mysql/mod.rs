@@ -13,7 +13,7 @@
 //! in microseconds; it is the fencing token, and committed before it is told.
 //!
 //! The server tells nothing by itself. So each coordinator has one poll for all who wait, over one connection: every 20 ms while
-//! something happens in what they wait for, and three times a second when nothing has happened for a while. Whoever leaves tells
+//! something happens in what they wait for, and once in 0.4 s when nothing has happened for a while. Whoever leaves tells
 //! the waiters of its own coordinator at once.
 //!
 //! A coordinator has three connections. A statement that is given up without its answer is the last one on all of them. It may

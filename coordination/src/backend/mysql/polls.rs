@@ -23,8 +23,8 @@ use crate::error::Result;
 const BUSY: Duration = Duration::from_millis(20);
 /// For so long after something has happened.
 const STAYS_BUSY: Duration = Duration::from_secs(1);
-/// When nothing happens: with its heartbeats a process asks at most four times a second.
-const IDLE: Duration = Duration::from_millis(330);
+/// When nothing happens: with its heartbeats, and looks at what is waited for, a process asks at most four times a second.
+const IDLE: Duration = Duration::from_millis(400);
 /// Between two polls in any case.
 const APART: Duration = Duration::from_millis(5);
 /// An end that is looked for at its very moment may not have come yet.
