@@ -620,7 +620,7 @@ fn l2_a_change_that_is_not_told_is_found() {
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
         let other = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let lock = other.lock("x").expect("a name");
-        let waiting = tokio::spawn(async move { lock.acquire(Some(PATIENCE.unwrap() * 2)).await });
+        let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
         tokio::time::sleep(Duration::from_secs(1)).await;
         let token = guard.token();
         ask(&mysql, &format!("DELETE FROM coordination.coordination_entries WHERE seq = {token}"));
