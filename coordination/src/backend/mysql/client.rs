@@ -128,7 +128,6 @@ impl Connection {
         let server = Server::greet(&mut first, &config.database).await?;
         if !connections.has_connected() {
             Server::check_rights(&mut first).await?;
-            Server::check_alone(&mut first).await?;
         }
         let another = async || {
             let mut conn = config.open((host, address), credentials).await?;

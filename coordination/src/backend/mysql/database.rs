@@ -86,15 +86,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Fails if the user may not do what all steps do: told by who connects, and not by the first release.
+    /// Fails if the user may not do what all steps do: told by who connects, and not by the first release. And where other servers
+    /// are written to besides this one, as rows that are locked here are not locked there.
     pub(super) async fn check_rights(conn: &mut Conn) -> Result<(), Failure> {
-        conn.query_drop("CALL coordination_probe()").await.map_err(failed)
-    }
-
-    /// Fails where other servers are written to besides this one, as rows that are locked here are not locked there.
-    pub(super) async fn check_alone(conn: &mut Conn) -> Result<(), Failure> {
+        let found = all_rows(conn, format!("{CLUSTER}; CALL coordination_probe()")).await;
         let mut settings = Vec::new();
-        for row in conn.query::<Row, _>(CLUSTER).await.map_err(failed)? {
+        for row in found.map_err(failed)? {
             settings.push((get(&row, "Variable_name")?, get(&row, "Value")?));
         }
         match cluster(&settings) {
@@ -130,14 +127,19 @@ pub(super) async fn join(conn: &mut Conn, database: &Database) -> Result<(), Fai
 /// The last row that several statements answer, which are sent as one: whoever makes a connection has little time, and the
 /// server may be far.
 async fn last_row(conn: &mut Conn, statements: String) -> Result<Option<Row>, MysqlError> {
+    all_rows(conn, statements).await.map(|mut rows| rows.pop())
+}
+
+/// The rows of all of them.
+async fn all_rows(conn: &mut Conn, statements: String) -> Result<Vec<Row>, MysqlError> {
     let mut answered = conn.query_iter(statements).await?;
-    let mut last = None;
+    let mut rows = Vec::new();
     while !answered.is_empty() {
-        last = answered.next().await?.or(last);
+        rows.extend(answered.next().await?);
     }
     // Why a statement after the first is refused is told to whoever asks for more.
     answered.drop_result().await?;
-    Ok(last)
+    Ok(rows)
 }
 
 /// Why a server with these settings will not do.
@@ -238,13 +240,8 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
 async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
     // It ends with the connection at the latest.
-    let locked = last_row(conn, format!("SELECT GET_LOCK({lock}, 10) = 1 AS is_locked")).await;
-    let locked = locked.map_err(failed)?.ok_or_else(unknown)?;
-    if get::<Option<bool>>(&locked, "is_locked")? != Some(true) {
-        let message = "somebody else is making the tables";
-        return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
-    }
-    if !is_ours(last_row(conn, find_version()).await, database)? {
+    let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
+    if !is_ours(last_row(conn, locked).await, database)? {
         let mut all: Vec<_> = statements().collect();
         all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
         conn.query_drop(all.join(";\n")).await.map_err(failed)?;
