@@ -31,7 +31,7 @@ const SHARING: &str = "it belongs to whoever came first: give each user a direct
 /// The library's `ttl`, where nobody names another one.
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// Options of URLs whose values are no secrets.
-const PLAIN: [&str; 26] = [
+const PLAIN: [&str; 27] = [
     "acl",
     "ca",
     "cert",
@@ -42,6 +42,7 @@ const PLAIN: [&str; 26] = [
     "initial_reconnect_backoff",
     "key",
     "lock_delay",
+    "long_wait",
     "max_reconnect_backoff",
     "mode",
     "namespace",

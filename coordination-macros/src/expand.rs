@@ -8,7 +8,9 @@
 //!     let held = __private::Held::new(OnLost::Cancel);
 //!     __private::run(held.clone(), outcomes, async move {
 //!         let wanted = match __private::global() {
-//!             Ok(coordinator) => __private::in_order([coordinator.lock(format!("vol-{0}", id))]),
+//!             Ok(coordinator) => __private::in_order([
+//!                 __private::made_of("vol-<id>", coordinator.lock(format!("vol-{0}", id))),
+//!             ]),
 //!             Err(error) => Err(error),
 //!         };
 //!         let guards = match held.acquire(wanted, timeout).await {
@@ -46,7 +48,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
 
-use crate::args::{Args, Manner, OnLost, Text};
+use crate::args::{Args, Manner, Name, OnLost, Text};
 use crate::errors::Errors;
 use crate::function::{Body, Function, Kind};
 use crate::refusals::contains;
@@ -194,7 +196,7 @@ impl<'a> Expansion<'a> {
         let helpers = &self.helpers;
         let permits = self.permits();
         let wanted = names.iter().zip(&self.arguments.names);
-        let wanted = wanted.map(|(name, asked)| self.one(name, asked.is_shared));
+        let wanted = wanted.map(|(name, asked)| self.one(name, asked));
         let Some(coordinator) = &self.arguments.coordinator else {
             return quote_spanned! {Span::mixed_site()=> {
                 #permits
@@ -222,22 +224,30 @@ impl<'a> Expansion<'a> {
     }
 
     /// What is taken under this name, in the manner asked for.
-    fn one(&self, name: &TokenStream, is_shared: bool) -> TokenStream {
+    fn one(&self, name: &TokenStream, asked: &Name) -> TokenStream {
         let helpers = &self.helpers;
         let named = self.arguments.coordinator.as_ref().map(Spanned::span);
         let span = named.unwrap_or_else(Span::mixed_site).resolved_at(Span::mixed_site());
+        let templated = |wanted: TokenStream| match &asked.text {
+            Text::Template(template) => {
+                let template = template.value();
+                quote_spanned!(span=> #helpers::made_of(#template, #wanted))
+            }
+            Text::Expression(_) => wanted,
+        };
+        let lock = templated(quote_spanned!(span=> coordinator.lock(#name)));
         match &self.arguments.manner {
             Manner::Exclusive if self.arguments.names.iter().any(|name| name.is_shared) => {
-                match is_shared {
-                    true => quote_spanned!(span=> #helpers::share(coordinator.lock(#name))),
-                    false => quote_spanned!(span=> #helpers::whole(coordinator.lock(#name))),
+                match asked.is_shared {
+                    true => quote_spanned!(span=> #helpers::share(#lock)),
+                    false => quote_spanned!(span=> #helpers::whole(#lock)),
                 }
             }
-            Manner::Exclusive => quote_spanned!(span=> coordinator.lock(#name)),
-            Manner::Shared => quote_spanned!(span=> #helpers::shared(coordinator.lock(#name))),
+            Manner::Exclusive => lock,
+            Manner::Shared => quote_spanned!(span=> #helpers::shared(#lock)),
             Manner::Permits(permits) => {
                 let permits = quote_spanned!(permits.span().resolved_at(span)=> permits);
-                quote_spanned!(span=> coordinator.semaphore(#name, #permits))
+                templated(quote_spanned!(span=> coordinator.semaphore(#name, #permits)))
             }
         }
     }

@@ -234,6 +234,11 @@ impl Take for Lock {
         self.name()
     }
 
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        Self(self.0.made_of(template))
+    }
+
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.0.acquire(timeout).await
     }
@@ -250,6 +255,11 @@ impl Take for Shared<Lock> {
         true
     }
 
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        Self(self.0.made_of(template))
+    }
+
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.0.0.acquire_shared(timeout).await
     }
@@ -260,6 +270,11 @@ impl Take for Semaphore {
 
     fn name(&self) -> &str {
         self.name()
+    }
+
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        Self(self.0.made_of(template))
     }
 
     async fn take(&self, timeout: Option<Duration>) -> Result<Permit> {

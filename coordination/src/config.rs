@@ -19,6 +19,7 @@ pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(1);
 const DEFAULT_INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 const DEFAULT_MAX_BACKOFF: Duration = Duration::from_secs(60);
+const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(30);
 const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_MEMBER_BYTES: usize = 255;
@@ -66,6 +67,10 @@ pub struct Config {
     /// lease, so that work resumes soon after a fault has ended.
     #[serde(with = "duration::option")]
     pub max_reconnect_backoff: Option<Duration>,
+    /// A wait for a lock, or for a turn in another recipe, that takes longer than this is warned of once, in an event. At least
+    /// 1 ms. Default: 30 s.
+    #[serde(with = "duration::option")]
+    pub long_wait: Option<Duration>,
     /// What the store must be able to do; if it cannot, connecting fails. The names are in the crate's
     /// documentation, at the URL option `require`.
     pub require: Vec<String>,
@@ -97,6 +102,7 @@ impl fmt::Debug for Config {
             .field("heartbeat", &self.heartbeat)
             .field("initial_reconnect_backoff", &self.initial_reconnect_backoff)
             .field("max_reconnect_backoff", &self.max_reconnect_backoff)
+            .field("long_wait", &self.long_wait)
             .field("require", &self.require)
             .field("max_name_bytes", &self.max_name_bytes)
             .field("heartbeat_on_current_runtime", &self.heartbeat_on_current_runtime)
@@ -114,6 +120,7 @@ pub(crate) struct Settings {
     pub(crate) heartbeat: Duration,
     pub(crate) initial_backoff: Duration,
     pub(crate) max_backoff: Duration,
+    pub(crate) long_wait: Duration,
     pub(crate) require: Vec<Requirement>,
     pub(crate) max_name_bytes: usize,
     pub(crate) current_runtime: bool,
@@ -166,6 +173,13 @@ impl Settings {
                 url,
                 "max_reconnect_backoff",
                 DEFAULT_MAX_BACKOFF,
+                SHORTEST..=MAX_TTL,
+            )?,
+            long_wait: setting(
+                config.long_wait,
+                url,
+                "long_wait",
+                DEFAULT_LONG_WAIT,
                 SHORTEST..=MAX_TTL,
             )?,
             require: requirements(config.require, url.take_option("require"))?,

@@ -380,6 +380,12 @@ impl Builder {
         self
     }
 
+    /// Sets [`Config::long_wait`].
+    pub fn long_wait(mut self, limit: Duration) -> Self {
+        self.0.long_wait = Some(limit);
+        self
+    }
+
     /// Adds to [`Config::require`].
     pub fn require(mut self, characteristic: impl Into<String>) -> Self {
         self.0.require.push(characteristic.into());

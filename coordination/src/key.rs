@@ -8,6 +8,7 @@
 //! Names are compared byte for byte: `A` and `a` differ, and so do an `é` in one character and
 //! an `e` with a combining accent.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -44,6 +45,8 @@ pub(crate) struct QueueKey(Arc<Inner>);
 struct Inner {
     kind: &'static str,
     name: String,
+    /// What the name was made of, for those who watch: it tells nothing apart.
+    template: Option<Cow<'static, str>>,
     /// Of kind and name, once for all the maps that are keyed by this.
     hash: u64,
     #[cfg_attr(
@@ -78,7 +81,20 @@ impl QueueKey {
         }
         let encoded = encode(name);
         let hash = HASHER.get_or_init(RandomState::new).hash_one((kind, name));
-        Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), hash, encoded })))
+        Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), template: None, hash, encoded })))
+    }
+
+    /// The same key, of a name that was made of this template. A key that was handed on already stays as it is.
+    pub(crate) fn of_template(mut self, template: Cow<'static, str>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.template = Some(template);
+        }
+        self
+    }
+
+    /// The template that the name was made of, if it was.
+    pub(crate) fn template(&self) -> Option<&str> {
+        self.0.template.as_deref()
     }
 
     /// The kind of recipe: a lock and an election of one name are apart.

@@ -67,6 +67,7 @@
 //! | `heartbeat` | `1s` | time between heartbeats; at most a third of the granted lease |
 //! | `initial_reconnect_backoff` | `0.1` | shortest delay before another try |
 //! | `max_reconnect_backoff` | `60` | longest delay before another try; never more than twice the lease |
+//! | `long_wait` | `30s` | whoever waits longer than this for a lock is warned of once, in the log |
 //! | `require` | none | what the store must be able to do, separated by commas |
 //!
 //! `require` takes `processes`, `hosts`, `lease`, `restart_safe`, `power_loss_safe`, `failover_safe`,
@@ -146,6 +147,7 @@ mod coordinator;
 mod duration;
 mod env;
 mod error;
+mod events;
 #[cfg(test)]
 mod fuzz;
 mod key;

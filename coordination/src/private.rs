@@ -103,6 +103,11 @@ pub fn global() -> Result<Coordinator> {
     Coordinator::global()
 }
 
+/// Says which template the name was made of.
+pub fn made_of<L: Take>(template: &'static str, wanted: Result<L>) -> Result<L> {
+    wanted.map(|wanted| wanted.made_of(template))
+}
+
 /// Asks for the lock in shared mode instead of exclusively.
 pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
     lock.map(Shared)

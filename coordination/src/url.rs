@@ -18,6 +18,7 @@ pub(crate) const COMMON_OPTIONS: &[UrlOption] = &[
     UrlOption::shown("heartbeat"),
     UrlOption::shown("initial_reconnect_backoff"),
     UrlOption::shown("max_reconnect_backoff"),
+    UrlOption::shown("long_wait"),
     UrlOption::shown("require"),
 ];
 

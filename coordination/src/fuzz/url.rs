@@ -36,7 +36,7 @@ const DURATIONS: [&str; 8] =
     ["500ms", "5s", "2m", "1h", "0.25", "10", "18446744073709551615", "0.000000001"];
 
 const CONFIG: &str = r#""member_id":"m","prefix":"p-","namespace":"ns","ttl":"10s","heartbeat":0.5,
-    "initial_reconnect_backoff":null,"max_reconnect_backoff":60,"require":["fair"],
+    "initial_reconnect_backoff":null,"max_reconnect_backoff":60,"long_wait":"30s","require":["fair"],
     "max_name_bytes":1024,"heartbeat_on_current_runtime":false"#;
 
 const CONFIG_TOKENS: [&str; 12] =

@@ -1,5 +1,6 @@
 //! The lock: one exclusive holder at a time, or several shared holders, in order of arrival.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -72,11 +73,17 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub fn lock_for(&self, template: &str, values: &impl Serialize) -> Result<Lock> {
-        self.lock(Template::parse(template)?.render(values)?)
+        let name = Template::parse(template)?.render(values)?;
+        Ok(self.lock(name)?.of_template(template.to_owned().into()))
     }
 }
 
 impl Lock {
+    /// The same lock, of a name that was made of this template.
+    pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
+        Self { queue: self.queue.of_template(template) }
+    }
+
     /// The lock's name, with the coordinator's prefix.
     pub fn name(&self) -> &str {
         self.queue.name()
@@ -276,7 +283,8 @@ impl Lock {
     }
 
     async fn take_away(&self, (entry, contender): (EntryRef, Contender)) -> Result<Contender> {
-        tracing::warn!(lock = ?self.name(), member = ?contender.member, token = %contender.token, "breaking a lock");
+        let about = self.queue.session.about(&self.queue.key);
+        about.breaks(&contender.member, contender.token.value());
         let session = Arc::clone(&self.queue.session);
         let seq = Some(contender.token.value());
         self.queue.call("break", async move { session.backend.leave(&entry, seq).await }).await?;

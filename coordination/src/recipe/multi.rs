@@ -254,6 +254,12 @@ pub trait Take: Send + Sync + 'static {
         false
     }
 
+    /// The same, of a name that was made of this template.
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self
+    where
+        Self: Sized;
+
     /// Waits for it. `None` waits for ever, zero asks once.
     fn take(&self, timeout: Option<Duration>) -> impl Future<Output = Result<Self::Guard>> + Send;
 }
@@ -263,6 +269,11 @@ impl Take for Lock {
 
     fn name(&self) -> &str {
         self.name()
+    }
+
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        self.of_template(template.into())
     }
 
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
@@ -284,6 +295,11 @@ impl Take for Shared<Lock> {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        Self(self.0.made_of(template))
     }
 
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
@@ -320,6 +336,13 @@ where
         matches!(self, Self::Share(_))
     }
 
+    fn made_of(self, template: &'static str) -> Self {
+        match self {
+            Self::Whole(lock) => Self::Whole(lock.made_of(template)),
+            Self::Share(lock) => Self::Share(lock.made_of(template)),
+        }
+    }
+
     async fn take(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         match self {
             Self::Whole(lock) => lock.take(timeout).await,
@@ -333,6 +356,11 @@ impl Take for Semaphore {
 
     fn name(&self) -> &str {
         self.name()
+    }
+
+    #[cfg(feature = "macros")]
+    fn made_of(self, template: &'static str) -> Self {
+        self.of_template(template.into())
     }
 
     async fn take(&self, timeout: Option<Duration>) -> Result<Permit> {

@@ -1,5 +1,7 @@
 //! The semaphore: a number of permits, each with a slot of its own, in order of arrival.
 
+#[cfg(feature = "macros")]
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +75,12 @@ impl Coordinator {
 }
 
 impl Semaphore {
+    /// The same semaphore, of a name that was made of this template.
+    #[cfg(feature = "macros")]
+    pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
+        Self { queue: self.queue.of_template(template), ..self }
+    }
+
     /// The name, with the coordinator's prefix.
     pub fn name(&self) -> &str {
         self.queue.name()

@@ -15,6 +15,7 @@ use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::events::Origin;
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 use crate::time::{BootInstant, sleep_until};
@@ -146,7 +147,12 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
     tracing::debug!(session = %new.id, ?granted, "session opened");
     // What has passed of the lease is past, but the next heartbeat brings all of it again.
     let asked = backend.asked(new.id).map_or(sent, |asked| asked.min(sent));
-    Ok(Lease::new(new.id, granted, asked))
+    let origin = Origin {
+        store: backend.scheme(),
+        namespace: settings.namespace.as_str().into(),
+        member: new.member,
+    };
+    Ok(Lease::new(new.id, granted, asked, Arc::new(origin)))
 }
 
 /// Why keeping a session ended.

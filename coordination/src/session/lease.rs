@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::{self, AbortHandle};
+use tokio::time::Instant;
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
+use crate::events::{About, Origin};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
@@ -67,6 +69,7 @@ pub(crate) struct Lease {
     pub(crate) ttl: Option<Duration>,
     /// When its opening was sent.
     pub(crate) opened: BootInstant,
+    pub(crate) origin: Arc<Origin>,
     /// Nanoseconds of [`BootInstant`], or [`PASSED`].
     ///
     /// Invariant: once anybody has seen that the deadline has passed, this is `PASSED` for good, so that a late
@@ -93,9 +96,15 @@ struct Held {
 
 impl Lease {
     /// A lease whose opening was sent at `sent`.
-    pub(crate) fn new(id: SessionId, ttl: Option<Duration>, sent: BootInstant) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        ttl: Option<Duration>,
+        sent: BootInstant,
+        origin: Arc<Origin>,
+    ) -> Self {
         Self {
             id,
+            origin,
             ttl,
             opened: sent,
             deadline: AtomicU64::new(deadline(ttl, sent).as_nanos()),
@@ -165,8 +174,13 @@ impl Lease {
         self.end.set(reason);
         let mut lost: Vec<_> = holds.by_entry.drain().map(|(_, held)| held).collect();
         lost.sort_unstable_by_key(|held| held.seq);
-        for held in lost {
+        for held in &lost {
             held.hold.lose(reason);
+        }
+        // A service's own code may run in what it has installed for events.
+        drop(holds);
+        for held in &lost {
+            self.tell_lost(held, reason);
         }
     }
 
@@ -209,7 +223,7 @@ impl Lease {
         let is_it = |held: &Held| {
             held.seq == Some(seq)
                 && held.entry.queue == *queue
-                && held.hold.delivered.load(Ordering::SeqCst)
+                && held.hold.delivered.get().is_some()
         };
         self.holds().by_entry.values().any(is_it)
     }
@@ -219,7 +233,26 @@ impl Lease {
         let held = self.holds().by_entry.remove(id);
         if let Some(held) = held {
             held.hold.lose(LossReason::EntryDeleted);
+            self.tell_lost(&held, LossReason::EntryDeleted);
         }
+    }
+
+    /// Tells the log, unless nobody has been given what is lost.
+    fn tell_lost(&self, held: &Held, reason: LossReason) {
+        if let Some(delivered) = held.hold.delivered.get() {
+            self.about(&held.entry.queue).lost(held.seq, delivered.at.elapsed(), reason);
+        }
+    }
+
+    pub(crate) fn about<'a>(&'a self, key: &'a QueueKey) -> About<'a> {
+        About { origin: &self.origin, key }
+    }
+
+    /// Whether this is an entry that this task was granted.
+    pub(crate) fn is_of_task(&self, id: &EntryId, task: task::Id) -> bool {
+        let holds = self.holds();
+        let delivered = holds.by_entry.get(id).and_then(|held| held.hold.delivered.get());
+        delivered.is_some_and(|delivered| delivered.task == Some(task))
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -239,11 +272,17 @@ fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
 /// One grant. It is held until it is released or lost, whichever comes first.
 #[derive(Default)]
 pub(crate) struct Hold {
-    /// Whether the caller has received it.
-    delivered: AtomicBool,
+    /// Set when the caller has received it.
+    delivered: OnceLock<Delivered>,
     released: AtomicBool,
     loss: Signal,
     monitor: OnceLock<AbortHandle>,
+}
+
+/// To whom a grant was given, and when.
+struct Delivered {
+    at: Instant,
+    task: Option<task::Id>,
 }
 
 impl Hold {
@@ -252,7 +291,12 @@ impl Hold {
     }
 
     pub(crate) fn deliver(&self) {
-        self.delivered.store(true, Ordering::SeqCst);
+        self.delivered.get_or_init(|| Delivered { at: Instant::now(), task: task::try_id() });
+    }
+
+    /// How long the caller has had it; `None`: never.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        self.delivered.get().map(|delivered| delivered.at.elapsed())
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -351,7 +395,8 @@ mod tests {
     const ONE_MS: Duration = Duration::from_millis(1);
 
     fn lease(ttl: Duration, sent: BootInstant) -> Lease {
-        Lease::new(SessionId::random(), Some(ttl), sent)
+        let origin = Origin { store: "memory", namespace: "a".into(), member: "b".into() };
+        Lease::new(SessionId::random(), Some(ttl), sent, Arc::new(origin))
     }
 
     #[test]

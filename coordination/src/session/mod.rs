@@ -29,6 +29,8 @@ use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::env::{self, Process};
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::events::{About, Origin};
+use crate::key::QueueKey;
 use crate::panics;
 use crate::retry::DecorrelatedJitter;
 
@@ -67,6 +69,8 @@ enum Phase {
 pub(crate) struct Session {
     pub(crate) backend: Arc<dyn Store>,
     pub(crate) settings: Settings,
+    /// What events say of this session, and of the next ones.
+    origin: Arc<Origin>,
     pub(crate) states: States,
     phase: watch::Sender<Phase>,
     observers: Observers,
@@ -84,6 +88,7 @@ impl Session {
         Self {
             backend,
             settings,
+            origin: Arc::clone(&lease.origin),
             states: States::new(State::Connected),
             phase: watch::Sender::new(Phase::Open(lease)),
             observers: Observers::default(),
@@ -92,6 +97,11 @@ impl Session {
             handle: Handle::current(),
             process: Process::this(),
         }
+    }
+
+    /// What events say of something with this name.
+    pub(crate) fn about<'a>(&'a self, key: &'a QueueKey) -> About<'a> {
+        About { origin: &self.origin, key }
     }
 
     pub(crate) fn process(&self) -> Process {

@@ -10,11 +10,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use tokio::task::coop;
+use tokio::task::{self, coop};
+use tracing::Instrument;
 
 use super::own_entry::OwnEntry;
 use super::turn::{Acquire, Request, Started, Tries};
 use super::waiting::Waiting;
+use super::waits::Waits;
 use crate::canary::{Canary, sings};
 use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -41,6 +43,7 @@ pub(crate) async fn run_acquire(
     let started = match start_now(session, queue, request) {
         Some(Ok(Started { mut own, position })) if position.blocker.is_none() => {
             own.grant()?;
+            own.deliver();
             return Ok(Some(own));
         }
         Some(Ok(_)) if waiting == Waiting::Never => return Ok(None),
@@ -55,13 +58,15 @@ pub(crate) async fn run_acquire(
         queue: queue.clone(),
         request: request.clone(),
         waiting,
+        waits: Waits::begin(session, queue, waiting, task::try_id()),
         is_blocked: AtomicBool::new(false),
         tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
-    let task = Unforked::new(session.spawn(async move {
+    let task = async move {
         on_purpose("turn");
         drive(acquire, started, answer).await;
-    }));
+    };
+    let task = Unforked::new(session.spawn(task.in_current_span()));
     // Dropped, it wakes the task, which a forked child must not do.
     let outcome = match Unforked::new(answered).await {
         Ok(outcome) => outcome,
@@ -136,6 +141,7 @@ async fn drive(
         outcome = &mut turn => return drop(answer.send(outcome)),
         () = answer.closed() => false,
         () = out_of_time(&acquire) => true,
+        () = acquire.waits.tell_that_it_is_long() => unreachable!(),
     };
     let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
     // An entry may be on its way to the store: its fate has to be known before it can be removed.
@@ -144,7 +150,7 @@ async fn drive(
         // Most often that is done at once, so that the caller's next try does not meet what this one left.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
         let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
-        let late = too_late(&acquire.session, is_blocked, refused);
+        let late = too_late(&acquire, is_blocked, refused);
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
             // The turn came at the last moment.
@@ -173,17 +179,16 @@ async fn out_of_time(acquire: &Acquire) {
             let mut views = session.observe(&acquire.queue, Sight::Standing);
             while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
         }
-        Some(limit) => tokio::time::sleep(limit).await,
+        Some(limit) => acquire.waits.wait_for_at_most(limit, &acquire.is_blocked).await,
     }
 }
 
 /// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting, which
 /// may have said why.
-fn too_late(session: &Session, is_blocked: bool, refused: Option<Error>) -> Error {
+fn too_late(acquire: &Acquire, is_blocked: bool, refused: Option<Error>) -> Error {
+    let session = &acquire.session;
     match refused {
-        _ if is_blocked => {
-            Error::new(ErrorKind::Timeout, "acquire", "it was not free within the time given")
-        }
+        _ if is_blocked => Error::new(ErrorKind::Timeout, "acquire", acquire.waits.not_free()),
         Some(_) => session.late("acquire", "it was not granted within the time given", refused),
         None => session.late("acquire", "the store did not answer within the time given", None),
     }

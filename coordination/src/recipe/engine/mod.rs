@@ -11,3 +11,4 @@ pub(crate) mod queue;
 pub(crate) mod slots;
 pub(crate) mod turn;
 pub(crate) mod waiting;
+mod waits;

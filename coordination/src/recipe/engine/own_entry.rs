@@ -148,6 +148,7 @@ impl OwnEntry {
             return Ok(());
         }
         self.lease.deregister(&self.entry.entry_ref.id);
+        self.tell_released();
         self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq).await
     }
 
@@ -156,7 +157,16 @@ impl OwnEntry {
         // First of all: a forked child holds nothing, and what comes next may be locked by a thread that it does not have.
         if self.session.is_own_process() && self.hold.begin_release() {
             self.lease.deregister(&self.entry.entry_ref.id);
+            self.tell_released();
             self.session.leave_in_background(&self.lease, self.entry.entry_ref.clone(), self.seq);
+        }
+    }
+
+    /// Tells the log, unless it was lost before or nobody had it.
+    fn tell_released(&self) {
+        let is_told = tracing::enabled!(tracing::Level::DEBUG) && self.loss_reason().is_none();
+        if let Some(held) = self.hold.held_for().filter(|_| is_told) {
+            self.lease.about(&self.entry.entry_ref.queue).released(self.seq, held);
         }
     }
 

@@ -1,10 +1,12 @@
 //! A named queue, as a recipe has it: its entries, its value, and who follows it.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::acquire::run_acquire;
 use super::grant::Grant;
@@ -55,6 +57,11 @@ impl Queue {
         Ok(Self { key, ..self.clone() })
     }
 
+    /// The same queue, of a name that was made of this template.
+    pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
+        Self { key: self.key.of_template(template), ..self }
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.key.name()
     }
@@ -79,7 +86,14 @@ impl Queue {
         request: &Request,
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
-        let own = run_acquire(&self.session, &self.key, request, waiting).await;
+        let (begun, about) = (Instant::now(), self.session.about(&self.key));
+        let acquire = run_acquire(&self.session, &self.key, request, waiting);
+        let own = acquire.instrument(about.acquiring()).await;
+        match &own {
+            Ok(Some(own)) => about.acquired(own.seq(), begun.elapsed()),
+            Ok(None) => {}
+            Err(error) => about.not_acquired(begun.elapsed(), error),
+        }
         let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
         Ok(self.named(own)?.map(grant))
     }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::own_entry::{Contents, OwnEntry};
 use super::policy::{Policy, await_decision};
 use super::waiting::Waiting;
+use super::waits::Waits;
 use crate::backend::{Blocker, Data, EntryId, EntryRef, Mode, Position};
 use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -33,6 +34,7 @@ pub(in crate::recipe) struct Acquire {
     pub(in crate::recipe) queue: QueueKey,
     pub(in crate::recipe) request: Request,
     pub(in crate::recipe) waiting: Waiting,
+    pub(in crate::recipe) waits: Waits,
     /// Whether the entry is known to wait for another one, and not for the store.
     pub(in crate::recipe) is_blocked: AtomicBool,
     pub(in crate::recipe) tries: Mutex<Tries>,
@@ -103,6 +105,7 @@ impl Acquire {
                     }
                 }
             };
+            self.waits.note_own(&own);
             let turn = tokio::select! {
                 biased;
                 turn = self.await_turn(&own, position) => Some(turn),
@@ -216,6 +219,7 @@ impl Acquire {
             if self.waiting == Waiting::Never {
                 return Ok(Turn::NotNow);
             }
+            self.waits.warn_of_itself(own, &blocker);
             if !self.await_gone(own, &blocker, entry.mode).await {
                 return Ok(Turn::EntryLost);
             }

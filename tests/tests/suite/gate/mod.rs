@@ -1,6 +1,7 @@
 //! What `tests/run` runs: every clause on every store, and one fault at a time on file and on one server of etcd.
 
 mod descriptors;
+mod events;
 mod examples;
 #[cfg(feature = "etcd")]
 mod faults_etcd;

@@ -1,0 +1,134 @@
+//! What is told of a wait: who is in the way, once it is long or over.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::own_entry::OwnEntry;
+use super::waiting::Waiting;
+use crate::backend::Blocker;
+use crate::events::Ahead;
+use crate::key::QueueKey;
+use crate::session::{Session, Sight};
+
+/// How long before the end of its time a caller looks who is in the way, so that its error can say so.
+const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
+/// Who waits shorter than this is not told who was in the way: looking would be most of what the wait costs.
+const SHORTEST_TOLD: Duration = Duration::from_millis(500);
+
+/// A wait for a turn.
+pub(in crate::recipe) struct Waits {
+    session: Arc<Session>,
+    queue: QueueKey,
+    waiting: Waiting,
+    begun: Instant,
+    /// The caller's task, if it has one.
+    task: Option<task::Id>,
+    /// Who was in the way when that was last looked at.
+    ahead: Mutex<Option<Ahead>>,
+    /// The number of our own entry; zero as long as there is none.
+    own: AtomicU64,
+    is_told_of_itself: AtomicBool,
+}
+
+impl Waits {
+    pub(in crate::recipe) fn begin(
+        session: &Arc<Session>,
+        queue: &QueueKey,
+        waiting: Waiting,
+        task: Option<task::Id>,
+    ) -> Self {
+        Self {
+            session: Arc::clone(session),
+            queue: queue.clone(),
+            waiting,
+            begun: Instant::now(),
+            task,
+            ahead: Mutex::default(),
+            own: AtomicU64::new(0),
+            is_told_of_itself: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits for so long; looks who is in the way shortly before the end.
+    pub(in crate::recipe) async fn wait_for_at_most(
+        &self,
+        limit: Duration,
+        is_blocked: &AtomicBool,
+    ) {
+        let Some(end) = self.begun.checked_add(limit) else { return pending().await };
+        if limit >= SHORTEST_TOLD && self.waiting != Waiting::Never {
+            sleep_until(end - LOOK_BEFORE_END.min(limit / 4)).await;
+            if is_blocked.load(Ordering::SeqCst) {
+                drop(timeout_at(end, self.look_ahead()).await);
+            }
+        }
+        sleep_until(end).await;
+    }
+
+    /// Warns once if the wait is a long one; never returns.
+    pub(in crate::recipe) async fn tell_that_it_is_long(&self) {
+        let Some(moment) = self.begun.checked_add(self.session.settings.long_wait) else {
+            return pending().await;
+        };
+        sleep_until(moment).await;
+        let looked = tokio::time::timeout(self.session.call_timeout(), self.look_ahead()).await;
+        let contenders = looked.ok().flatten();
+        let about = self.session.about(&self.queue);
+        about.still_waits(self.begun.elapsed(), self.ahead().as_ref(), contenders);
+        pending().await
+    }
+
+    /// Looks who is first in the queue, together with all others in this process who do, and answers how many stand there.
+    async fn look_ahead(&self) -> Option<usize> {
+        let view = self.session.observe(&self.queue, Sight::Standing).next().await.ok()?;
+        let own = self.own.load(Ordering::SeqCst);
+        let first = view.listing.entries.first().filter(|first| first.seq < own);
+        let lease = self.session.lease_now()?;
+        *self.ahead() = first.map(|first| Ahead::new(first, lease.id));
+        Some(view.listing.entries.len())
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a caller is told whose time is over, and in whose way another one stood.
+    pub(in crate::recipe) fn not_free(&self) -> String {
+        let waited = match self.waiting {
+            Waiting::For(limit) => limit,
+            Waiting::Forever | Waiting::Never => self.begun.elapsed(),
+        };
+        match &*self.ahead() {
+            None => format!("it was not free within {waited:?}"),
+            Some(Ahead { member, token, .. }) if member.is_empty() => {
+                format!(
+                    "it was not free within {waited:?}; a client of another library has it, with token {token}"
+                )
+            }
+            Some(Ahead { member, token, .. }) => {
+                format!(
+                    "it was not free within {waited:?}; member {member:?} has it, with token {token}"
+                )
+            }
+        }
+    }
+
+    /// The entry was entered; what is looked for stands before it.
+    pub(in crate::recipe) fn note_own(&self, own: &OwnEntry) {
+        self.own.store(own.seq().unwrap_or_default(), Ordering::SeqCst);
+    }
+
+    /// Warns if the entry before ours was granted to the task that waits now.
+    pub(in crate::recipe) fn warn_of_itself(&self, own: &OwnEntry, blocker: &Blocker) {
+        let Some(task) = self.task else { return };
+        let is_told = || self.is_told_of_itself.swap(true, Ordering::SeqCst);
+        if own.lease().is_of_task(&blocker.id, task) && !is_told() {
+            self.session.about(&self.queue).waits_for_itself(blocker.seq);
+        }
+    }
+}
