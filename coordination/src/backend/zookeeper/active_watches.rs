@@ -1,8 +1,8 @@
 //! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
 //!
-//! They stay for a moment, since who observes a queue asks again and again. ZooKeeper's persistent watches tell of every
-//! change while there is a connection, and end with it here; who observes then reads anew, and watches anew. Where there is no room
-//! for the watches (`watch_room.rs`), who observes reads again and again.
+//! The watches stay for a moment after their last observer has gone, since observers ask again and again. ZooKeeper's
+//! persistent watches tell of every change while there is a connection; here they end with it, and an observer then reads the
+//! queue and sets them anew. Where there is no room for the watches (`watch_room.rs`), an observer reads again and again.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::panics::{caught, on_purpose};
 /// The queues that are watched.
 #[derive(Default)]
 pub(super) struct Watches {
-    /// What was told of a queue last, as a number: another one for each event.
+    /// For each queue a number that is another one after each event.
     hub: SharedWatches<Watched, u64>,
-    /// What had been told of each queue before it was read last.
+    /// The number that each queue had before it was read last.
     reads: Reads<u64>,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct Watches {
 type Watched = (i64, QueueKey);
 
 impl Watches {
-    /// What was told last of the queue; `None`: it is not watched in this session.
+    /// The number of the queue's last event; `None`: the queue is not watched in this session.
     pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
         let told = self.hub.find(&(connection.owner, queue.clone()))?;
         Some(*told.borrow())
     }
 
-    /// The queue was read after so much had been told, and was as this revision says.
+    /// Notes that the queue was read, with this revision as the result, when `told` was the number of its last event.
     pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
         if let Some(told) = told {
             self.reads.note(queue, revision, told);
@@ -57,9 +57,9 @@ impl Watches {
         let Some(mut told) = self.hub.find(&watched) else {
             return self.watch(connection, watched, paths).await;
         };
-        // Otherwise something was missed, or may have been: the caller reads again.
+        // If this is not the revision of the last read, a change may have been missed: the caller reads again.
         if let Some(before) = self.reads.at(queue, revision) {
-            // An error says that the watch is over, and who wants to know looks.
+            // An error says that the watch has ended: the caller reads again.
             let _ = told.wait_for(|told| *told != before).await;
         }
         Ok(())
@@ -91,7 +91,7 @@ impl Watches {
         self.tell(&watched);
         let watches = Arc::clone(self);
         spawn(&Handle::current(), async move {
-            // Given back after the watches.
+            // Dropped after the watches, which are in `following`.
             let _place = place;
             let following = async {
                 on_purpose("watching");
@@ -136,7 +136,7 @@ impl Watches {
                 // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
                 return self.hub.end(watched);
             }
-            // What was updated is told by itself.
+            // An update of an entry writes the queue's node too (`write_entry`): the event of the entry's own node is enough.
             let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
             if !is_echo {
                 self.tell(watched);

@@ -1,12 +1,12 @@
 //! A session at ZooKeeper and the calls that are made in it.
 //!
-//! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It
-//! sends the calls of a session in the order in which they are made. A call that was sent on a connection that broke may
-//! be carried out after those that follow, by the same server: see `write_fence.rs`. One that the session has moved away
-//! from refuses it.
+//! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It sends the
+//! calls of a session in the order in which they are made. A call that was sent on a connection that broke may be carried out
+//! after calls that were sent later, by the same server: see `write_fence.rs`. A server from which the session has moved away
+//! refuses such a call.
 //!
-//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls under way at once,
-//! and only a heartbeat does not wait for its turn among them.
+//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls in flight at once
+//! (`UNDER_WAY`), and a heartbeat is sent without waiting for a slot among them.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -34,14 +34,15 @@ use crate::panics;
 use crate::time::BootInstant;
 use crate::url::{Host, Secret};
 
-/// How many calls of a session may be under way at once, besides a heartbeat. A server answers in turn: a heartbeat waits for
-/// as many of each process that is in the rush, and there may be dozens at a server that is slow.
+/// How many calls of a session may be in flight at once, besides a heartbeat. A server answers requests in turn: at a slow
+/// server, a heartbeat waits behind this many requests of every process that is busy, and there may be dozens of processes.
 const UNDER_WAY: usize = 8;
 
 /// How long it may take to look up a host's name.
 const LOOKUP: Duration = Duration::from_millis(500);
-/// How long all addresses together may be silent where a name has several, and each of them at the least: one session has to be
-/// opened within the time that connecting may take, after the probe.
+/// Where a host has several addresses: how long all of them together may be silent. One session has to be opened within the
+/// time for connecting, of which the probe has used a part.
+/// [`SHORTEST`] is what each address gets at the least.
 const SEVERAL: Duration = Duration::from_secs(3);
 const SHORTEST: Duration = Duration::from_millis(400);
 
@@ -55,27 +56,27 @@ pub(super) struct Connector {
 
 /// One session at ZooKeeper, from its opening to its end.
 pub(super) struct Connection {
-    /// Gone once the session is being closed: the crate closes it when the last one is.
+    /// `None` once the session is being closed. The crate ends the session when the last reference to the client is dropped.
     client: Mutex<Option<Arc<Client>>>,
     closing: watch::Sender<bool>,
     states: StateWatcher,
-    /// Told by a task of its own.
+    /// How the session has ended, which the task of [`follow`](Self::follow) finds out.
     pub(super) ending: Arc<Ending>,
     identity: Arc<Identity>,
     /// The password that the server was told last.
     presented: Mutex<Option<Secret>>,
-    /// For calls that are under way.
+    /// Slots for calls in flight.
     room: Arc<Semaphore>,
-    /// For what is watched.
+    /// How much the session may watch.
     pub(super) watch_room: Arc<WatchRoom>,
-    /// Its id there, which its nodes name as their owner.
+    /// The session's id at ZooKeeper; its ephemeral nodes name it as their owner.
     pub(super) owner: i64,
     /// The path of its member's node.
     pub(super) member: String,
     pub(super) write_fence: WriteFence,
-    /// As granted.
+    /// The lease that the server granted.
     pub(super) ttl: Duration,
-    /// Before its opening was sent.
+    /// A moment before the request that opened the session was sent.
     pub(super) asked: BootInstant,
 }
 
@@ -97,7 +98,7 @@ impl Connector {
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
             .with_connection_timeout(silence)
-            // Whoever asks for it paces the tries.
+            // The crate fails after one pass over the servers: whoever calls `open` paces the retries.
             .with_fail_eagerly();
         let password = self.identity.password();
         if let Some(password) = &password {
@@ -127,11 +128,12 @@ impl Connector {
         })
     }
 
-    /// Where the servers are, as the client crate is told, and how long each may be silent.
+    /// The list of servers for the client crate, and how long each may be silent.
     ///
-    /// Of a name the crate tries the addresses one after the other, all of them within the time for one, and so never comes
-    /// beyond a silent one. So it is told the addresses instead. The name stays beside them, as it may have others while the
-    /// session lives. By TLS there are names only: the crate has the name that the certificate must have from there.
+    /// Given a name, the crate tries the addresses of that name one after the other, all of them within the time for one
+    /// connection, and so never gets past a silent address. Therefore the crate is given the addresses, and behind them the
+    /// name too, as the name may have other addresses later in the session. With TLS the crate is given names only: it takes
+    /// from this list the name that the certificate must have.
     async fn places(&self) -> (String, Duration) {
         let (mut places, mut has_several) = (Vec::new(), false);
         for host in &self.servers {
@@ -172,7 +174,7 @@ impl Connection {
         spawn(&Handle::current(), following);
     }
 
-    /// Makes a call as soon as there is a connection, and room for it.
+    /// Makes a call as soon as a slot is free and the session is connected.
     pub(super) async fn call<T, F>(
         &self,
         operation: &'static str,
@@ -203,7 +205,7 @@ impl Connection {
         self.unless_closing(operation, calling).await
     }
 
-    /// [`raw_call`](Self::raw_call) which waits for no other.
+    /// [`raw_call`](Self::raw_call) without waiting for a slot: for heartbeats.
     pub(super) async fn urgent_call<T, F>(
         &self,
         operation: &'static str,
@@ -240,7 +242,8 @@ impl Connection {
         };
         let (room, client) = self.unless_closing(operation, connected).await?;
         let mut work = Box::pin(call(Arc::clone(&client)));
-        // Sent here and now: whoever drops this, and asks for something else, asks for it after this.
+        // The first poll, made here, sends the requests. So what the caller asks for after dropping this future is sent after
+        // them.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => {
@@ -261,7 +264,9 @@ impl Connection {
         outcome.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// Where a node does not let us in, and there is another password by now: the same call may do better.
+    /// If a node refused us (`NoAuth`) and the password is another than the one that the server was told, tells the server the
+    /// new one and answers an error that is retried, since the same call may now succeed. Otherwise answers the outcome as it
+    /// was.
     async fn admitted<T>(
         &self,
         operation: &'static str,
@@ -285,13 +290,14 @@ impl Connection {
         let mut closing = self.closing.subscribe();
         tokio::select! {
             biased;
-            // A call that goes on has the client, and the session ends when nobody has it.
+            // A call in flight holds the client, and the session ends only when nobody does: so closing drops all calls.
             _ = closing.wait_for(|closing| *closing) => Err(closed(operation)),
             outcome = work => outcome,
         }
     }
 
-    /// Waits for a connection: what is asked for while there is none would be sent when nobody wants it any longer.
+    /// Waits until the session is connected. A request made earlier would be queued by the crate and sent on the next
+    /// connection, perhaps long after its caller has given up.
     async fn connected(&self, operation: &'static str) -> Result<Arc<Client>> {
         let mut states = self.states.clone();
         loop {
@@ -338,7 +344,7 @@ impl Connection {
             for path in paths {
                 reader.add_get_data(path)?;
             }
-            // Both are sent before the first answer.
+            // The `sync` and the read are both sent before either is answered.
             let any = children.or(paths.first().map(String::as_str));
             let synced = any.filter(|_| is_fresh).map(|path| client.sync(path));
             let read = reader.commit();
@@ -382,7 +388,7 @@ impl Connection {
 
     /// Reads the names of the children of each of these nodes; none of one that is not there.
     ///
-    /// All is sent before the first answer, a batch at a time.
+    /// There is one request per batch; all are sent before the first is answered.
     pub(super) async fn children_of(
         &self,
         operation: &'static str,
@@ -412,7 +418,7 @@ impl Connection {
         children.collect()
     }
 
-    /// Ends the session and waits for its end, giving up calls that go on. False: no server may have said so.
+    /// Ends the session, gives up its calls in flight, and waits for the end. False: perhaps no server has confirmed the end.
     pub(super) async fn close(&self) -> bool {
         self.begin_close();
         self.ending.ended().await.is_word()
@@ -452,7 +458,7 @@ pub(super) struct Found {
     pub(super) stat: zookeeper_client::Stat,
 }
 
-/// What was read, unless a node does not let us in.
+/// The results; `NoAuth` if any of the nodes refused us.
 fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKeeperError> {
     let is_refusal = |result: &MultiReadResult| {
         matches!(result, MultiReadResult::Error { err: ZooKeeperError::NoAuth })
@@ -463,7 +469,7 @@ fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKee
     }
 }
 
-/// What it means that a read within several found nothing.
+/// What to answer for a node of a multi-read that has no data or children in the results: `None` if the node is not there.
 fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option<T>> {
     match result {
         MultiReadResult::Error { err: ZooKeeperError::NoNode } => Ok(None),

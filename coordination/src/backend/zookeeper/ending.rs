@@ -1,8 +1,9 @@
 //! How a session has ended: because a server says so, or because the client heard of none for too long.
 //!
-//! The client crate tells both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease (`session_expired_timeout`
-//! in 0.11.2). So within one lease of a call that was answered, counted from its sending, `Expired` is a server's word. That holds
-//! though this process is paused at any moment: what is seen late was no later for the crate.
+//! The client crate tells both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease
+//! (`session_expired_timeout` in 0.11.2). So if `Expired` is seen within one lease of a call that was answered, counted from
+//! the sending of that call, it is a server's word. This holds even if this process is paused at any moment: the crate came to
+//! `Expired` no later than it is seen here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ pub(super) enum End {
     Closed,
     /// A server says that there is no such session.
     Expired,
-    /// The client, without a server's word.
+    /// The client gave up, without a server's word.
     GivenUp,
 }
 

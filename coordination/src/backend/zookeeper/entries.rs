@@ -57,11 +57,11 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 use crate::session::Sight;
 
-/// How many nodes an entry reads at a time of those that may block it.
+/// How many of the nodes that may block an entry are read in one request.
 const NEWEST: usize = 8;
-/// How often a queue is read again that changes while it is read.
+/// How many reads a listing makes at most, while the queue changes during each.
 const READS: usize = 8;
-/// How many of these reads are made, where only those that stand are asked for, to have all as of one moment.
+/// How many of these reads `read_standing` makes in the hope of seeing everything as of one moment.
 const EXACT: usize = 2;
 /// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
 const BATCH: usize = 1024;
@@ -86,7 +86,7 @@ impl Entries for Zookeeper {
         let (made, children) = self.make(&connection, entry, &data).await?;
         self.tree.found(&entry.entry_ref.queue);
         let children = children.map_err(|error| {
-            // It stands there: only how is not known.
+            // The node was made; only what stands before it is not known.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
         })?;
         let blocker = self.blocker(&connection, entry, made.number, &children).await?;
@@ -108,7 +108,8 @@ impl Entries for Zookeeper {
         let Some(mut made) = known.made.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
-        // An update before may have had its effect without our knowledge: once more, then.
+        // If an earlier update took effect and its answer was lost, `made.updates` is out of date. Then it is read, and the
+        // write tried once more.
         for _ in 0..2 {
             match self.write_entry(&connection, entry, &made, &data).await? {
                 Ok(()) => {
@@ -135,7 +136,7 @@ impl Entries for Zookeeper {
         let Some(own) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
-                // Ours: it has left before, or its session is over.
+                // An id of ours, and not the name of a listed node: the entry has left before, or its session is over.
                 return Ok(());
             }
             let path = format!("{queue}/{name}");
@@ -145,7 +146,7 @@ impl Entries for Zookeeper {
         let connection = self.sessions.of("leave", own.session)?;
         let name = match own.known {
             Known { made: Some(made), .. } => Some(made.name),
-            // Whether it was made is not known.
+            // The node was asked for, and no answer said whether it was made.
             Known { asked: Some(version), .. } => {
                 self.listed(&connection, "leave", entry, version).await?
             }
@@ -184,7 +185,7 @@ impl Entries for Zookeeper {
 }
 
 impl Zookeeper {
-    /// Writes an entry's data, if it was updated just so often.
+    /// Writes an entry's data, if its node was updated exactly `made.updates` times.
     async fn write_entry(
         &self,
         connection: &Connection,
@@ -197,7 +198,7 @@ impl Zookeeper {
         let writing = |client: Arc<Client>| async move {
             let mut writer = client.new_multi_writer();
             writer.add_set_data(&path, data, Some(made.updates))?;
-            // Whoever looks at the queue goes by that: see `reads.rs`.
+            // Tells those who look at the queue that this entry changed: see `reads.rs`.
             writer.add_set_data(&queue, made.name.as_bytes(), None)?;
             writer.commit().await?;
             Ok(())
@@ -226,7 +227,8 @@ impl Zookeeper {
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         let parent = self.tree.queue(queue);
-        // One that was downgraded says so in its data. Those are few, so that one read tells nearly always.
+        // That a node was downgraded to shared stands in its data only. Such nodes are few, so that the first batch nearly
+        // always has the blocker.
         for nodes in before.chunks(NEWEST) {
             let paths: Vec<_> =
                 nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
@@ -243,7 +245,7 @@ impl Zookeeper {
     }
 
     fn blocker_of(&self, node: Node<'_>) -> Blocker {
-        // Its own number is in no answer so far. None is needed: no other node is ever called like this one.
+        // No answer so far has told the blocker's sequence number, and none is needed: no other node ever has this node's name.
         Blocker { id: self.style.id(node), seq: 0 }
     }
 
@@ -261,7 +263,7 @@ impl Zookeeper {
         made: &Made,
     ) -> Result<Option<Position>> {
         let children = self.siblings_of(connection, "position", &entry.entry_ref.queue).await?;
-        // Its name is enough: no other node was ever called like it, and it goes with its session.
+        // That its name is listed is enough: no other node ever had this name, and the node goes with its session.
         if !children.contains(&made.name) {
             return Ok(None);
         }
@@ -282,14 +284,15 @@ impl Zookeeper {
         while tries < READS {
             tries += 1;
             let is_first = asked.is_empty();
-            // A look that takes longer than others come and go is never as of one moment. What it says of those that stand is
-            // known as soon as all that it has named were read after it.
+            // If reading takes longer than others take to come and go, no look shows the queue as of one moment.
+            // `read_standing` needs less: if all nodes that the look before named are read, and then the names are listed once
+            // more, those that are in both lists have stood all along.
             let is_last = sight == Sight::Standing && tries > EXACT;
             if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last) {
                 asked.clone_from(names);
             }
             let others = asked.split_off(asked.len().min(BATCH));
-            // Without the names: those of ten thousand are a megabyte each time.
+            // All batches but one are read without listing the names again: ten thousand names are a megabyte in each answer.
             let mut read_before = HashMap::new();
             for others in others.chunks(BATCH) {
                 read_before.extend(self.learn(connection, queue, others).await?);
@@ -318,7 +321,8 @@ impl Zookeeper {
                 return Ok(listing);
             }
             let now = Look { age, updated, names, value };
-            // Where the queue was not updated between the two looks, the older one will do: who came since stands behind us.
+            // If no entry was updated between the two looks, the names of the older one will do, now that its nodes are read:
+            // who came since stands behind them.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {
@@ -422,7 +426,7 @@ struct Look {
 }
 
 fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {
-    // What made them tells their order for ever; their own numbers wrap.
+    // The transactions that made the nodes tell their order for ever; the numbers in their names wrap.
     entries.sort_unstable_by_key(|(entry, _)| entry.seq);
     let mut hasher = DefaultHasher::new();
     let mut listing = Listing::default();

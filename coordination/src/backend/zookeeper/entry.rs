@@ -36,7 +36,7 @@ pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) ->
     StoredEntry::entry(id.as_str(), number(stat.czxid), node.mode, data)
 }
 
-/// A sequence number for a transaction's.
+/// A transaction's number (zxid) as a sequence number.
 pub(super) fn number(transaction: i64) -> u64 {
     u64::try_from(transaction).unwrap_or_default()
 }

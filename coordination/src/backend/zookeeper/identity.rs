@@ -1,9 +1,9 @@
 //! Who we are to the servers.
 //!
-//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. So as long as there is no
-//! connection, it is given those that the files hold now, and where they were tried in vain, those of before in turn. A password
-//! is no matter of the connection: a server takes any, and compares it with what each node asks for. So it is read anew where
-//! a node does not let us in.
+//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. As long as there is no
+//! connection, the crate is given those that the files hold now; if no connection came about with them, the earlier ones take
+//! turns with them. A password is no matter of the connection: a server accepts any, and compares it with the access control
+//! list of each node. So the password is read anew when a node refuses us.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,9 +19,9 @@ use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// How long certificates are tried, in which the client crate tries several times.
+/// How long each set of certificates is offered. The client crate tries to connect several times within this.
 const EACH: Duration = Duration::from_millis(400);
-/// How many are tried in turn.
+/// How many sets of certificates take turns.
 const KEPT: usize = 3;
 
 /// Who we are, by what the URL and its files say.
@@ -79,7 +79,8 @@ impl Identity {
         format!("{user}:{}", password.expose()).into_bytes()
     }
 
-    /// There is no connection: the next one is made with what the files hold now, or with what they held before, in turn.
+    /// To be called while there is no connection. The next one is made with what the files hold now or, in turn, with what they
+    /// held before.
     pub(super) fn offer(&self) {
         let Some(certs) = &self.certs else { return };
         let mut offered = self.offered();
@@ -89,7 +90,7 @@ impl Identity {
         let before = Arc::clone(offered.current());
         offered.next(self.access.newest());
         let next = Arc::clone(offered.current());
-        // They were of use when they were read.
+        // An error is unlikely, as the files were checked when they were read. After one, the certificates in use stay.
         if next != before
             && let Some(Ok(next)) = next.tls.as_ref().map(self::certs)
         {
@@ -102,7 +103,8 @@ impl Identity {
         self.offered().since = None;
     }
 
-    /// A node does not let us in: whether there is another password by now than this one, which the server is told from then on.
+    /// To be called when a node has refused us. If the password is another than `last`, which the server was told last, tells
+    /// it to the server. True: the server has taken it.
     pub(super) async fn present(&self, client: &Client, last: &Mutex<Option<Secret>>) -> bool {
         let password = self.password();
         {

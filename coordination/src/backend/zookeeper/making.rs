@@ -21,7 +21,7 @@ use crate::key::QueueKey;
 // The operations of the request that makes an entry, by their indexes: the first looks whether the write fence still holds.
 const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
-/// Writes to the member's node, as the answer to that tells the transaction's number, and that to a create does not.
+/// The write to the member's node: only the answer to a `setData`, and not that to a `create`, tells the transaction's number.
 const MEMBER: usize = 2;
 /// How often a call begins anew where others have changed what it needs.
 const MENDS: usize = 2;
@@ -45,9 +45,9 @@ impl Zookeeper {
             };
             match (index, &error) {
                 (WRITE_FENCE | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
-                // It was known, and the server has removed it since: it was empty for a while.
+                // This process had seen the queue's node; the server has removed it since, because it was empty for a while.
                 (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
-                // A call about another entry was in doubt meanwhile.
+                // A call about another entry has ended this version meanwhile. `end` finds out the new one.
                 (WRITE_FENCE, ZooKeeperError::BadVersion) => {
                     connection.write_fence.end(connection, "enter", version).await?;
                 }
@@ -59,11 +59,12 @@ impl Zookeeper {
         }
     }
 
-    /// Makes an entry's node under this version of the write fence, and what it needs above, and lists its siblings, all
-    /// sent before the first answer; but if others list them just now, their next listing serves.
+    /// Makes the entry's node under this version of the write fence, with the nodes above it that may be missing, and lists its
+    /// siblings. All requests are sent before the first is answered. If a listing of the queue is in flight in this session,
+    /// none is sent, and the answer is that of the next listing, which all who ask meanwhile share.
     ///
-    /// If the future is dropped, an answer that comes late is noted all the same: whoever asks again need not look for
-    /// the node, which on a slow network takes as long.
+    /// If the future is dropped, the answer is noted all the same when it comes. A repeated `enter` then need not look for the
+    /// node, which on a slow network would take as long as the call that was given up.
     async fn try_to_make(
         &self,
         connection: &Arc<Connection>,
@@ -90,7 +91,7 @@ impl Zookeeper {
             writer.add_set_data(&member, session.as_bytes(), None)?;
             let sent = writer.commit();
             let (asked, list) = (listings.asked(), || client.list_children(&queue));
-            // Sent now, if it is to be sent by us.
+            // If no listing is in flight, ours is sent here, right behind the request that makes the node.
             let first = listings.begin().map(|turn| turn.answered(list()));
             let make = async { made_by(style, &sent.await?) };
             let list = async {
@@ -110,7 +111,7 @@ impl Zookeeper {
             }
             let refused =
                 MultiWriteError::OperationFailed { index: ENTRY, source: ZooKeeperError::NoAuth };
-            // Told as what the whole call says.
+            // As the error of the whole call, because `detached_call` looks there for `NoAuth`, to try a new password.
             if made.as_ref().is_err_and(|error| *error == refused) {
                 return Err(ZooKeeperError::NoAuth);
             }
@@ -151,8 +152,9 @@ impl Zookeeper {
         self.own.change(id, |own| own.known.made = Some(made));
     }
 
-    /// The name of the node of an entry of ours, which was asked for under this version of the write fence at the latest.
-    /// Without one there will be none: what was sent by then has no effect any more.
+    /// Looks for the node of an entry of ours that was asked for under this version of the write fence or an earlier one, and
+    /// answers its name. Ends this version first: if there is no node after that, there will be none, since requests sent
+    /// before no longer have an effect.
     pub(super) async fn listed(
         &self,
         connection: &Connection,
@@ -162,7 +164,8 @@ impl Zookeeper {
     ) -> Result<Option<String>> {
         connection.write_fence.end(connection, operation, version).await?;
         let name = self.style.name(&entry.id);
-        // The server that answers has carried out the end of that version, and so what came before.
+        // The server that answers the listing has carried out the end of that version, and so every request that took effect
+        // before it.
         let children = self.siblings_of(connection, operation, &entry.queue).await?;
         let is_it = |child: &&String| child.starts_with(&name) && self.style.read(child).is_some();
         Ok(children.iter().find(is_it).cloned())

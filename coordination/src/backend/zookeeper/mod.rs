@@ -34,7 +34,9 @@
 //! # Requirements
 //!
 //! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below, which whoever
-//! connects tries on the node of that path. A member id is the name of a node: one with a name of ours must not be made by others. `minSessionTimeout` as it is by itself, two ticks.
+//! connects tries on the node of that path. A member id is the name of a node: as long as another program has made the node of
+//! that name, no session with this member id can be opened. `minSessionTimeout` at its default, two ticks:
+//! [`proof_delay`](Store::proof_delay) is computed from it.
 //!
 //! # URL options
 //!
@@ -100,10 +102,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::UrlOption;
 
-/// The longest that a connection may be silent, or take: two fit into the time that connecting may take, after the probe.
+/// How long a connection may be silent, or take to be made, before it is given up: two such times fit into what the probe
+/// leaves of the time for connecting.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// The client crate's pause before the second of its tries to connect again, at the most (`IterableEndpoints::timeout` in
-/// 0.11.2). The first one, which comes at once, may have been before the session was over.
+/// The longest pause of the client crate before its second try to connect again (`IterableEndpoints::timeout` in 0.11.2). The
+/// first try, made as soon as the connection broke, may come before the server has ended the session; only the second is then
+/// told so.
 const RECONNECT: Duration = Duration::from_millis(200);
 
 /// What is known of the store before it is asked.
@@ -130,8 +134,8 @@ pub(crate) struct Zookeeper {
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
     seen: BoundedCache<QueueKey, Seen>,
-    /// Writes that create a value, by their ids, and how many removals there were when they were sent: those that had no
-    /// answer yet. More of them than a memo keeps are not under way.
+    /// The writes that create a value and have no answer yet: for each id, how many values of the kind had been removed when
+    /// the write was first sent (see `values.rs`). Fewer are in flight at once than the cache has room for.
     pending_creates: BoundedCache<u64, i32>,
     reads: Reads,
     siblings: Siblings,
@@ -139,16 +143,17 @@ pub(crate) struct Zookeeper {
     style: Style,
     /// The shortest lease that the servers grant.
     shortest: Duration,
-    /// How long one read may take within a wait.
+    /// Bounds one request inside `gone`.
     patience: Duration,
 }
 
 impl Zookeeper {
-    /// Asks who is there. The first session connects.
+    /// Probes the servers. The first session makes the first connection that stays.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // The client crate gives a connection up when nothing comes on it for this time. A ping may take as long as a call, so
-        // the time is not shorter than that. The first connection waits as long for a silent server before it tries the next.
+        // The client crate gives a connection up when nothing arrives on it for this time: twice what a call may take, as a
+        // ping may take as long as a call, but no longer than `SILENCE`. The first connection waits as long for a silent server
+        // before the next server is tried.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {

@@ -7,12 +7,12 @@
 use super::config::Style;
 use crate::backend::{EntryId, Mode};
 
-/// What a contender's node has between its name and its sequence number.
+/// What stands in the name of a contender's node between the entry's id and the sequence number.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// A lock of Curator's has a name of its own for each kind; the first of a mode is the one that we write.
+/// The same for Curator, which has one for each kind of lock. Where two stand for the same mode, we write the first.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
-/// Before the names that Curator, and we in its place, make.
+/// What the names of Curator's nodes begin with, and with `nodes=curator` those of ours too.
 const PROTECTED: &str = "_c_";
 /// Digits of a sequence number, with its sign.
 const DIGITS: usize = 10;
@@ -21,7 +21,7 @@ const DIGITS: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
-    /// As its name says: one that was downgraded says so in its data.
+    /// The mode that the node's name says. An entry that was downgraded to shared keeps its name: its data says so.
     pub(super) mode: Mode,
     /// Its place among its siblings.
     pub(super) number: i32,
@@ -45,10 +45,12 @@ impl Style {
     /// The contender that a child is; `None`: it is none.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
-            // Nobody makes that, and it would be called as one of ours is.
+            // Nobody makes a node with a name of ours that lacks `_c_`. Its entry would get the same id as that of the node
+            // with `_c_`.
             return None;
         }
-        // With a sign it may have one more. Names are read by the thousand.
+        // A negative number may have one character more. Two lengths are tried instead of a search, as names are read by the
+        // thousand.
         [DIGITS, DIGITS + 1].into_iter().find_map(|length| {
             let (before, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
             let (_, mode) = self.infixes().iter().find(|(infix, _)| before.ends_with(infix))?;
@@ -58,7 +60,7 @@ impl Style {
 
     /// What the entry of a listed node is called: its whole name, so that the node is found by it.
     pub(super) fn id(self, node: Node<'_>) -> EntryId {
-        // Ours begin with their session on every store.
+        // Without `_c_`, since our entry ids begin with their session on every store.
         let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));
         EntryId::from_store(own.filter(|_| self == Self::Curator).unwrap_or(node.name))
     }

@@ -25,12 +25,12 @@ use crate::time::BootInstant;
 /// The sessions that are opening, open or closing, and which of them was opened last.
 pub(super) struct OpenSessions {
     connector: Arc<Connector>,
-    /// `None`: the client crate runs where the session does, on a thread of its own.
+    /// The thread on which the client crate runs; `None`: on the session's own, as the session does.
     thread: Option<ClientThread>,
     state: Mutex<State>,
-    /// Sessions that are being opened: a call that is repeated goes on where the one before was given up.
+    /// Sessions that are being opened: a repeated call waits for the task that the call before has begun.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
-    /// Whether the first one was opened with all rights.
+    /// Whether a session was opened and found to have all rights: later ones do not check.
     is_permitted: AtomicBool,
 }
 
@@ -77,10 +77,10 @@ impl OpenSessions {
         {
             let mut state = self.state();
             state.newest = Some(Arc::clone(&connection));
-            // Those before are over, whoever has said so.
+            // Also drops those of before that are over without having been closed.
             state.by_id.retain(|_, connection| !connection.is_over());
         }
-        // It may have begun before this call did, and from its beginning counts what the server has granted.
+        // The opening may have been sent before this call, by one that was given up, and the lease counts from its sending.
         if connection.lease_at(begun) < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
@@ -106,7 +106,7 @@ impl OpenSessions {
             return making.await;
         }
         let (made, permitted) = tokio::join!(making, rights::check(connection, tree));
-        // Says more, where both are refused.
+        // Where both are refused, this error says more: it names the right.
         permitted?;
         made?;
         self.is_permitted.store(true, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl OpenSessions {
         }
         let connection = self.state().by_id.get(&session).cloned();
         if let Some(connection) = connection {
-            // Kept until it is confirmed: who asks again waits for the same word.
+            // Kept until a server has confirmed the end: a repeated `close` waits for the same confirmation.
             if !connection.close().await {
                 let message = "the client has given up before a server confirmed";
                 let error = Error::new(ErrorKind::Unavailable, "close", message);
@@ -178,7 +178,8 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Ends the session as far as that can be done without waiting: the client crate may be on a thread that goes on.
+    /// Ends the session as far as that can be done without waiting: if the client crate has a thread of its own, it goes on
+    /// there.
     pub(super) fn close_now(&self, session: SessionId) {
         if let Some(connection) = self.state().by_id.get(&session) {
             connection.begin_close();
@@ -195,7 +196,7 @@ impl OpenSessions {
         connection.ok_or_else(|| Error::lost(operation, LossReason::ConnectionLost))
     }
 
-    /// The newest session's connection, for what is in no session. Errors of it are to be [`no_loss`].
+    /// The newest session's connection, for calls that concern no session. [`no_loss`] has to be applied to their errors.
     pub(super) fn newest(&self, operation: &'static str) -> Result<Arc<Connection>> {
         let none = || Error::new(ErrorKind::Unavailable, operation, "there is no session");
         self.state().newest.clone().ok_or_else(none)
@@ -244,7 +245,7 @@ async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree)
     match made {
         Ok(_) => Ok(()),
         Err(error @ ZooKeeperError::NodeExists) => {
-            // That may be another user's, whose data is not for us.
+            // The node may be another user's, whose data we may not read. Its owner anybody may ask for.
             let look = |client: Arc<Client>| async move { client.check_stat(path).await };
             let found = connection.call("open", look).await?;
             match found.map(|stat| stat.ephemeral_owner) {

@@ -1,6 +1,7 @@
-//! The first word to a server, by hand: the client crate does not say why a connection failed.
+//! The first request to a server, sent without the client crate, because that does not say why a connection failed.
 //!
-//! It asks for the shortest session there is and ends it. The answer proves a quorum and tells the shortest lease.
+//! The request asks for a session with the shortest lease there is, which is then ended. The answer proves a quorum and tells
+//! that lease.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -198,7 +199,7 @@ fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The lease that a server grants to who asks for none; `None`: that is not what it was asked.
+/// The lease in a server's answer to [`HELLO`]; `None`: this is no such answer, or it grants no session.
 pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
     let (protocol, rest) = answer.split_first_chunk::<4>()?;
     let (lease, _) = rest.split_first_chunk::<4>()?;
@@ -206,7 +207,7 @@ pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
     (i32::from_be_bytes(*protocol) == 0).then(|| Duration::from_millis(lease))
 }
 
-/// For files that the client crate has found good.
+/// The configuration of TLS for the probe, from files that the client crate has accepted.
 fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     choose_provider();
     let mut roots = RootCertStore::empty();
@@ -239,7 +240,8 @@ pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
     tls.ca.clone().unwrap_or_else(system)
 }
 
-/// Both this and the client crate take the process' default, and panic if several could be it and none was chosen.
+/// Chooses the provider of cryptography. The probe and the client crate both use the process' default, and panic if several are
+/// possible and none was chosen.
 pub(super) fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Somebody else may have chosen one meanwhile, which is as good.
@@ -247,7 +249,7 @@ pub(super) fn choose_provider() {
     }
 }
 
-/// Why a server was not greeted; `plain`: the server, if it was not to be by TLS.
+/// The error that says why a probe failed; `plain`: the server, if it was probed without TLS.
 fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Error {
     let kind = if is_tls(&error) { ErrorKind::Tls } else { connection_kind(&causes(Some(&error))) };
     let wants_tls = || plain.is_some_and(|server| wants_tls(server, patience));
@@ -271,7 +273,8 @@ fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Er
     Error::new(kind, "connect", message).with_source(error)
 }
 
-/// Whether a server that hung up on a plain probe gets as far in one of TLS as to say something.
+/// Whether a server that hung up on a probe without TLS speaks TLS: the handshake then fails with an error of TLS, as no
+/// certificate is trusted here.
 fn wants_tls(server: &Server, patience: Duration) -> bool {
     let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
     let Ok(tls) = client_config(&nobody) else { return false };

@@ -1,8 +1,8 @@
 //! What was read last of queues: their entries, so that a look at a queue reads only those that are new in it, and what
 //! a write of its value goes by.
 //!
-//! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's
-//! changes rises, and its data names what was updated. What was read at one count is so whenever the count is the same.
+//! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's changes
+//! rises, and its data names the entry that was updated. What was read at one count holds as long as the count is the same.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,11 +15,11 @@ use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The entries of queues that were looked at. One that is forgotten costs a look at it one read more.
+/// The entries of queues that were looked at. A queue that is forgotten costs the next look at it one more read.
 #[derive(Default)]
 pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 
-/// When the node of a queue was as it was read, counted in updates of entries.
+/// The state of a queue's node at the time of a read, in updates of the queue's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
     /// The session that has read it: another one may be at a store that has lost its data.
@@ -46,8 +46,8 @@ impl Age {
 }
 
 impl Reads {
-    /// The entries of these nodes, which are all of a queue, or which of them have to be read. `updated` is the one that
-    /// was last; `fresh` was read at that age.
+    /// Answers the entries of the nodes `names`, which are all of the queue, or the names of those that have to be read first.
+    /// At `age`, `updated` names the node that was updated last, and `fresh` was read.
     pub(super) fn look(
         &self,
         queue: &QueueKey,
@@ -68,7 +68,8 @@ impl Reads {
         })
     }
 
-    /// Remembers some entries of a queue, read at this age, until a look at all of them. `updated` as for a look.
+    /// Remembers some entries of a queue, read at `age`, for the next look at all of them; `updated` as in
+    /// [`look`](Self::look).
     pub(super) fn learn(
         &self,
         queue: &QueueKey,
@@ -112,7 +113,7 @@ impl Known {
         Self { age, entries: HashMap::new() }
     }
 
-    /// Forgets what may have changed until that age; false: it is older.
+    /// Moves on to `age`, and forgets the entries that may have changed since; false: `age` is older than what is known.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();
@@ -134,11 +135,11 @@ impl Known {
     }
 }
 
-/// How a queue was when it was read last: a write that goes by it needs no look of its own. If it is not so any longer,
-/// nothing is written.
+/// How a queue was when it was read last. A write that goes by it needs no read of its own; if the queue has changed since,
+/// ZooKeeper refuses the write.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
-    /// How often the node above was changed; zero where there is none.
+    /// How often the node above the values of the kind was changed, which every removal does; zero without such a node.
     pub(super) removals: i32,
     /// The value's version and its node's count of changes; `None`: there is none.
     pub(super) value: Option<(u64, i32)>,

@@ -28,7 +28,7 @@ impl Sessions for Zookeeper {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever becomes of this call: nobody waits for what the session had.
+        // Even if this call fails or is dropped, nobody waits for the session's entries any longer (`forgets`).
         self.own.forget(session);
         self.sessions.close(session).await
     }

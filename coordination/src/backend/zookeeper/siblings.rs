@@ -1,8 +1,8 @@
 //! Listings of a queue's nodes, for those who ask where an entry of theirs stands.
 //!
-//! A listing has the names of all that wait, so that a rush in which each lists for itself costs the square of those who
-//! came, and what is sent meanwhile waits behind it. So a session has one listing of a queue under way at a time, and all
-//! who ask during that share the next one.
+//! A listing has the names of all entries that wait. If in a rush each of them listed for itself, the names sent would grow
+//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight
+//! at a time, and all who ask meanwhile share the next one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ pub(super) type Names = Arc<Vec<String>>;
 #[derive(Default)]
 pub(super) struct Listings {
     begun: AtomicU64,
-    /// The last answer, and which listing's it is. Whoever has it lists.
+    /// The number of the last listing, and its answer. Whoever holds the mutex is listing.
     last: Mutex<Option<(u64, Names)>>,
 }
 

@@ -1,8 +1,9 @@
 //! Where everything stands: paths, and the nodes above.
 //!
-//! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue
-//! `<kind>/<name>/<contender>`, `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of queues are containers, which the server removes
-//! when they are empty, unless they are to persist; those of members, sessions and contenders are ephemeral, and what is left persists.
+//! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue `<kind>/<name>/<contender>`,
+//! `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of queues are containers, which the server removes
+//! when they are empty, unless the URL says `parents=persistent`; those of members, sessions and contenders are ephemeral; all
+//! others are persistent.
 
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeeperError};
 
@@ -21,7 +22,7 @@ pub(super) struct Tree {
     root: String,
     is_private: bool,
     parents: Parents,
-    /// Nodes that are there: of queues, and above them.
+    /// Paths of nodes that were there when last seen: of queues, and of the kinds above them.
     known: BoundedCache<String, ()>,
 }
 
@@ -75,8 +76,8 @@ impl Tree {
         if self.is_private { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// What is to be made before a node can be made in this queue, the highest first: nothing where somebody here has
-    /// been in it before.
+    /// The nodes to make before an entry's node can be made in this queue, from the top down; none if this process has seen the
+    /// queue's node before.
     pub(super) fn missing(&self, queue: &QueueKey) -> Vec<Missing> {
         let is_known = |path: &String| self.known.get(path, |()| ()).is_some();
         let path = self.queue(queue);
@@ -93,12 +94,12 @@ impl Tree {
         missing
     }
 
-    /// The queue has a node.
+    /// Notes that the queue has a node.
     pub(super) fn found(&self, queue: &QueueKey) {
         self.remember(queue, Some(()));
     }
 
-    /// A queue, which had one, has no node: nor may those above be there.
+    /// Notes that the queue's node is gone, so that the nodes above may be gone too.
     pub(super) fn lost(&self, queue: &QueueKey) {
         self.remember(queue, None);
     }
@@ -134,9 +135,11 @@ impl Tree {
 /// A node to be made, without data.
 pub(super) type Missing = (String, CreateOptions<'static>);
 
-/// Makes nodes; all are asked for before this returns. Answers what has failed, if it was the last one that did.
+/// Makes nodes, from the top down; all requests are sent before this function returns. Answers why the lowest node could not be
+/// made; `None`: it is there.
 ///
-/// Those above it may be there, and this user not be allowed to make them.
+/// A failure further up does not count if a node below it is there: the upper nodes may exist, and the user may lack the right
+/// to create them.
 pub(super) fn make_all<'a>(
     client: &'a Client,
     missing: &'a [Missing],
@@ -148,7 +151,7 @@ pub(super) fn make_all<'a>(
         for making in sent {
             match making.await {
                 Ok(_) | Err(ZooKeeperError::NodeExists) => failed = None,
-                // Says less than what failed above.
+                // Only a consequence of the failure further up, which says more.
                 Err(ZooKeeperError::NoNode) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }

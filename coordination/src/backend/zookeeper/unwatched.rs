@@ -34,7 +34,7 @@ async fn look(connection: Weak<Connection>, room: Arc<WatchRoom>) {
         for batch in room.unwatched().chunks(BATCH) {
             let Some(connection) = connection.upgrade() else { return };
             let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
-            // Without an answer they look themselves, after a while and on the next connection.
+            // If there is no answer, the waiters look themselves, after their `recheck` and on the next connection.
             if let Ok((_, found)) = connection.read("watch", false, None, &paths).await {
                 let written = found.iter().map(|found| found.as_ref().map(|it| it.stat.mzxid));
                 room.compare(batch, &written.collect::<Vec<_>>());

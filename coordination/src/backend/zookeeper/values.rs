@@ -1,9 +1,11 @@
 //! Queues' values: a node each, owned by no session, written by compare-and-set.
 //!
-//! The version is the transaction that wrote the node last, which rises for ever, over removals too. ZooKeeper itself
-//! compares a node's count of changes, which starts anew when the node does. So every removal changes the node above
-//! the values of a kind, and every write is made on condition that this one is still as it was read. A write that creates
-//! a value, and has had no answer, is made again only if nothing was removed since it was sent first.
+//! The version is the number of the transaction that wrote the node last, which rises for ever, over removals too. ZooKeeper
+//! itself compares only a node's count of changes, which starts anew when the node is made anew. So every removal of a value
+//! also changes the node above the values of its kind, and every write is made on condition that the count of that upper node
+//! is still as it was read. If a write that creates a value had no answer, it is made again only if no value of the kind was
+//! removed since it was first sent: otherwise its first request may have created the value that was removed, and the write
+//! would take effect twice.
 
 use std::sync::Arc;
 
@@ -56,7 +58,7 @@ impl Values for Zookeeper {
 
 impl Zookeeper {
     async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
-        // What was read counts once.
+        // What was read before is good for one write: it is taken out of the cache.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
         let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
@@ -69,13 +71,13 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // It may be what a call before has made that was removed.
+                // The value that was removed meanwhile may be the one that an earlier call of this write made.
                 return Ok(None);
             }
             match self.commit(connection, write, known).await? {
                 Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
-                    // Perhaps nobody has written a value of this kind, or been in a queue of it.
+                    // The nodes above are missing: perhaps nobody has written a value of this kind, or been in a queue of it.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
                     let paths = paths.into_iter().take(1 + usize::from(write.if_empty));
                     let record = |beside: &Beside| self.tree.record(&write.queue, &beside.name);
@@ -142,7 +144,8 @@ impl Zookeeper {
                     _ => writer.add_check_version(&values, seen.removals)?,
                 }
                 if write.if_empty {
-                    // A node can be made only if there is none, and removed only if it has no children.
+                    // Both fail unless the queue is empty: the `create` if there is a node by now, the `delete` if the node has
+                    // children.
                     if !seen.is_there {
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&queue, &[], &options)?;
@@ -151,7 +154,8 @@ impl Zookeeper {
                 }
                 for Beside { name, data, is_new } in &write.beside {
                     let path = self.tree.record(&write.queue, name);
-                    // That they are as expected is known by the value's version.
+                    // Records are written only together with the value, whose version is checked below: so no check of their
+                    // own.
                     match data {
                         Some(data) if *is_new => {
                             let options = CreateMode::Persistent.with_acls(acls);
@@ -167,7 +171,7 @@ impl Zookeeper {
                         self.pending_creates.note(write.id, seen.removals);
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
-                        // Only this answers the transaction's number.
+                        // Only a `setData` answers the transaction's number.
                         writer.add_set_data(&path, data, Some(0))?;
                     }
                     (None, Some(before)) => writer.add_delete(&path, Some(before))?,

@@ -20,16 +20,17 @@ use crate::env;
 const ROOM: usize = 96 * 1024;
 /// How many of them may be paths of the session's own entries, which are held for long, perhaps: waiters have the rest.
 const OWN: usize = ROOM / 2;
-/// How often somebody looks for those that have no watch, at the least.
+/// The longest pause between two looks for those that have no watch.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// How many queues without a watch are read in a second by those who observe them, unless the pause would be too long then.
+/// About how many queues without a watch a session reads in a second: if there are more, each is read less often than every
+/// [`PAUSE`].
 const LISTINGS: u32 = 200;
 
 /// The room of one session.
 #[derive(Default)]
 pub(super) struct WatchRoom {
     state: Mutex<State>,
-    /// Somebody has no watch.
+    /// Notified when somebody without a watch has looked at its node.
     wanted: Notify,
 }
 
@@ -63,12 +64,14 @@ struct Watched {
 
 struct Unwatched {
     paths: Vec<String>,
-    /// Which transaction had written the node last, when who waits looked at it.
+    /// The transaction that had written the node last when the waiter looked at it; `None`: it has not looked yet, or observes
+    /// a queue.
     seen: Option<i64>,
     stirred: Arc<Notify>,
 }
 
-/// Somebody who wants these paths watched, and has room for that or not. Given back on drop, which has to be after the watch's.
+/// A claim to have these paths watched, with room for that or not. Dropping it gives the room back, and so has to come after
+/// the drop of the watch.
 pub(super) struct Place {
     room: Arc<WatchRoom>,
     number: Number,
@@ -138,7 +141,7 @@ impl State {
         all.next().map(|(number, _)| *number)
     }
 
-    /// Whether there is room for the paths, which is theirs from then on.
+    /// Takes room for the paths; false: there is not enough.
     fn take(&mut self, whose: Whose, paths: &[String]) -> bool {
         let new = paths.iter().filter(|path| !self.watched.contains_key(*path));
         let bytes = new.map(String::len).sum::<usize>();
@@ -197,7 +200,7 @@ impl Place {
         !self.room.state().unwatched.contains_key(&self.number)
     }
 
-    /// The node was looked at, and this transaction had written it last.
+    /// Notes that the waiter looked at its node, which this transaction had written last.
     pub(super) fn saw(&self, written: i64) {
         if let Some(unwatched) = self.room.state().unwatched.get_mut(&self.number) {
             unwatched.seen = Some(written);
@@ -210,7 +213,7 @@ impl Place {
         self.stirred.notified().await;
     }
 
-    /// When who observes a queue reads it again without a watch: the more there are of them, the later.
+    /// How long an observer without a watch waits before it reads its queue again: the more there are, the longer.
     pub(super) fn pause(&self) -> Duration {
         let count = u32::try_from(self.room.state().unwatched.len()).unwrap_or(u32::MAX);
         let pause = (Duration::from_secs(1) * count / LISTINGS).max(PAUSE);

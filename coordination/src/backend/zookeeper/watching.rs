@@ -57,7 +57,7 @@ impl Zookeeper {
         recheck: Duration,
     ) -> Result<()> {
         let place = connection.watch_room.place(whose, &[path]);
-        // Replaced only when the next one is there: the crate then tells the server nothing.
+        // The old watch is dropped only after the next one was set: without that, the crate would tell the server to remove it.
         let mut _watch;
         loop {
             let is_watched = place.is_watched();
