@@ -22,15 +22,15 @@ use crate::panics::{caught, on_purpose};
 
 /// How many keys and queues have a query of their own.
 const OWN_QUERIES: usize = 2;
-/// How long a query that failed is left alone.
+/// How long after a failure the query ends, so that those who wait look for themselves.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same when it is refused: somebody has to do something about that.
+/// The same after a refusal, which will not go away by itself.
 const LONG_PAUSE: Duration = Duration::from_secs(4);
 /// The least time between two queries of all names. It is longer where they take long.
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
-/// How often it is looked whether a key that was there each time is still that of the same entry.
+/// How often to check whether a key that is in each answer is still that of the same entry.
 const RECHECK: Duration = Duration::from_secs(5);
 
 /// What is waited for.
@@ -47,7 +47,7 @@ pub(super) enum Subject {
 /// What a query answered last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Of the answer; 0: there was none yet, so nothing has changed since the query was begun.
+    /// The index of the answer; 0: there was no answer yet, so nothing is known to have changed since the query was begun.
     pub(super) index: u64,
     /// Of a key.
     pub(super) pair: Option<Pair>,
@@ -61,12 +61,12 @@ pub(super) struct Watches(Arc<Queries>);
 pub(super) struct Shared<'a> {
     pub(super) all: watch::Receiver<Seen>,
     pub(super) seen: watch::Receiver<Seen>,
-    // After the receiver, which counts as one who waits.
+    // Declared, and so dropped, after the receiver, which counts as one who waits.
     _unwatched: EndIfIdle<'a>,
 }
 
-/// Ends what nobody waits for any longer, when this is dropped. The look that does that too may not come for long, where all
-/// wait for moments only.
+/// Ends, on drop, a watch that nobody waits for any longer. [`Queries::check`] does that too, but only after [`RECHECK`] in one
+/// run of the query, which never comes while all wait for moments only.
 struct EndIfIdle<'a> {
     hub: &'a SharedWatches<Subject, Seen>,
     subject: Subject,
@@ -132,7 +132,7 @@ impl Watches {
                     queries.follow(&subject, index).await;
                 };
                 if caught("watch", following).await.is_err() {
-                    // Nobody asks any more: those who wait look, and the next one asks anew.
+                    // The query has panicked: those who wait look for themselves, and the next one asks anew.
                     tokio::time::sleep(PAUSE).await;
                     queries.hub.end(&subject);
                 }
@@ -155,7 +155,7 @@ impl Queries {
             let mut epochs = self.connections.epochs();
             let answer = tokio::select! {
                 answer = self.connections.wait(|| subject.query(), index, self.longest) => answer,
-                // By another connection, then.
+                // The connections were replaced: ask on the new ones.
                 _ = epochs.changed() => continue,
             };
             match answer.and_then(|answer| subject.seen(answer)) {
@@ -163,21 +163,22 @@ impl Queries {
                     index = seen.index;
                     let is_nothing = subject.is_of_names() && seen.names.is_empty();
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
-                    // The same index: nothing has changed in all that time.
+                    // With the same index, the query has ended by its time, and nothing has changed.
                     self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
                     if *subject == self.all {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
-                    // Of no names the index is that of everything else: the answer comes with each write of somebody's. That holds
-                    // for a key that is gone too. But of that all are told who wait for it, and whoever waits for the next entry
-                    // with the same key must not be kept waiting.
+                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of
+                    // anybody: hence a pause. The same holds for a single key that is gone, but without a pause: all who waited
+                    // for its end are told by this answer, and whoever waits for a later entry with the same key must not wait
+                    // longer.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }
                     nothing_until = is_nothing.then(|| Instant::now() + LONGEST_PACE);
                 }
-                // It failed, or the index went back: that is a server that was restored.
+                // The query failed, or the index went back, as it does when a server was restored.
                 other => {
                     let error = other.err();
                     tracing::debug!(?error, "a query ends");
@@ -189,8 +190,8 @@ impl Queries {
         }
     }
 
-    /// Looks for the keys of those who share a query. Keys are used again only after a while, so that the names tell nearly
-    /// always.
+    /// Reads the keys that are waited for by those who share the query of all names. It finds keys that have become those of
+    /// later entries; that is rare, as a key is used again only after a while.
     async fn check(&self) {
         let mut waited = self.hub.keys();
         waited.retain(|subject| {
@@ -198,11 +199,11 @@ impl Queries {
         });
         for batch in waited.chunks(BATCH) {
             let reads: Vec<_> = batch.iter().map(|one| Operation::read(one.name())).collect();
-            // Of what cannot be read there is nothing to tell: the next time, then.
+            // If the read fails, the next check tells.
             let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
             for subject in batch {
                 let pair = found.iter().find(|pair| pair.key == subject.name()).cloned();
-                // What is not there, the names will tell.
+                // A key that is absent is not told here (index 0): the names tell that.
                 let index = pair.as_ref().map_or(0, |pair| pair.modify_index);
                 self.hub.tell(subject, |seen| {
                     *seen = Seen { index, pair, ..Seen::default() };

@@ -20,11 +20,11 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Finds out who is there.
+    /// Connects, and reads what the agent tells.
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
         connections.greet(|pool| async move { pool.leader().await }).await?;
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
-        // Not everybody may know.
+        // The token may lack the right to read it.
         match answer.status {
             200 => Ok(Self::read(&answer.body)),
             _ => Ok(Self::default()),
@@ -48,7 +48,7 @@ impl Agent {
         let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
         let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
         let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
-        // Consul's own default stands there as nothing.
+        // An agent with Consul's default says 0 there.
         let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
         Self { is_in_memory: dev_mode, min_ttl }
     }

@@ -55,7 +55,7 @@ impl Link for Agents {
     type Connection = Pool;
     type Failed = Failure;
 
-    /// Consul allows 200 connections from one address. Heartbeats and queries are not among these.
+    /// Few, as Consul allows 200 connections from one address. Heartbeats and blocking queries do not count here.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
@@ -89,23 +89,24 @@ impl Link for Agents {
         let limit = connections.call_limit();
         let pool = connections.link.pool(turn, credentials, limit).map_err(Failure::harmless)?;
         match pool.leader().await {
-            // It would keep calls, and their connections, until there is one.
+            // An agent without a leader would keep each call, and its connection, until there is one.
             Ok(leader) if leader.is_empty() => {
                 let message = "the cluster has no leader";
                 Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
             }
             Ok(_) => {
                 if *credentials != *connections.link.access.used() {
-                    // It is told in time that nobody has this token.
+                    // No server has let us in with these credentials yet: a token that Consul does not know is found here,
+                    // before any other call.
                     pool.knows_us().await?;
                 }
                 if connections.has_connected() {
-                    // The first connections that are made are for heartbeats.
+                    // The agent was lost, and all its clients connect again: heartbeats come first.
                     connections.link.crowding.begun_anew();
                 }
                 Ok(pool)
             }
-            // It was one, and may be one again.
+            // The host was an agent, and may be one again: the error has to be one that is retried.
             Err(failure) if connections.has_connected() && !failure.error.is_transient() => {
                 Err(no_agent_now("connect", Effect::None, &failure))
             }
@@ -133,7 +134,7 @@ impl Connections {
         self.ready(operation).await?.send(request).await
     }
 
-    /// [`send`](Self::send) that waits for no other, on the connection that is kept.
+    /// [`send`](Self::send) on the connection that is kept, without waiting until few enough calls are in flight.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
@@ -142,8 +143,8 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// A query that the server answers when something has changed since this index, or after this time. While this process gives
-    /// way it is answered at once, after a pause.
+    /// A query that the server answers when something has changed since this index, or after this time. While this process
+    /// gives way, the query does not block: it is sent after a pause, and answered at once.
     pub(super) async fn wait(
         self: &Arc<Self>,
         query: impl Fn() -> Request,
@@ -172,7 +173,7 @@ impl Connections {
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
         // The server adds up to a sixteenth, so that not all come at once.
         let limit = longest + longest / 16 + self.patience;
-        // Its silence says nothing.
+        // That it is not answered for long says nothing of the agent.
         let attempt = self.rotation.attempt(epoch).unhurried();
         let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", query));
         let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
@@ -181,7 +182,7 @@ impl Connections {
 }
 
 impl Ready<'_, Agents> {
-    /// Sends it on a connection of its own, or on the one that is kept while this process gives way.
+    /// Sends a request on a connection of its own or, while this process gives way, on the one that is kept.
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
         let gives_way = self.connections.link.crowding.gives_way();
         self.send_on(if gives_way { Lane::GivingWay } else { Lane::Others }, request).await

@@ -24,7 +24,7 @@ pub(crate) struct Config {
     pub(super) hosts: Vec<Host>,
     /// Default: the agent's own datacenter.
     pub(super) datacenter: Option<String>,
-    /// How long what a session had is kept from others when it was ended by force.
+    /// How long a session's keys are kept from others when the session was ended by force.
     pub(super) lock_delay: Duration,
     /// With the ACL token, if there is one, as the password.
     pub(super) access: Arc<Access>,
@@ -50,7 +50,7 @@ impl Config {
     }
 }
 
-/// Of each request: the ACL token, if there is one.
+/// The headers of each request: the ACL token, if there is one.
 pub(super) fn headers(credentials: &Credentials) -> Result<HeaderMap> {
     let token = credentials.password.as_ref().map(header).transpose()?;
     Ok(token.into_iter().map(|token| (TOKEN, token)).collect())

@@ -57,7 +57,7 @@ impl Entries for Consul {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         if entry.mode == Mode::Shared {
-            // Before it is sent: the answer may be lost.
+            // Noted before the update is sent, as its answer may be lost.
             self.long_queues.downgraded(&entry.entry_ref.queue, seq);
         }
         self.txn_kv.update(entry, seq).await
@@ -71,7 +71,7 @@ impl Entries for Consul {
         }
         // It is gone, if only with its session.
         self.long_queues.gone(&entry.queue, seq);
-        // Before the key may be used again.
+        // Told before the key may be used again.
         self.watches.tell_gone(&key, seq);
         if !matches!(left, Ok(Left::InDoubt)) {
             self.txn_kv.key_pool.free(entry);
@@ -106,7 +106,7 @@ impl Entries for Consul {
             listing.entries.extend(entry);
         }
         listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        // Consul's index of a queue that is empty moves with all others.
+        // No index of Consul's will do: that of an empty queue rises with every change of other keys.
         let listed = listed.iter().map(|pair| (&pair.key, pair.modify_index, pair.is_locked()));
         listing.revision = reads::revision_of(listed);
         self.reads.note(queue, listing.revision, index);
@@ -123,9 +123,10 @@ struct Entering<'a> {
     consul: &'a Consul,
     entry: &'a NewEntry,
     keys: Keys,
-    /// Whoever writes on condition that there is no entry has to look again. Most often nobody does.
+    /// First the condition that nobody writes the value on condition of an empty queue (no key `.closing`); after a refusal,
+    /// the deletion of that key instead, which makes that writer look again. Most often nobody writes so.
     not_closing: Operation<'static>,
-    /// What blocks it for sure, in a queue so long that it is not read in full.
+    /// The entry of our own session that blocks this one for sure, in a queue so long that it is not read in full.
     in_the_way: Option<Blocker>,
 }
 
@@ -151,8 +152,8 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// What was read of the queue, by the answer to a transaction that enters. Of the steps before that one some answer a pair too: the
-/// member's key, which is of another prefix, and the own one as it was written, without its value, which is read after that.
+/// What the transaction that enters has read of the queue. Its answer also has pairs of earlier steps: the member's key, which
+/// has another prefix, and the entry's own key as it was written, without its value; that key is read once more after that.
 fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     let written = pairs.iter().position(|pair| pair.key == own);
     let others = pairs.iter().enumerate().filter(|(nth, _)| Some(*nth) != written);
@@ -171,11 +172,11 @@ enum Step {
 }
 
 impl Step {
-    /// In this order they are sent.
+    /// The steps, in the order in which they are sent.
     const ALL: [Self; 5] =
         [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
 
-    /// The one that did not hold.
+    /// The step that did not hold.
     fn refused(refusal: &Refusal) -> Option<Self> {
         Self::ALL.get(refusal.nth).copied()
     }
@@ -285,7 +286,7 @@ impl Consul {
             let reads: Vec<_> =
                 std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
             let mut pairs = read_together(&self.connections, "position", &reads).await?;
-            // A number is that of one entry, ever; a name may be that of a later one by now.
+            // A number belongs to one entry for ever; a name may belong to a later one by now.
             let is_there =
                 |other: &Blocker| pairs.iter().any(|pair| pair.create_index == other.seq);
             let gone = batch.iter().filter(|other| !is_there(other)).map(|other| other.seq);

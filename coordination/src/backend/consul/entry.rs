@@ -22,7 +22,7 @@ pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
     keys.name(&pair.key).filter(|name| is_entry(name) && counts(pair))
 }
 
-/// Whether a session has, or had, the key of an entry: nobody is waited for who never came with one.
+/// Whether a session has, or had, the key of an entry. A key that no session ever locked blocks nobody.
 pub(super) fn counts(pair: &Pair) -> bool {
     pair.is_locked() || pair.is_left()
 }
@@ -42,7 +42,7 @@ pub(super) fn blocker_in(
     before.sort_unstable_by_key(|(_, pair)| std::cmp::Reverse(pair.create_index));
     for (name, pair) in before {
         check_pair(queue, pair)?;
-        // Any blocks an exclusive one: no need to look into it.
+        // Every entry blocks an exclusive one: its text need not be read.
         if mode == Mode::Exclusive || mode_in(Mode::Exclusive, &pair.value()).blocks(mode) {
             return Ok(Some(Blocker { id: EntryId::from_store(name), seq: pair.create_index }));
         }
@@ -50,7 +50,7 @@ pub(super) fn blocker_in(
     Ok(None)
 }
 
-/// Refuses another name's entry or value.
+/// Refuses the entry or value of another queue, whose name has the same hash.
 pub(super) fn check_pair(queue: &QueueKey, pair: &Pair) -> Result<()> {
     if queue.is_hashed() { check_name(queue, &pair.value()) } else { Ok(()) }
 }

@@ -63,13 +63,14 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
         500 if speaks_of("No path to datacenter") || speaks_of("Invalid Session TTL") => {
             ErrorKind::Config
         }
-        // 1.21.5, and what was mended with it: see <https://github.com/hashicorp/consul/issues/22822>.
+        // Consul 1.21.5, and other releases with the same fix, check names: see
+        // <https://github.com/hashicorp/consul/issues/22822>.
         400 | 500 if speaks_of("invalid key name") => ErrorKind::Unsupported,
         500 if speaks_of("No cluster leader") || speaks_of("Missing node registration") => {
             ErrorKind::Unavailable
         }
         500 if speaks_of("no space left on device") => {
-            // The log may have it all the same.
+            // The write may be in the log all the same.
             return (ErrorKind::Quota, Effect::Unknown);
         }
         500..=599 => return (ErrorKind::Unavailable, Effect::Unknown),

@@ -10,11 +10,12 @@ pub(super) const VALUE: &str = ".value";
 pub(super) const CLOSING: &str = ".closing";
 /// Stands for a while where a value was removed.
 pub(super) const REMOVED: &str = ".removed";
-/// The hexadecimal digits of a session's name, and at least so many of the number of its entry in the queue.
+/// How many hexadecimal digits a session's name has, and ([`NUMBER`]) how many digits at least the number of its key.
 const SESSION: usize = 16;
 const NUMBER: usize = 6;
 
-/// The name of an entry of ours. None begins with another: a transaction can read no single key that may be absent.
+/// The name of an entry of ours. None is the beginning of another: a transaction fails if it reads one key that is absent, and
+/// so reads all keys that begin with a name.
 pub(super) fn name_of(session: SessionId, _mode: Mode, number: usize) -> String {
     format!("{session}-{number:0NUMBER$}")
 }

@@ -30,10 +30,10 @@ const READ: &str = "get-tree";
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Pair {
     pub(super) key: String,
-    /// Read where it is wanted only: most who list a queue care for none.
+    /// In base64, and decoded only where it is wanted: most who list a queue need none.
     #[serde(default)]
     value: Option<String>,
-    /// Of whom it is locked.
+    /// The session that has locked it.
     #[serde(default)]
     pub(super) session: Option<String>,
     /// How often it was locked.
@@ -46,7 +46,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// What stands there; nothing, where it is not what Consul would answer.
+    /// The value; empty if it is not base64, which Consul never answers.
     pub(super) fn value(&self) -> Vec<u8> {
         let text = self.value.as_deref().unwrap_or_default();
         BASE64.decode(text.as_bytes()).unwrap_or_default()
@@ -106,7 +106,7 @@ impl<'a> Operation<'a> {
         Self { value, session: Some(session.into()), ..Self::new("lock", key) }
     }
 
-    /// A number beside the value. A write of what is there already changes nothing, not even the index.
+    /// The same with this number in the key's flags: a write of what is there already would change nothing, not even the index.
     pub(super) fn numbered(self, flags: u64) -> Self {
         Self { flags: Some(flags), ..self }
     }
@@ -215,7 +215,7 @@ pub(super) async fn transact_urgently(
     outcome(operation, ready.send_urgently(transaction(operations)?).await?)
 }
 
-/// Makes a transaction for which there is room.
+/// Makes a transaction for a caller that has waited until few enough calls are in flight.
 pub(super) async fn transact_on(
     ready: Ready<'_, Agents>,
     operations: &[Operation<'_>],
@@ -231,7 +231,7 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     let Results { results, errors } = parsed(operation, &answer.body)?;
     if let Some(problem) = errors.and_then(|errors| errors.into_iter().next()) {
         if problem.what.contains(FORBIDDEN) {
-            // Told as if it were a condition that does not hold.
+            // Consul tells a missing right as it tells a condition that does not hold.
             return Err(from_status(operation, 403, &problem.what));
         }
         return Ok(Outcome::Refused(Refusal { nth: problem.op_index, message: problem.what }));

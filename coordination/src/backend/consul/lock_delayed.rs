@@ -1,13 +1,13 @@
 //! Keys whose session is over and that Consul has kept, because of a lock-delay.
 //!
-//! Consul's lock-delay keeps a key from being locked for a while after the session that had it was ended by force:
-//! whoever had it may still believe that he has. Each of our entries has a key of its own, so with a lock-delay they
-//! are not deleted with their session. They stay, in nobody's hands, and block whoever comes after them until Consul lets
-//! one of those who found them lock them: who then deletes them. So do the keys of members.
+//! Consul's lock-delay keeps a key from being locked for a while after the session that had it was ended by force: its client
+//! may still believe that it has the key. Each of our entries has a key of its own, so with a lock-delay keys are not deleted
+//! with their session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to lock
+//! it until Consul permits that, and the one that succeeds deletes it. The keys of members are treated in the same way.
 //!
-//! Consul does not say when the delay began. So whoever finds a key tries once, as the delay may be over since long, and once more
-//! when it is over for sure. Of many who find the same key, each at a moment of its own looks whether it is still there: the
-//! first one removes it, and for the others nothing is left to try.
+//! Consul does not say when the delay began. So a client that finds a key tries once at once, as the delay may be over since
+//! long, and once more when the delay is over for sure. Of many clients that find the same key, each looks at a random moment
+//! whether it is still there: the first one removes it, and the others then have nothing left to do.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,17 +24,19 @@ use crate::env;
 use crate::panics::caught;
 use crate::retry::DecorrelatedJitter;
 
-/// Within this time all who have found a key look, and try. It is added to what a waiter waits for, two seconds at most (`L2`).
+/// Within this time all clients that have found a key look for it, and try. A waiter waits longer by this, and is to be served
+/// within two seconds (`L2`).
 const SPREAD: Duration = Duration::from_millis(250);
-/// How long Consul is left alone that does not permit it though our own delay is over: whoever had the key has a longer one.
+/// The pauses between tries if Consul still refuses when our own delay is over, as the client that had the key has set a longer
+/// one.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long nobody looks for the keys of members whose processes have crashed: this, and up to as long again.
+/// The shortest time between two looks for keys of members whose processes have crashed; the longest is twice as long.
 const SWEEP: Duration = Duration::from_secs(60);
-/// The same where an entry was found whose process has crashed.
+/// The longest time until the next such look after an entry of a crashed process was removed.
 const EARLY_SWEEP: Duration = Duration::from_secs(5);
 
-/// Those that were found.
+/// The keys that were found.
 #[derive(Clone)]
 pub(super) struct Leftovers(Arc<Inner>);
 
@@ -43,23 +45,24 @@ struct Inner {
     connections: Arc<Connections>,
     /// What the keys of all members begin with.
     members: String,
-    /// How long Consul keeps what our own sessions had; zero: it is not known of other clients that they have a delay.
+    /// The lock-delay of our own sessions; zero: entries of clients that have one are removed all the same, keys of members are
+    /// not.
     delay: Duration,
     /// The keys that are being removed, one task each.
     removing: Mutex<HashSet<String>>,
-    /// When those of members are looked for.
+    /// When to look for the keys of members next.
     next_sweep: Mutex<Instant>,
 }
 
 /// What became of a try.
 enum Removal {
-    /// It is gone, by us.
+    /// We have deleted it.
     Done,
     /// Somebody else was faster.
     Before,
-    /// It is kept.
+    /// Consul still keeps it, or did not answer.
     Kept,
-    /// Without a session of ours somebody else has to do it: this one is closed.
+    /// Our store has no open session, with which it could lock the key: other clients have to do it.
     Closed,
 }
 
@@ -99,7 +102,7 @@ impl Leftovers {
 
     async fn find_members(&self) {
         let Inner { connections, members, .. } = &*self.0;
-        // Of what cannot be read nothing is removed: the next time, then.
+        // If the read fails, nothing is removed until the next look.
         let Ok((pairs, _)) = read_all(connections, "leave", members).await else { return };
         // What other programs have there is left alone: their names are not those that ids of members have as keys.
         let is_member = |pair: &&Pair| !pair.key[members.len()..].contains(['/', '.']);
@@ -114,7 +117,7 @@ impl Leftovers {
         if self.0.removing().insert(pair.key.clone()) {
             let (leftovers, pair) = (Arc::downgrade(&self.0), pair.clone());
             tokio::spawn(async move {
-                // Given up, it is found again.
+                // If this panics, a later read finds the key again.
                 drop(caught("leave", remove_when_permitted(&leftovers, &pair)).await);
                 if let Some(leftovers) = leftovers.upgrade() {
                     leftovers.removing().remove(&pair.key);
@@ -124,7 +127,8 @@ impl Leftovers {
     }
 }
 
-/// Tries at once, when the delay is over, and then less and less often. Between two tries it keeps nothing alive.
+/// Tries at once, again when our own delay is over, and then less and less often. Between two tries it holds only a weak
+/// reference.
 async fn remove_when_permitted(leftovers: &Weak<Inner>, pair: &Pair) {
     let found = Instant::now();
     let mut pauses = DecorrelatedJitter::new(SHORTEST_PAUSE, LONGEST_PAUSE);

@@ -24,7 +24,7 @@ pub(super) struct LongQueues(BoundedCache<QueueKey, LongQueue>);
 
 #[derive(Default)]
 struct LongQueue {
-    /// No entry with a smaller number than this lives but those that are known.
+    /// All entries with a smaller number than this that may still live are in `alive`.
     complete: u64,
     /// By number, those that are not known to be gone.
     alive: BTreeMap<u64, EntryId>,
@@ -45,7 +45,7 @@ impl LongQueues {
             let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
             let Some(newest) = alive.keys().next_back().copied() else { return };
             let long_queue = known.get_or_insert_default();
-            // One that was entered since, whose answer came first.
+            // Entries of ours that came after this read, and whose answers were faster than its own.
             let later = long_queue.alive.split_off(&(newest + 1));
             (long_queue.complete, long_queue.alive) = (newest, alive);
             long_queue.alive.extend(later);

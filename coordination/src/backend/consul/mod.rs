@@ -11,17 +11,17 @@
 //! Each blocking query has a connection for itself, and Consul allows 200 of one address. So a process has a handful
 //! of them; who waits beyond that shares one over the names of all keys of the namespace.
 //!
-//! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index,
-//! which is its version. To write it only while there is no entry, a key `.closing` is put first, which every `enter`
-//! removes. What creates a key does it on condition of its member's key, which is put anew when a call was given
-//! up and could arrive late: that has no effect then.
+//! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index, which is its
+//! version. To write it only while there is no entry, a key `.closing` is put first, which every `enter` removes. Every
+//! transaction that creates a key is made on condition that its member's key is unchanged. When a call was given up and may
+//! arrive late, the member's key is put anew: the late call then has no effect.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends
-//! a session between one and two leases after its last heartbeat, so a crashed holder is followed within two leases.
-//! Sessions have no health check: only their lease, or an operator, ends them. They belong to the agent that was
-//! connected to, and end when that leaves the cluster; a server that is thought dead is made to, unless
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends a
+//! session between one and two leases after its last heartbeat, so a crashed holder is followed within two leases. Sessions
+//! have no health check: only their lease, or an operator, ends them. They belong to the agent that was connected to, and
+//! end when that leaves the cluster; the cluster makes a server leave that it takes for dead, unless
 //! `autopilot.cleanup_dead_servers` is off. After loss of all data tokens start again from 1.
 //!
 //! `consul lock` is another protocol: its key `.lock` may stand among ours, and neither minds the other.
@@ -41,7 +41,7 @@
 //! * `server_name`: what the server's certificate says, if it is not the host.
 //! * `token_file`: a file with the ACL token, instead of the URL's password: `consul://:token@host`.
 //! * `dc`: the datacenter, if it is not the agent's own.
-//! * `lock_delay`: how long what a session had is kept from others when it was ended by force, 0 to 60 s. Default: 0.
+//! * `lock_delay`: how long a session's keys are kept from others when the session was ended by force, 0 to 60 s. Default: 0.
 
 mod active_watches;
 mod agent;
@@ -92,11 +92,12 @@ use crate::url::UrlOption;
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
-/// How many keys a session's entries in a queue have in turn. Those who share a query hear of names only, some
-/// milliseconds apart: a key that is used again at once would be there each time.
+/// How many keys a session's entries in a queue use in turn. Waiters that share a query are told the names of keys only, some
+/// milliseconds apart. If an entry left and the next one of its session got the same key at once, that name would be in each
+/// answer, and its waiters would miss the departure.
 const KEYS_IN_TURN: usize = 16;
-/// The longest that a query waits. When its answer is lost on the way nobody notices before, and a waiter is to be
-/// served within two seconds (`L2`).
+/// The longest that a query waits. If its answer is lost on the way, nobody notices before this time is over, and a waiter is
+/// to be served within two seconds (`L2`).
 const LONGEST_QUERY: Duration = Duration::from_secs(1);
 
 /// What is known of the store before it is asked.
@@ -130,7 +131,7 @@ pub(crate) struct Consul {
 }
 
 impl Consul {
-    /// Connects, and asks what answers.
+    /// Connects, and asks the agent about itself.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let connections =
             Arc::new(Connections::new(Agents::new(&config), settings, patience(settings)));

@@ -1,4 +1,4 @@
-//! The sessions that are open: one of Consul's each, which gives its own ids; ours is its name.
+//! The sessions that are open: a session of Consul's for each. Consul chooses its id; our id is its name.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,14 +18,14 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 /// How many keys are given back in one transaction: Consul takes 64 operations.
 const GIVEN_BACK: usize = 32;
 
-/// How many sessions are known: one is open, and others may still be closing. Of those before the servers' word was never heard, and
-/// they end with their leases.
+/// How many sessions are remembered: one is open, and others may still be closing. Older ones, whose end Consul has not
+/// confirmed, are forgotten; they end with their leases.
 const REMEMBERED: usize = 8;
 
 /// The sessions that were opened and not closed.
 pub(super) struct OpenSessions {
     pub(super) connections: Arc<Connections>,
-    /// Of all keys of the namespace.
+    /// What all keys of the namespace begin with.
     prefix: String,
     lock_delay: Duration,
     /// The newest last, and no more than [`REMEMBERED`].
@@ -34,13 +34,13 @@ pub(super) struct OpenSessions {
 
 #[derive(Clone)]
 struct Known {
-    /// Consul's; `None`: the answer that told it was lost.
+    /// Consul's id; `None`: the answer that told it was lost.
     id: Option<Arc<str>>,
-    /// How often it was to be created: there may be so many at the server.
+    /// How often its creation was asked for: if answers were lost, Consul may have as many sessions of this name.
     creates: u32,
 }
 
-/// A session to create. What is said here is not the default: that is a lock-delay of 15 s, and a health check which
+/// A session to create. Each field is there because Consul's default is another: a lock-delay of 15 s, and a health check which
 /// ends sessions when the agent is thought to be down.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -68,12 +68,12 @@ impl OpenSessions {
         Self { connections, prefix, lock_delay, known: Mutex::default() }
     }
 
-    /// Opens a session and takes the member's key for it; answers the index of that.
+    /// Opens a session and locks the member's key for it; answers that key's modification index.
     pub(super) async fn open(&self, session: &NewSession, member_key: &str) -> Result<u64> {
         let id = self.find_or_create(session).await?;
         let name = session.id.to_string();
         let lock = Operation::lock(member_key, name.as_bytes(), &*id);
-        // A session needs one connection, then.
+        // On the kept connection, so that a session needs no other.
         let locked = transact_urgently(&self.connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
@@ -128,7 +128,7 @@ impl OpenSessions {
         Ok(id)
     }
 
-    /// Extends the lease: by all of it from now on, and the server waits twice as long.
+    /// Extends the lease: from now on all of it is left. Consul itself waits up to twice as long before it ends the session.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let over = || Error::lost("renew", LossReason::ExpiredByServer);
         let id = self.id(session).ok_or_else(over)?;
@@ -140,12 +140,12 @@ impl OpenSessions {
         let Some(known) = self.find(session) else { return Ok(()) };
         if let Some(id) = &known.id {
             if !self.lock_delay.is_zero() {
-                // The delay is not for what is given back.
+                // Keys that are deleted before the session ends are not subject to the lock-delay.
                 self.give_back(id).await?;
             }
             self.destroy("close", id).await?;
         }
-        // One whose answer was lost may have been created after another was looked for.
+        // A session may have been created, by a call whose answer was lost, after `find_or_create` had looked for it.
         if known.id.is_none() || known.creates > 1 {
             for id in self.listed("close", session).await? {
                 self.destroy("close", &id).await?;
@@ -168,7 +168,7 @@ impl OpenSessions {
                     ]
                 })
                 .collect();
-            // Where one of them was changed or taken away meanwhile, they go with the session.
+            // If one of these keys was changed or taken away meanwhile, nothing is deleted here: they go when the session ends.
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())
@@ -179,7 +179,7 @@ impl OpenSessions {
             name: &session.id.to_string(),
             ttl: format!("{}ms", session.ttl.as_millis()),
             lock_delay: format!("{}ms", self.lock_delay.as_millis()),
-            // A key that is gone cannot be kept from others.
+            // With a lock-delay the keys have to stay: one that is deleted cannot be kept from others.
             behavior: if self.lock_delay.is_zero() { "delete" } else { "release" },
             node_checks: [],
             checks: [],
@@ -203,7 +203,7 @@ impl OpenSessions {
         Ok(created.id.into())
     }
 
-    /// Whether the session was there to be renewed.
+    /// Renews the session; false: there is no such session.
     async fn is_renewed(&self, operation: &'static str, id: &str) -> Result<bool> {
         let request = Request::put(format!("session/renew/{}", keys::path(id)), Vec::new());
         let answer = self.connections.send_urgently(operation, request).await?;
@@ -245,7 +245,7 @@ impl OpenSessions {
         known.iter().find(|(id, _)| *id == session).map(|(_, known)| known.clone())
     }
 
-    /// The session is to be created, once more if it is known.
+    /// Notes that the session is about to be created, once more if it is known already.
     fn begin(&self, session: SessionId) {
         let mut known = self.known();
         let creates = known.iter().find(|(id, _)| *id == session).map_or(0, |(_, one)| one.creates);

@@ -27,8 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE: usize = 4;
 /// How long they are kept: Consul closes none by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long calls and queries use the same connections. Longer than idle ones are kept: so each of the two clients has
-/// none left when its turn comes again.
+/// How long one of the two clients in [`Inner::others`] is used before it is the turn of the other one. This is longer than
+/// idle connections are kept: so a client has none left when its turn comes again.
 const SHIFT: Duration = Duration::from_secs(10);
 /// How large an answer may be: a thousand full entries and their values fit.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
@@ -36,9 +36,9 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// Which connections a call is made on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The one that is kept, by one after the other: a second connection might be refused.
+    /// The connection that is kept. Its calls are made one after the other, as a second connection might be refused.
     Kept,
-    /// The same, by those who give way: one of them at most is before a heartbeat.
+    /// The same connection, for calls that give way (`crowding.rs`): at most one of these is queued before a heartbeat.
     GivingWay,
     Others,
 }
@@ -53,8 +53,9 @@ struct Inner {
     kept_turn: Arc<Mutex<()>>,
     /// Held by the call of those who give way that waits for the kept connection, or has it.
     giving_way: Arc<Mutex<()>>,
-    /// Of all other calls, in turn. The one whose turn begins makes its connections before those of the other one are closed: so
-    /// it is noticed within a [`SHIFT`] that the agent takes no more, and given way to those who have none.
+    /// Two clients for all other calls, used in turn. A client whose turn begins has to make connections, while those of the
+    /// other one are still open. So if the agent takes no more connections, this process notices within a [`SHIFT`], and gives
+    /// way to processes that have none.
     others: [OnceLock<Client>; 2],
     place: Place,
     credentials: Credentials,
@@ -70,8 +71,8 @@ struct Inner {
 }
 
 impl Pool {
-    /// All its connections go to the same address. The clients of other calls are made when they are needed: most pools that
-    /// are made while an agent is away come to nothing.
+    /// All its connections go to the same address. The clients for other calls are made when they are needed: most pools that
+    /// are made while an agent is away are given up before that.
     pub(super) fn new(
         (host, place): (&Host, Place),
         (datacenter, limit): (Option<String>, Duration),
@@ -109,11 +110,11 @@ impl Pool {
     async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
         let answer = self.fetch(lane, "connect", Request::get("status/leader")).await?;
         let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
-        // Whoever has none is no agent. Another host may be one.
+        // A host without such an answer is no agent. Another host may be one.
         leader.map_err(Failure::broken)
     }
 
-    /// Fails where there are ACLs, and no such token. Anybody may be asked about himself.
+    /// Fails if Consul has ACLs and does not know the token. Each token may read itself, so that no right can be lacking.
     pub(super) async fn knows_us(&self) -> Result<(), Failure> {
         let answer = self.fetch(Lane::Kept, "connect", Request::get("acl/token/self")).await?;
         let refusal = answer.refusal("connect");
@@ -123,7 +124,8 @@ impl Pool {
         }
     }
 
-    /// Sends a request and reads its answer, which is the agent's: a host that has become another service is left.
+    /// Sends a request and reads its answer. If the answer may be another service's, asks the host whether it still is an
+    /// agent, and gives it up if not.
     pub(super) async fn ask(
         &self,
         lane: Lane,
@@ -139,7 +141,7 @@ impl Pool {
             return Err(Failure::harmless(refusal));
         }
         if answer.may_be_of_others() {
-            // Whoever has answered, the agent may have had the request.
+            // Even if another service has answered, the agent may have got the request.
             let gone = |failure: Failure| match failure.is_full {
                 true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
                 false => no_agent_now(operation, Effect::Unknown, &failure),
@@ -149,7 +151,7 @@ impl Pool {
         Ok(answer)
     }
 
-    /// The same, whoever answers.
+    /// [`ask`](Self::ask) without asking who has answered.
     async fn fetch(
         &self,
         lane: Lane,
@@ -162,7 +164,7 @@ impl Pool {
             Lane::Others => {
                 let (sent, again) = (Instant::now(), request.clone());
                 match self.exchange(lane, operation, request).await {
-                    // It was not carried out, or does nothing.
+                    // Repeated, as the request was not carried out, or changes nothing.
                     Err(failure)
                         if failure.is_full
                             && !failure.is_broken
@@ -191,8 +193,8 @@ impl Pool {
         self.fetch_on_kept(Some(first), operation, request).await
     }
 
-    /// The client closes a connection whose caller goes away before the answer is there, and for another one there may be no room.
-    /// So a task of its own waits for the answer. Whoever goes away before it is his turn has sent nothing.
+    /// If a caller goes away before its answer is there, the HTTP client closes the connection, and there may be no room for
+    /// another. So a task of its own waits for the answer. A caller who goes away before its turn has sent nothing.
     async fn fetch_on_kept(
         &self,
         first: Option<OwnedMutexGuard<()>>,
@@ -240,7 +242,7 @@ impl Pool {
                 let failure = Failure::broken(refusal);
                 match answer.status {
                     429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
-                    // If it goes on, heartbeats hear of it.
+                    // The pool is not given up for this: if the trouble goes on, heartbeats meet it too.
                     _ if lane == Lane::Others => Err(Failure { is_broken: false, ..failure }),
                     _ => Err(failure),
                 }
@@ -256,16 +258,17 @@ impl Pool {
             return Ok(client);
         }
         let kept = (IDLE, Some(IDLE_TIMEOUT));
-        // There is time left for the kept one.
+        // Short, so that after a failure there is time left to send the request on the kept connection.
         let connecting = CONNECT_TIMEOUT.min(self.0.limit / 6);
         let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept, connecting);
-        // Files of the system cannot be read, say: there may be no descriptor left for that.
+        // May do better later: a client reads files of the system, for which there may be no descriptor left at the moment.
         let now = |error: Error| Error::new(ErrorKind::Unavailable, "connect", error.message());
         let made = made.map_err(|error| Failure::harmless(now(error)))?;
         Ok(other.get_or_init(|| made))
     }
 
-    /// What a call says that took too long, be it before its turn. Whether the agent is silent heartbeats tell.
+    /// The failure of a call that took too long, perhaps while it waited for its turn. Only heartbeats tell whether the agent
+    /// is silent.
     pub(super) fn late(&self, lane: Lane, operation: &'static str, limit: Duration) -> Failure {
         let failure = Failure::late(operation, limit, Effect::Unknown);
         match lane {
@@ -274,8 +277,8 @@ impl Pool {
         }
     }
 
-    /// What a call says to which there was no answer. Whether the agent is there the kept connection tells alone: it is not left
-    /// for the others.
+    /// The failure of a call that got no answer. Only the kept connection tells whether the agent is there: the pool is not
+    /// given up because a call on another connection failed.
     pub(super) fn unanswered(&self, lane: Lane, failure: Failure) -> Failure {
         let error = match failure.is_hang_up || failure.is_full {
             true => self.told(&failure),
@@ -286,7 +289,7 @@ impl Pool {
             return Failure { error, is_full, ..failure };
         }
         if self.0.access.are_others() {
-            // It may want these.
+            // The agent may have ended the connection because it wants the credentials that the files hold now: connect again.
             return Failure { error, ..failure };
         }
         self.0.crowding.refused();
@@ -299,7 +302,7 @@ impl Pool {
         let (error, mut advice) = (&failure.error, String::from(FULL));
         let (operation, mut effect) = (error.operation(), error.effect());
         if operation == "connect" {
-            // That was a question.
+            // What is sent while connecting changes nothing.
             effect = Effect::None;
             if !self.0.access.is_secure() {
                 // An agent that wants TLS says so; another server may not.
@@ -317,7 +320,7 @@ pub(super) fn no_agent_now(operation: &'static str, effect: Effect, failure: &Fa
     Failure::broken(Error::new(ErrorKind::Unavailable, operation, message).with_effect(effect))
 }
 
-/// Reads an answer, as far as it is as long as it may be.
+/// Reads an answer; an error if it is longer than [`LONGEST_ANSWER`].
 async fn read(
     operation: &'static str,
     mut response: reqwest::Response,
@@ -335,7 +338,7 @@ async fn read(
     Ok(Ok(Answer { status, index, body }))
 }
 
-/// A client for one agent that keeps so many connections without a call for so long.
+/// A client for one agent, which keeps up to `idle` unused connections, for `idle_timeout` at most.
 fn client(
     credentials: &Credentials,
     place: Place,
@@ -346,7 +349,7 @@ fn client(
     let mut builder = Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
-        // Whether a call may be made again is for those to say who know what it does.
+        // Only callers know whether their call may be made again.
         .retry(retry::never())
         .connect_timeout(connecting)
         .pool_max_idle_per_host(idle)
@@ -354,7 +357,7 @@ fn client(
         .default_headers(headers(credentials)?);
     builder = match &credentials.tls {
         Some(tls) => with_tls(builder, tls)?,
-        // Spares reading the system's.
+        // Spares reading the system's certificates.
         None => builder.tls_certs_only([]),
     };
     if let Some(address) = place.address {

@@ -15,9 +15,9 @@ pub(super) struct Request {
     /// After `/v1/`, with its query.
     pub(super) path: String,
     pub(super) body: Vec<u8>,
-    /// It changes nothing: where nobody knows whether it was carried out, it is sent again.
+    /// The request changes nothing: if it is not known whether it was carried out, it is sent again.
     pub(super) is_read: bool,
-    /// It is answered late, if nothing happens.
+    /// It is a blocking query, which is answered late if nothing happens.
     pub(super) waits: bool,
 }
 
@@ -38,14 +38,14 @@ impl Request {
         Self { method, path, body, is_read: false, waits: false }
     }
 
-    /// That is answered when something has changed since this index, or after this time.
+    /// The same as a blocking query: answered when something has changed since this index, or after this time.
     pub(super) fn waiting(self, index: u64, longest: Duration) -> Self {
         let query = self.with(&format!("wait={}ms", longest.as_millis()));
         let query = if index > 0 { query.with(&format!("index={index}")) } else { query };
         Self { waits: true, ..query }
     }
 
-    /// With this, `name` or `name=value`, in its query.
+    /// The same with `name` or `name=value` in its query.
     pub(super) fn with(mut self, query: &str) -> Self {
         self.path.push(if self.path.contains('?') { '&' } else { '?' });
         self.path.push_str(query);
@@ -74,8 +74,8 @@ impl Answer {
         from_status(operation, self.status, &self.text())
     }
 
-    /// Whether another service may have given it: what an agent has done it answers in JSON, where it finds no key it gives an
-    /// index, and refusals are in words that we know.
+    /// Whether another service may have given this answer: an agent answers in JSON what it has done, gives an index where it
+    /// finds no key, and refuses in words that we know.
     pub(super) fn may_be_of_others(&self) -> bool {
         match self.status {
             200 | 409 => {

@@ -36,7 +36,7 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     };
     let answer = match connections.greet(ask).await {
         Ok(answer) => answer,
-        // It is not known what is missing, and nobody would be told later.
+        // It is not known whether a right is missing, and later nobody would be told.
         Err(error) if error.is_transient() || error.kind() == ErrorKind::Tls => {
             return Err(error.with_effect(Effect::None));
         }

@@ -29,7 +29,7 @@ impl Sessions for Consul {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever becomes of this call: nobody waits for what the session had.
+        // Even if this call fails or is dropped, nobody waits for the session's entries any longer (`forgets`).
         self.txn_kv.forget(session);
         self.sessions.close(session).await
     }

@@ -1,6 +1,7 @@
 //! Transactions of the algorithms that etcd has too, as Consul has them.
 //!
-//! What Consul refuses it does not look up for us: that takes a request more, and may be of a moment later.
+//! Consul's refusal of a transaction does not have the keys that our algorithms look at in that case. Reading them takes one
+//! more request, and may show a later moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,8 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 /// Makes transactions.
 pub(super) struct Transactions {
     sessions: Arc<OpenSessions>,
-    /// How many keys were put for sessions: a put that says nothing new would change nothing, not even the index.
+    /// How many keys were put for sessions. Each put has this number in its flags, as one that changes nothing would not even
+    /// raise the index.
     puts: AtomicU64,
 }
 
@@ -30,7 +32,7 @@ impl Transactions {
         Self { sessions, puts: AtomicU64::new(0) }
     }
 
-    /// Makes one of Consul's own; an error says that a session of ours is over, or that a lock-delay is in the way.
+    /// Makes a transaction in Consul's own operations; an error if the session is over, or a lock-delay keeps a key.
     pub(super) async fn make(
         &self,
         operation: &'static str,
@@ -39,7 +41,7 @@ impl Transactions {
         self.make_on(self.sessions.connections.ready(operation).await?, steps).await
     }
 
-    /// [`make`](Self::make) where there is room.
+    /// [`make`](Self::make) for a caller that has waited until few enough calls are in flight.
     pub(super) async fn make_on(
         &self,
         ready: Ready<'_, Agents>,
@@ -116,7 +118,7 @@ impl Transact for Transactions {
             if let kv::Outcome::Done(_) = self.make("leave", &steps).await? {
                 return Ok(());
             }
-            // It was updated, or it is gone.
+            // The entry was updated, or is gone.
             let (found, _) = read_all(&self.sessions.connections, "leave", key).await?;
             let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
             match found.iter().find(is_it) {
@@ -126,8 +128,8 @@ impl Transact for Transactions {
         }
     }
 
-    /// No condition tells of a whole range of keys. So a key is put that whoever enters from now on removes, and with it
-    /// the condition of what follows.
+    /// Consul has no condition on a range of keys. So this puts the key `.closing`, and reads the queue in the same
+    /// transaction. Whoever enters from now on removes that key; so what follows is made on condition that it is unchanged.
     async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue> {
         let (closing, id) = (keys.key(keys::CLOSING), self.id("write", write_fence.session)?);
         let look = [
@@ -156,7 +158,7 @@ impl Transact for Transactions {
         Ok(Queue::Empty(alone))
     }
 
-    /// A read of one key fails where there is none; so what begins with it is read.
+    /// A transaction that reads one key fails if the key is absent: so it reads all keys that begin with it.
     async fn fetch(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
         let reads: Vec<_> = keys.iter().map(|key| Operation::read(key.as_str())).collect();
         let pairs = read_together(&self.sessions.connections, "read", &reads).await?;

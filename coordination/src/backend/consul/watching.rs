@@ -13,7 +13,7 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How often one looks for himself for whom there is no query.
+/// How often a waiter looks for itself if there is no query for it.
 const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 #[async_trait]
@@ -30,7 +30,7 @@ impl Watching for Consul {
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            // There may have been none before it was made.
+            // An answer without the key may be from before the entry was made: its index tells.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
@@ -44,7 +44,7 @@ impl Watching for Consul {
         };
         match self.watches.own(Subject::Key(key.clone()), seq) {
             Some(mut seen) => drop(seen.wait_for(is_over).await),
-            // Names do not tell of an update.
+            // An update, which may unblock a shared waiter, does not show in the names of keys.
             None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
             None => {
                 let mut shared = self.watches.shared(&key);
@@ -69,7 +69,7 @@ impl Watching for Consul {
             };
             let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
             let is_new = |seen: &Seen| {
-                // Of no keys the index is that of everything else, which goes on without us.
+                // If there are no keys, Consul answers with the index of all others, which rises without any change here.
                 !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
             };
             drop(seen.wait_for(is_new).await);
