@@ -35,7 +35,8 @@ use crate::url::Host;
 const REDIRECTIONS: usize = 5;
 /// Between two tries while our keys move to another node.
 const MOVING: Duration = Duration::from_millis(10);
-/// How many channels one request is about: each is an answer, and the server keeps only so much that was not read yet.
+/// How many channels one request subscribes to: each channel is an answer of its own, and the server closes a connection on
+/// which too much was not read yet.
 const BATCH: usize = 4096;
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 
@@ -45,15 +46,15 @@ pub(super) type Connections = connections::Connections<Client>;
 /// What a connection is made with.
 pub(super) struct Client {
     pub(super) config: Config,
-    /// Who is asked for the master, if somebody is.
+    /// The Sentinels that are asked for the master; `None`: the URL has none.
     pub(super) sentinels: Option<Arc<Sentinels>>,
     /// The nodes of the cluster, if it is one.
     nodes: Nodes,
-    /// What we were told last, by whichever server.
+    /// The record that any server told this client last, and the newest time in it.
     pub(super) known: Arc<Mutex<Known>>,
-    /// Held while what is listened to changes.
+    /// Held while channels are subscribed to, or unsubscribed from.
     subscribing: tokio::sync::Mutex<()>,
-    /// What is to be listened to next; `None`: nobody has asked for more.
+    /// The channels to subscribe to next; `None`: nobody has asked for more.
     next: Mutex<Option<Batch>>,
     /// The key of the namespace's clock.
     pub(super) clock: String,
@@ -145,8 +146,8 @@ impl Client {
         Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
     }
 
-    /// Looks who is there, subscribes, and makes ourselves known, each time: by that a node of a cluster says whether it
-    /// has our keys.
+    /// Asks the server what it is, subscribes, and greets it, on every connection: by its answer to the greeting, a node of a
+    /// cluster says whether it has our keys.
     async fn greeted(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -172,7 +173,8 @@ impl Client {
         if !connections.has_connected() {
             rights::check(&connection.redis, &client.nowhere).await?;
         }
-        // Where our keys are moving, it is greeted when it has them.
+        // If our keys are moving (`Ran::Moving`), the connection is used without a greeting: the first call on it greets the
+        // server.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));
         }
@@ -181,7 +183,7 @@ impl Client {
         }
         if topology.confirming > 0 {
             let confirming = connect().await?;
-            // Whether we may.
+            // Fails now if the user may not wait for replicas.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
         }
@@ -227,7 +229,7 @@ impl Link for Client {
         &self.config.access
     }
 
-    /// It is three round trips, and a call is one.
+    /// Making a connection takes three round trips, a call one.
     fn longest(&self, patience: Duration) -> Duration {
         3 * patience
     }
@@ -274,14 +276,14 @@ fn told(hub: &Subscriptions, message: &[Value]) {
 }
 
 impl Connections {
-    /// The first call of all: who is there?
+    /// Makes the first connection.
     pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<Connection>> {
         let failure = match self.reach().await {
             Ok((connection, _)) => return Ok(connection),
             Err(failure) => failure,
         };
         let config = &self.link.config;
-        // What it said counts; nothing that it might have meant.
+        // If the server has said something, that is the error. One that was silent or hung up may expect TLS, or have none.
         let is_silent = failure.is_hang_up || failure.is_late;
         let error = failure.error;
         if !is_silent || !config.speaks_otherwise().await {
@@ -298,7 +300,7 @@ impl Connections {
         self.rotation.connected().map(|(connection, _)| connection.record_name())
     }
 
-    /// Whether that is known to reach back so far.
+    /// Whether that record is known to reach back so far.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.reaches(length))
     }
@@ -311,7 +313,7 @@ impl Connections {
         self.repeated(call, false, run).await
     }
 
-    /// [`run`](Self::run) that waits for no other, for heartbeats.
+    /// [`run`](Self::run) without waiting until few enough calls are in flight: for heartbeats.
     pub(super) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move {
             connection.run(&connection.redis, call).await
@@ -411,8 +413,8 @@ impl Connections {
 
     /// Listens to what happens in a queue, from now on at the latest.
     ///
-    /// Thousands may begin at once. So one task subscribes to all that was asked for while it was busy with others, and
-    /// only what the server takes for that counts as its silence.
+    /// Thousands may begin at once. So one task subscribes to all that was asked for while it was busy with others, and only
+    /// the time that the server takes for one batch counts as its silence.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
         let (_, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);
@@ -463,8 +465,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Wants to hear no more of what nobody listens to any longer. Now and then asks again for the nodes of a cluster, and
-    /// what the server is.
+    /// Unsubscribes from channels to which nobody listens any longer. Now and then also asks a cluster for its nodes, and
+    /// greets the server again.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();

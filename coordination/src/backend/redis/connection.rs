@@ -27,8 +27,8 @@ use crate::url::Host;
 
 /// What may change while the server runs is looked at again after this time.
 const OLD: Duration = Duration::from_secs(10);
-/// For so long the server is not asked again whether there is still quarantine: it knows from its start when it ends, but for
-/// clients that know more.
+/// For so long after a refusal the server is not asked again whether there is still quarantine. The refusal tells when that
+/// ends; it can end earlier only by what another client knows of the record.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection in use.
@@ -42,11 +42,11 @@ pub(super) struct Connection {
     pub(super) redis: RawConnection,
     connections: Weak<Connections>,
     listings: Listings,
-    /// Another one, on which it is waited for replicas; `None`: none is asked for.
+    /// A second connection, on which calls wait for replicas; `None`: no replica has to confirm.
     pub(super) confirming: Option<RawConnection>,
     silence: Silence,
     clock: String,
-    /// In a cluster.
+    /// In a cluster, the name of a key that there never is.
     nowhere: Option<String>,
     unknown: Duration,
     /// Whether the server syncs a log for each write, if it has one.
@@ -91,7 +91,7 @@ impl Known {
         if self.record == record { self.time } else { 0 }
     }
 
-    /// Not where it comes late, of a record before.
+    /// Notes a time; not one of an earlier record, which an answer that comes late may have.
     fn was_told_time(&mut self, record: &str, time: u64) {
         if self.record == record {
             self.time = self.time.max(time);
@@ -99,8 +99,8 @@ impl Known {
     }
 }
 
-/// What the store has of the namespace, as the newest greeting said: its name, another one wherever something may have
-/// been forgotten, and how far it reached back at that moment.
+/// The server's record of the namespace, as the newest greeting told it. It has another name wherever something may have been
+/// forgotten, and `reach` is how far it reached back at that moment.
 struct Record {
     name: String,
     reach: Duration,
@@ -109,7 +109,7 @@ struct Record {
     told_here: BootInstant,
     /// When it was asked for last.
     asked: Instant,
-    /// Somebody was told that nothing is granted yet.
+    /// It was logged that nothing is granted yet.
     is_quarantine_told: bool,
     /// For each length of quarantine that was asked for: the last refusal.
     refused: HashMap<String, Refusal>,
@@ -124,7 +124,7 @@ struct Refusal {
 }
 
 impl Connection {
-    /// To the server there, which says this of itself; it is yet to be greeted.
+    /// A connection to the server at `host`, which says this of itself, and is yet to be greeted.
     pub(super) fn new(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -189,8 +189,9 @@ impl Connection {
 
     /// [`run`](Self::run), and waits until replicas have confirmed it where the server wants that.
     ///
-    /// On a connection of its own, as the server answers nothing else on it meanwhile. A heartbeat asks on the other one, too,
-    /// whether it is silent: nobody else may, for as long as messages are waited for there.
+    /// The call is made on the second connection, as the server answers nothing else on a connection while replicas are waited
+    /// for. A heartbeat also sends a request on the first connection, to find out whether that is silent: nobody else may send
+    /// one there for as long as this process only waits for messages.
     pub(super) async fn run_confirmed(&self, call: &Call) -> Result<Ran, Failure> {
         let Some(confirming) = &self.confirming else { return self.run(&self.redis, call).await };
         let is_there = async {
@@ -214,8 +215,7 @@ impl Connection {
         Ok(ran)
     }
 
-    /// Runs something on the connection on which replicas are waited for, whose silence counts though others are answered
-    /// on the other one.
+    /// Runs something on the second connection, and counts how long that is silent: answers on the first one say nothing of it.
     async fn listening<T>(&self, work: impl Future<Output = T>) -> T {
         self.silence.asked();
         let _listening = Listening(self);
@@ -224,15 +224,15 @@ impl Connection {
         outcome
     }
 
-    /// Whether the log is synced may have been changed, and the server may have been a replica and be a master again, while
-    /// the connection stayed.
+    /// Asks again what may have changed while the connection stayed: whether the log is synced, and, by a greeting, whether the
+    /// server was a replica meanwhile.
     pub(super) async fn look_again(&self) -> Result<(), Failure> {
         let is_so = syncs(&self.redis).await == Some(true);
         self.syncs.store(is_so, Ordering::Relaxed);
         self.greet().await.map(drop)
     }
 
-    /// Asks for the server's record of the namespace, which says of itself who it is.
+    /// Greets the server: tells what this client knows, and notes the server's record of the namespace.
     pub(super) async fn greet(&self) -> Result<Ran, Failure> {
         let known = locked(&self.known).clone();
         let call = Call::new("connect", Script::Greet)
@@ -257,12 +257,12 @@ impl Connection {
         self.record().name.clone()
     }
 
-    /// Whether that is known to reach back so far.
+    /// Whether that record is known to reach back so far.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.record().reach() >= length
     }
 
-    /// Whether it was a while ago that the server was asked for it.
+    /// Whether it was a while ago that the server was asked for its record.
     pub(super) fn is_old(&self) -> bool {
         self.record().asked.elapsed() > OLD
     }
@@ -294,7 +294,8 @@ impl Connection {
             };
             command.query_async::<Value>(&mut redis.clone()).await
         };
-        // That a server does not know a script costs a round trip: so it is told at first.
+        // A server that does not know the hash of a script costs a round trip: so the first call on a connection sends the
+        // text.
         let is_first = self.sent.fetch_or(call.bit(), Ordering::Relaxed) & call.bit() == 0;
         let answer = match send(is_first).await {
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
@@ -337,7 +338,7 @@ impl Connection {
         Ok(Listing { redis, is_over })
     }
 
-    /// Where a key is not of the type that ours are, with a word on which keys those are.
+    /// If a key has another type than ours, the error names the keys that are ours.
     fn of_another_type(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
@@ -386,7 +387,7 @@ impl Record {
         Ok(Self { name, reach, ..Self::none() })
     }
 
-    /// It was told again: of the same one we may know more ourselves.
+    /// Notes what a greeting told. If it is the same record, this client may know that it reaches back further than that.
     fn update(&mut self, told: Self) {
         if self.name == told.name && self.reach() >= told.reach {
             self.asked = told.asked;
@@ -411,7 +412,7 @@ impl Record {
         !std::mem::replace(&mut self.is_quarantine_told, true)
     }
 
-    /// By how many microseconds it is behind this host's clock.
+    /// By how many microseconds the record's reach is behind this host's clock.
     fn behind(&self) -> i128 {
         i128::from(micros(self.told_here))
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
@@ -423,8 +424,8 @@ impl Record {
     }
 }
 
-/// What this host's clock is known by that counts from its start and is never set; `None`: this process has another one, of
-/// a time namespace, or nobody says.
+/// The name of this host's clock since its boot, which nobody sets: the id of the boot. `None`: this process has another clock,
+/// in a time namespace, or the id cannot be read.
 fn host() -> Option<&'static str> {
     /// The kernel's first namespace, which has no offset.
     const INITIAL: &str = "time:[4026531834]";
@@ -450,7 +451,7 @@ pub(super) async fn replicas_of(
     operation: &'static str,
 ) -> Result<usize, Failure> {
     let mut command = redis::cmd("WAIT");
-    // Zero is for ever.
+    // A limit of zero would be none.
     command.arg(wanted).arg(limit.as_millis().max(1));
     let count = command.query_async(&mut connection.clone()).await;
     count.map_err(|error| failure(operation, &error))

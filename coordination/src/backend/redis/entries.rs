@@ -18,8 +18,9 @@
 //! 1. A server that restarted, took over from another or was given older data has a record of another name: `stranger`, and the
 //!    client greets it, which decides what may have been forgotten.
 //! 2. A call that was given up may arrive late, but only on a connection that was given up too. Each connection has a number,
-//!    the *generation*, and the session keeps the highest it has heard of: a late `enter` after `leave`, which came on a newer
-//!    connection or, on the same one, after it, is refused or came first.
+//!    the *generation*, and the session keeps the highest it has heard of. So a late `enter` never takes effect after the
+//!    `leave` of its entry: if that came on a newer connection the `enter` is refused, and on the same connection the `enter`
+//!    came first.
 //! 3. Another may hold what this server has forgotten.
 //! 4. An earlier call got through, and its answer was lost.
 //! 5. Rises for ever: it is the sequence number, and the fencing token.
@@ -30,7 +31,7 @@
 //! message to those whom the entry alone kept waiting. `position` asks (1), (3), whether text and number are still there, and
 //! (7). `update` asks (1) to (3) and moves the entry from `exclusive:` to `shared:` under its number.
 //!
-//! `enter_fast.lua` and `leave_fast.lua` do the same for a queue without shares, where nothing is odd, with fewer commands.
+//! `enter_fast.lua` and `leave_fast.lua` do the same with fewer commands, in the usual case: a queue without shared entries.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +81,7 @@ impl Entries for Redis {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        // As another mode it may wait for another.
+        // In another mode the entry may wait for another blocker.
         self.waits_for(&entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -104,8 +105,8 @@ impl Entries for Redis {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let queue = queue_path(&entry.entry_ref.queue);
-        // Told by whoever left, as of that moment, of this entry under its own live session.
-        // Not while this client wants the record to reach back further than others do.
+        // The script by which the blocker left has told that it is this entry's turn; it looked at this entry then, under its
+        // own live session. That counts unless this client wants the record to reach back further than others do.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.entry_ref.id, None);
@@ -149,7 +150,7 @@ impl Entries for Redis {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // No entry is without an id.
+        // Its empty id tells the value from the entries.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
@@ -189,7 +190,7 @@ impl Redis {
         };
         let before = answer.natural()?;
         let left = Duration::from_micros(answer.natural()?);
-        // The entry stands there all the same.
+        // The entry has been entered all the same.
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };

@@ -120,7 +120,7 @@ fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
     if error.is_connection_refusal() {
         ErrorKind::Refused
     } else if said.contains("close_notify") {
-        // A server that is killed does not say goodbye.
+        // A server that was killed ends no TLS session properly.
         ErrorKind::Unavailable
     } else if said.contains("PEM") || said.contains("TLS") {
         ErrorKind::Tls

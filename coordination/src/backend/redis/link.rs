@@ -1,4 +1,4 @@
-//! Making a connection: find the server, see that it is the right one, and subscribe.
+//! Making a connection to a server, and asking the server what it is.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::env::names;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// How long a server may take to answer that should not.
+/// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer.
 const OTHERWISE: Duration = Duration::from_secs(2);
 
 /// Resolves the host that is meant, whatever name its certificate has; to this address if there is one.
@@ -101,8 +101,8 @@ impl Config {
         }
     }
 
-    /// Whether the first place would answer, had we spoken by TLS where we did not, or the other way: such
-    /// servers keep silent, or hang up.
+    /// Whether the first place answers if we speak by TLS where we did not, or the other way: a server that wants the other way
+    /// keeps silent, or hangs up.
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
@@ -146,7 +146,7 @@ pub(super) async fn open_at(
     opened.map_err(|error| failure("connect", &error))
 }
 
-/// Before the handshake a server says nothing that could be heard.
+/// The client crate makes this connection: before the handshake, a server says nothing that would have to be kept.
 async fn open_by_tls(
     (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
@@ -160,7 +160,7 @@ async fn open_by_tls(
         tls_params: None,
     };
     let info = named.into_connection_info()?;
-    // A request waits for no other: each is an answer that somebody waits for.
+    // Requests are not held back to be sent together: somebody waits for the answer to each.
     let info: ConnectionInfo =
         info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
@@ -178,12 +178,13 @@ fn unlimited(config: AsyncConnectionConfig) -> AsyncConnectionConfig {
     config.set_connection_timeout(None).set_response_timeout(None)
 }
 
-/// Who is there, and who else? Fails with a replica that is in no cluster: in one it says who has our keys.
+/// Asks the server what it is, and of its replicas and its cluster. Fails for a replica, unless it is in a cluster, where it
+/// tells which node has our keys.
 ///
-/// With whether it syncs a log for each write, as far as it tells.
+/// The last of the answer: whether the server syncs its log for each write; false if it does not tell.
 pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topology, bool), Failure> {
     let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
-    // The others may be forbidden to us.
+    // The user may lack the right to the other two.
     let (info, syncs, replicas) = tokio::join!(
         info.query_async::<String>(&mut asking),
         syncs(connection),
@@ -199,7 +200,7 @@ pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topolog
 pub(super) async fn syncs(connection: &RawConnection) -> Option<bool> {
     let settings = settings(connection, "*appendfsync*").await.ok()?;
     let has = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
-    // With that, it is not synced while a child of the server's is busy, which may be at any time.
+    // With `no-appendfsync-on-rewrite`, the log is not synced while a child of the server's is busy, which may be at any time.
     Some(has("appendfsync", "always") && !has("no-appendfsync-on-rewrite", "yes"))
 }
 

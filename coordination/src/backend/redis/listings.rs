@@ -12,10 +12,10 @@ use crate::backend::server::connections::Failure;
 /// What makes a connection.
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
 
-/// Made when there is a listing, and anew where the last one is over or has fallen silent.
+/// The connection for listings. It is made when there is a listing, and made anew if the last one is over or has fallen silent.
 ///
-/// Nobody else would notice that: heartbeats are answered elsewhere. So nothing that happens here is held against the
-/// connection that they are on, and nothing that is answered here speaks for it.
+/// Nothing but listings would notice that silence, as heartbeats are on another connection. So silence here is not held against
+/// that one, and answers here do not speak for it.
 pub(super) struct Listings {
     open: Mutex<Option<Arc<Open>>>,
     /// Held by who makes one, so that it is one for all who come meanwhile.
@@ -48,7 +48,7 @@ impl Listings {
         Self { open: Mutex::default(), opening: tokio::sync::Mutex::default(), patience }
     }
 
-    /// For a listing that is about to be asked for, where there is a connection.
+    /// To be called before a listing is asked for; `None`: there is no connection.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
         let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
@@ -80,7 +80,7 @@ impl Asked<'_> {
         locked(&self.listings.open).take_if(|open| Arc::ptr_eq(open, &self.open));
     }
 
-    /// Be it by an error.
+    /// The listing was answered, be it by an error.
     pub(super) fn is_answered(&self) {
         self.open.silence.ended();
     }

@@ -2,43 +2,42 @@
 //!
 //! # How it works
 //!
-//! Every step is one Lua script, and all keys of a namespace have one hash tag, `{<namespace>}:`. A session is
-//! a hash with the moment of its end, on a clock of the namespace: the server's, which goes on from where it
-//! was if that is set back. Entries stand in sorted sets of their queue, exclusive or shared, by their numbers.
-//! The text of an entry stands with its session, so that it ends with it. A number is one more than the last,
-//! which each heartbeat lifts to the clock's time in microseconds; it is the fencing token. An uncontended lock costs
-//! one request, and one more to release, and few commands within it: nothing is told in a queue's channel
-//! unless somebody has read or followed one lately, and who comes to a free lock is not asked for the time, as his
-//! client knows when his own lease ends, and before the server.
+//! Every step is one Lua script, and all keys of a namespace have one hash tag, `{<namespace>}:`. A session is a hash with the
+//! moment of its end, by the namespace's own clock: that of the server, but it is never set back, and goes on from where it was
+//! if the server's is. Entries stand in sorted sets of their queue, exclusive or shared, by their numbers. The text of an entry
+//! stands with its session, so that it ends with it. An entry's number is one more than the last, which each heartbeat lifts to
+//! the clock's time in microseconds; it is the fencing token. An uncontended lock costs one request, and one more to release,
+//! and few commands within it: nothing is told in a queue's channel unless somebody has read or followed a queue lately, and
+//! when an entry comes to a free lock it is not checked whether its session's lease is over, as its client knows that, and
+//! earlier than the server.
 //!
 //! Whoever leaves a queue tells those whom he kept waiting, each on the channel of its process, and says
 //! whether their turn has come, which spares them a request. A message may be lost: so waiters look themselves
 //! when the lease of what they wait for may be over, and after each loss of a connection. Whoever meets a
 //! session that has expired ends it. All this goes over one connection per coordinator.
 //!
-//! A call that was given up may arrive after later ones, but only on a connection that was given up too. So
-//! each connection has a number, and the scripts refuse what comes on an older one than the newest that was
-//! heard of for the session. A server that comes back with older data is told by each client which entries it
-//! knows, and forgets its others.
+//! A call that was given up may arrive after later ones, but only on a connection that was given up too. So each connection has
+//! a number, and the scripts refuse what comes on an older one than the newest that was heard of for the session. When a server
+//! comes back with older data, each client tells it which entries it knows, and the server removes all others of the client's
+//! session.
 //!
-//! With Sentinels, a heartbeat counts if most of them name the server that it went to: one that is cut off with an old
-//! master goes on naming it. Where the server has `min-replicas-to-write`, heartbeats and grants count when as many
-//! replicas have confirmed them. In a cluster a connection goes where the keys are, and each call names a key that there
-//! never is: so a node refuses it while the keys move, and stops no script half-way.
+//! With Sentinels, a heartbeat counts if more than half of them name the server that it went to, as a Sentinel that is cut off
+//! with an old master goes on naming that one. Where the server has `min-replicas-to-write`, heartbeats and grants count when
+//! as many replicas have confirmed them. In a cluster a connection goes where the keys are, and each call names a key that
+//! there never is: so a node refuses the call while the keys move, and stops no script half-way.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes of clients, and over a restart of a server whose log is
-//! synced for each write (`appendonly yes`, `appendfsync always`). Where grants may have died with a server or its
-//! data, nothing is granted for the longest lease (*quarantine*). What was granted is known by the namespace's record,
-//! its clock: whether there is one, which server wrote it, since when that is the master, whether its log had everything, and
-//! for how long it is known to have forgotten nothing. The
-//! last is told by the clients with every call, by their own clocks: the server has no other one than that on the wall.
-//! Whether the log has everything is looked at now and then, as it may be turned off at any time.
-//! Replication is asynchronous, so a fail-over may forget the newest grants: two may hold, if the old master goes on for
-//! longer than the quarantine takes. Tokens go on rising over all that, also over loss of all data, as long as the server's clock
-//! was not set back. Where that clock is set forward, sessions end early by as much: holders learn it with
-//! their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
+//! Exclusion, order and tokens hold over crashes of clients, and over a restart of a server whose log is synced for each write
+//! (`appendonly yes`, `appendfsync always`). Where grants may have died with a server or its data, nothing is granted for the
+//! longest lease (*quarantine*). Whether grants may have been forgotten is told by the namespace's *record*, which stands with
+//! its clock: whether there is a record, which server wrote it, since when that server is the master, whether its log had
+//! everything, and for how long it is known to have forgotten nothing. The last is told by the clients with every call, by
+//! their own clocks, as the server has none but its wall clock. Whether the log has everything is looked at now and then, as it
+//! may be turned off at any time. Replication is asynchronous, so a fail-over may forget the newest grants: two may hold, if
+//! the old master goes on for longer than the quarantine takes. Tokens go on rising over all that, also over loss of all data,
+//! as long as the server's clock was not set back. Where that clock is set forward, sessions end early by as much: holders
+//! learn it with their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
 //!
 //! # Requirements
 //!
@@ -129,18 +128,18 @@ pub(crate) struct Redis {
     sessions: OpenSessions,
     entries: OwnEntries,
     reads: Reads<Told>,
-    /// As it was found at first.
+    /// The server as the first connection found it.
     server: Server,
     /// Why two may hold while servers are cut off from each other, as they were set up at first.
     partition_overlap: Option<&'static str>,
     /// How far the record has to reach back before anything is granted; `None`: for the longest lease.
     quarantine: Option<Duration>,
-    /// How long one read may take within a wait.
+    /// Bounds one request inside `gone`.
     patience: Duration,
 }
 
 impl Redis {
-    /// Connects, and asks who answers.
+    /// Connects, and asks the server what it is.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
         let base = format!("{{{}}}:", settings.namespace);
@@ -154,7 +153,7 @@ impl Redis {
                  that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
             );
         }
-        // Of all clients, whatever this one does without itself.
+        // Counts for all clients: so it is not shorter if this one has `quarantine=off`.
         let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
         let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));

@@ -1,4 +1,4 @@
-//! The sessions that are open: an end on the server's clock, which each heartbeat puts off.
+//! The sessions that are open. The server keeps for each when it ends, by its own clock; a heartbeat puts that off.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,7 +22,8 @@ pub(super) struct OpenSessions {
     channel: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
-    /// The record that has no entries of the newest but those that we know of.
+    /// The name of the record in which the newest session has no entries but those that we know of, see
+    /// [`settle`](Self::settle).
     settled: Mutex<Option<String>>,
 }
 
@@ -123,7 +124,7 @@ impl OpenSessions {
 
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let call = Call::new("close", Script::Close).with(session.to_string());
-        // One call removes so many entries and no more.
+        // Each call removes a limited number of entries.
         while self.connections.run(&call).await?.status == "more" {}
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Connections of the client crate, over sockets that hear the server out.
 //!
-//! A server that does not want us, as it has all the clients that it takes, says so and closes the connection at once,
-//! before it has read a word. Our first request may meet the closed connection then, and the client crate stops at that: it
-//! never reads what was said, or loses it with the answers that are missing. So a write that fails is told by the reads after
-//! it, and the first line is kept until the server has let us in.
+//! A server that already has all the clients that it takes says so and closes the connection at once, before it has read a
+//! word. Our first request may meet the closed connection then, and the client crate stops at that: it never reads what was
+//! said, or loses it with the answers that are missing. So a write that fails is not reported: the next read first has what was
+//! said, and then the end of the connection. And the first line is kept until the server has let us in.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::env::names;
 use crate::url::Host;
 
-/// A refusal is no longer.
+/// The most bytes of the first line that are kept: a refusal is no longer.
 const LONGEST_LINE: usize = 512;
 
 /// A connection, which is closed with its last clone, whatever is under way on it.
@@ -37,7 +37,7 @@ pub(super) struct RawConnection {
 
 struct Task(AbortHandle);
 
-/// A socket on which a failed write is told by the reads after it.
+/// A socket on which a failed write is not reported, but only the end of the connection, by the reads after it.
 struct HeardOut<S> {
     socket: S,
     said: Arc<FirstLine>,
@@ -57,7 +57,7 @@ impl RawConnection {
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
         let socket = dial(host, address).await?;
-        // A request waits for no other: each is an answer that somebody waits for.
+        // Requests are not held back to be sent together: somebody waits for the answer to each.
         socket.set_nodelay(true)?;
         Self::over(socket, login, config).await
     }

@@ -86,7 +86,7 @@ impl Call {
         1 << self.script as u16
     }
 
-    /// Whether it is to say which host this is.
+    /// Whether the call opens a session, and so says which host this is.
     pub(super) fn opens(&self) -> bool {
         matches!(self.script, Script::Open)
     }
@@ -121,23 +121,24 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// To be refused while the record reaches back for less than this; `None`: than the longest lease.
+    /// Makes it a call that is refused while the record reaches back for less than this; `None`: than the longest lease.
     pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
         let micros = |length: Duration| length.as_micros().to_string();
         self.quarantine = Some(length.map(micros).unwrap_or_default());
         self
     }
 
-    /// How long a quarantine it asks for, as it says it.
+    /// The length of quarantine that the call asks for, as it is sent.
     pub(super) fn quarantine(&self) -> Option<&str> {
         self.quarantine.as_deref()
     }
 
-    /// The command, by the script's hash or with its text: for this record, which reaches back for so long at least, and in
-    /// which this time was told.
+    /// The command, with the script's hash or, `in_full`, its text. `record` is the record that the client knows, `reach` for
+    /// how long at least the record reaches back, and `newest` the newest time that was told in it.
     ///
-    /// `nowhere`: in a cluster, the name of a key that there never is. A node refuses a call with two keys of which it has
-    /// one while they move to another. Otherwise it would stop a script half-way, at the first key that has gone already.
+    /// `nowhere`: in a cluster, the name of a key that there never is. While keys move to another node, a node refuses a call
+    /// that names two keys of which it has only one. Of a call with one key it would stop the script half-way, at the first key
+    /// that has moved already.
     pub(super) fn command(
         &self,
         clock: &str,

@@ -42,7 +42,7 @@ struct Sentinel {
 /// What connections to them are made with.
 type Who = (Config, Credentials);
 
-/// A connection, if there is one, and the how manieth it is.
+/// A connection, if there is one, and its number.
 #[derive(Clone, Default)]
 struct Connected {
     connection: Option<Known>,
@@ -74,7 +74,7 @@ impl Sentinels {
 
     /// Does this each time that one of them tells of another master.
     pub(super) fn on_switch(&self, act: impl Fn() + Send + Sync + 'static) {
-        // Once, when all begins.
+        // Set once, when the store connects: it cannot be set already.
         let _ = self.on_switch.set(Box::new(act));
     }
 
@@ -89,7 +89,8 @@ impl Sentinels {
             let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
             let who = (config.clone(), credentials.clone());
             let answer = answer.clone();
-            // Whoever gives up earlier leaves no connection that is silent.
+            // In a task, which goes on when the caller gives up: so a connection that is silent is found and dropped all the
+            // same.
             tokio::spawn(async move {
                 let _ = answer.send(sentinels.ask(&sentinel, &who).await).await;
             });
@@ -117,7 +118,7 @@ impl Sentinels {
         }))
     }
 
-    /// On the connection that there is, and if that has fallen silent, or was closed, on a new one.
+    /// Asks a Sentinel: on the connection that there is, and if that has fallen silent, or was closed, on a new one.
     async fn ask(
         self: &Arc<Self>,
         sentinel: &Sentinel,
@@ -132,7 +133,7 @@ impl Sentinels {
             }
             sentinel.leave(known.number).await;
         }
-        // It takes three round trips, and asking one.
+        // Connecting takes three round trips, and asking one.
         let limit = 4 * self.patience;
         let asking = async {
             let (connection, number) = self.connection(sentinel, who).await?;
@@ -172,7 +173,8 @@ impl Sentinels {
         Ok((connected.connection.insert(opened).clone(), connected.number))
     }
 
-    /// A connection on which it tells of another master. It gets the password only if it asks for one.
+    /// Connects to a Sentinel, and subscribes to its news of another master. The password is sent only if the Sentinel asks for
+    /// one.
     async fn open(
         self: &Arc<Self>,
         host: &Host,
@@ -185,7 +187,7 @@ impl Sentinels {
             let mut redis = open_at((host, None), login, tls, config_of).await?;
             let subscribed = redis.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
-            // Where it may not say that, it is known by its name.
+            // If it does not tell its id, a Sentinel is known by its host's name.
             let id = run_id(&mut redis).await.unwrap_or_else(|| host.to_string());
             Ok(Known { redis, id: id.into() })
         };
@@ -228,7 +230,7 @@ impl Sentinel {
     }
 }
 
-/// What its process is known by.
+/// The id of the Sentinel's process.
 async fn run_id(redis: &mut RawConnection) -> Option<String> {
     let info = redis::cmd("INFO").arg("server").query_async::<String>(redis).await.ok()?;
     info.lines().find_map(|line| Some(line.strip_prefix("run_id:")?.trim().to_owned()))

@@ -25,7 +25,7 @@ impl Server {
             let message = "this server is a replica: use the master, or Sentinels (`sentinel=`)";
             return Err(Error::new(ErrorKind::Unavailable, "connect", message));
         }
-        // What our greeting goes by.
+        // The greeting needs these two.
         for name in ["run_id", "master_replid"] {
             if line(name).is_none_or(|id| id.is_empty()) {
                 let message = format!("the server does not tell its {name}");

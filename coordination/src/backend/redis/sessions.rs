@@ -24,7 +24,7 @@ impl Sessions for Redis {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever the server says: nothing of it is waited for any more.
+        // Even if this call fails or is dropped, nobody waits for the session's entries any longer (`forgets`).
         let left = self.entries.forget(session);
         left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
         self.sessions.close(session).await

@@ -1,9 +1,9 @@
-//! How long nothing was answered on a connection that others do not speak for.
+//! How long a connection has been silent of which the answers on other connections say nothing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long answers have been waited for since the last one. Time in which nobody waits is none of silence.
+/// For how long answers have been waited for since the last one came. Time in which nobody waits does not count.
 #[derive(Default)]
 pub(super) struct Silence(Mutex<Waiting>);
 

@@ -32,7 +32,7 @@ impl Topology {
             info.lines().find_map(value)
         };
         let asked = |name: &str| config?.get(name)?.parse::<u64>().ok();
-        // This line is there if the option is.
+        // `INFO` has this line if `min-replicas-to-write` is set.
         let is_on = line("min_slaves_good_slaves").is_some();
         let confirming = asked("min-replicas-to-write").unwrap_or(u64::from(is_on));
         let max_lag = asked("min-replicas-max-lag").unwrap_or(10);
@@ -81,7 +81,7 @@ pub(super) struct Nodes(Mutex<Known>);
 struct Known {
     /// All that any node has told of.
     learnt: Vec<Host>,
-    /// Whose turn it is among them.
+    /// Which of them to try next.
     next: usize,
     /// The one that has our keys, or is said to.
     owner: Option<Host>,
@@ -94,7 +94,7 @@ impl Nodes {
     pub(super) fn take_turn(&self) -> Option<Host> {
         let mut known = self.known();
         if let Some(owner) = known.owner.take() {
-            // Whether it has them is known when it was greeted.
+            // The greeting will tell whether it has our keys.
             return Some(owner);
         }
         let next = known.next;

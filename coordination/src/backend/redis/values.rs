@@ -42,7 +42,7 @@ impl Values for Redis {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // Under a session, so that a call that was given up is known by its connection when it comes.
+        // Sent under a session, so that the server knows by its connection a call that was given up and comes late.
         let session = self.sessions.current().ok_or_else(none)?;
         let text = match &write.data {
             Some(data) => StoredValue::by(write, data).to_bytes()?,

@@ -13,7 +13,7 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// An end that is looked for at its very moment may not have come yet.
+/// How long after the end of a lease to look for it: at the very moment, it may not have come yet by the server's clock.
 const LITTLE: Duration = Duration::from_millis(2);
 
 #[async_trait]
@@ -65,7 +65,7 @@ struct End<'a> {
 }
 
 impl Redis {
-    /// Waits for an entry of which the server tells us by itself, and said this last.
+    /// Waits for an entry whose end the server tells this process by itself; `known` is what it said of the entry last.
     async fn gone_as_told(
         &self,
         end: &End<'_>,
@@ -73,7 +73,7 @@ impl Redis {
         known: Known,
     ) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        // Seen at once: a connection that is made in between would be missed otherwise.
+        // Compared and marked as seen at once: a connection that is made in between would be missed otherwise.
         let is_of_now = known.epoch == *epochs.borrow_and_update();
         if is_of_now && end.is_told(waiting, &mut epochs, known.until).await {
             return Ok(());
@@ -87,7 +87,7 @@ impl Redis {
         }
     }
 
-    /// Waits for another one, by all that happens in its queue.
+    /// Waits for an entry whose end the server does not tell by itself: listens to all that happens in its queue.
     async fn gone_as_overheard(
         &self,
         end: &End<'_>,
@@ -122,7 +122,8 @@ impl Redis {
 }
 
 impl End<'_> {
-    /// Whether it is told before it may have come without a word: by the end of the lease, or of the connection.
+    /// Waits for word of the entry's end. False: the end may have come without word, as its lease may be over or the connection
+    /// broke; or it is time for the `recheck`.
     async fn is_told(
         &self,
         waiting: &mut watch::Receiver<Waited>,

@@ -1,11 +1,11 @@
--- The short way of enter.lua, before any function is made: nothing is odd, and no share is there. What is odd goes the long
+-- The short way of enter.lua, before any function is made, for the usual case without shared entries; all else goes the long
 -- way. That the server has been the master ever since it was greeted is looked at each time: see `is_master_since`.
 --
 -- Left out:
 --   whether the session is over: its client knows that, and before us
 --   whether it has the entry already, where the queue has no keys: it has not, or somebody has removed them by hand, and the
 --     entry is made anew, where the long way says that it was removed
---   of the record's numbers all that is not used here, and that they are written in digits: see `is_sound`
+--   the record's numbers that are not used here, and whether the others are written in digits: see `is_sound`
 --   where the last number is ahead of the time, to set the clock to it: the next number is larger all the same
 --   to note how far the record reaches back: heartbeats do that
 --   to say how long the queue's key is to stay: whoever came first has said that, and says it again with each heartbeat
@@ -20,7 +20,7 @@ do
   if ARGV[7] == 'exclusive' and clock[1] == ARGV[1] and clock[5] and last and longest and offset
     -- No number of a sound record is beyond these.
     and last <= 2^52 and longest >= 0 and longest <= 86400000000 and math.abs(offset) <= 2^52
-    -- Data that somebody has brought back say that less was given.
+    -- Smaller if somebody has brought back older data.
     and last >= tonumber(string.match(ARGV[2], '%d+$'))
     and redis.call('HGET', session, 'generation') == ARGV[4]
     and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[5] .. '\r', 1, true)

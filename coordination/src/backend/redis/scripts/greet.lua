@@ -1,6 +1,6 @@
--- nothing, nothing, whether the server syncs a log, if it has one, for each write, the longest lease that nobody may know of
--- any more, the client's host (empty: it has no clock that all its processes share), that clock, the record of which the
--- client was told last (empty: none), the last time that it was told within that
+-- record, age (neither is used), whether the server syncs a log, if it has one, for each write, the longest lease that nobody
+-- may know of any more, the client's host (empty: it has no clock that all its processes share), that clock, the record of
+-- which the client was told last (empty: none), the last time that it was told within that
 local syncs, unknown, host, clock, known, newest = unpack(ARGV, 3, 8)
 newest = tonumber(newest)
 use_memory()
@@ -13,10 +13,10 @@ end
 local function says(name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)')
 end
--- As a replica says by itself, unless it may be written to: then what it grants, its master knows nothing of.
+-- A replica says this by itself, unless it may be written to: of what that grants, its master knows nothing.
 if says('role') ~= 'master' then return { err = 'READONLY this server has become a replica' } end
--- The log has all that is answered. It has not while it is written anew, as far as can be told from here: when it was turned
--- on just now, what a restart would read is still the old one.
+-- Whether the log has all that is answered. Not while it is rewritten: if it was turned on just now, a restart would read an
+-- older one until that is done.
 local is_synced = syncs == '1' and says('aof_enabled') == '1'
   and says('aof_rewrite_in_progress') == '0' and says('aof_rewrite_scheduled') == '0'
 local run, synced = says('run_id'), is_synced and '1' or '0'
@@ -26,13 +26,13 @@ local term = says('master_replid')
 -- For how long it has run, at least: the processor's time of its main thread. The uptime that it tells is by its wall clock,
 -- which somebody may have set meanwhile.
 local ran = (tonumber(says('used_cpu_user_main_thread')) or 0) + (tonumber(says('used_cpu_sys_main_thread')) or 0)
--- A process that executes itself anew (`DEBUG RESTART`) keeps that time.
+-- A process that executes itself anew (`DEBUG RESTART`) keeps that time: so it counts no longer than the uptime.
 ran = math.max(0, math.min(ran, (tonumber(says('uptime_in_seconds')) or 0) - 1))
 -- Its record of the namespace; without one, nothing in it.
 local found = {}
 local fields = redis.call('HGETALL', KEYS[1])
 for at = 1, #fields, 2 do found[fields[at]] = fields[at + 1] end
--- One of which somebody has changed the name or a number is none. What is left of its time is of use yet.
+-- A record of which somebody has changed the name or a number counts as none; those of its numbers that are sound are used.
 local is_damaged = found.server and not is_sound(found.server, found)
 if is_damaged then
   for name in pairs(most) do
@@ -45,15 +45,15 @@ local function is_of_this_run(record)
 end
 -- This record and those that it goes on from, the newest first, each with the last time that was told within it.
 local chain = (found.server or '') .. ',' .. (found.last or '') .. ' ' .. (found.before or '-')
--- These data are older than the client knows: an old log was read, and a server that came back with it, or turned its log off
--- while it ran, says all the same that it has everything.
+-- Whether these data are older than what the client knows: after a restart with an old log, or with one that was turned off for
+-- a while, the record says all the same that the log had everything.
 local is_older = false
 if known ~= '' and found.server then
   local _, at = string.find(chain, known .. ',', 1, true)
   if at then
     is_older = newest > (tonumber(string.match(chain, '^%d+', at + 1)) or 0)
   else
-    -- They go on from another one that began earlier.
+    -- The client's record is not among these: they are older if they go on from one that began earlier.
     is_older = tonumber(string.match(known, ':(%d+)')) > tonumber(string.match(chain, '.*:(%d+),'))
   end
 end
@@ -75,9 +75,9 @@ if raw + offset <= told then offset = told + 1 - raw end
 local began = digits(raw + offset)
 local server, longest, reach, why = run .. ':' .. began, tonumber(found.longest) or 0, found.reach, found.why
 local needed, using, since = found.needed, found.using, found.since
--- Another process, another term, or the data are gone. Nothing is missing only where all that was answered before was on
--- the disk, and was read from there; or where the same process goes on that was never a replica: it has another id since
--- its first replica came, or since it had none for an hour (`repl-backlog-ttl`).
+-- Another process, another term, or the data are gone. Nothing is missing only if all that was answered before was on the disk,
+-- and was read from there; or if the same process goes on and was never a replica: it has another id since its first replica
+-- came, or since it had none for an hour (`repl-backlog-ttl`).
 local is_whole = found.server and not was_replica and found.term and not is_older
   and (is_of_this_run(found.server) or found.synced == '1' and synced == '1')
 if not is_whole then

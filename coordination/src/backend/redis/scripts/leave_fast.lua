@@ -4,10 +4,10 @@
 -- that on the same connection, or is on an older one, which that call has made stale.
 --
 -- Left out:
---   of which connection the call comes, and to note that: nothing that may come late has an effect, as it says above
---   whether the record is the one that the client knows, where nobody waits: the entry with this number is removed in any
---   of the record's numbers all but when it began: that is part of its name
---   whether the first who waits is alive: if not, those behind him have noticed that by themselves when his lease was over
+--   on which connection the call comes, and to note that: nothing that may come late has an effect, as said above
+--   if nobody waits, whether the record is the one that the client knows: the entry is removed whatever record it is
+--   the record's numbers, but for when it began, which is part of its name
+--   whether the first who waits is alive: if not, those behind him notice that themselves when his lease is over
 --   to keep the time: nothing is granted here that was not entered before
 do
   local base, queue, id, seq = string.sub(KEYS[1], 1, -6), ARGV[5], ARGV[6], ARGV[7]

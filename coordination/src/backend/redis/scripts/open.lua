@@ -25,7 +25,7 @@ use(tonumber(lease))
 hold(base .. 'session:' .. id)
 hold(base .. 'member:' .. member)
 hold(base .. 'sessions')
--- Time goes on while no client is there: the next one of this host knows how much.
+-- By this the next client of this host knows how much time went by while no client was there.
 if host and reach < needed then redis.call('HSETNX', KEYS[1], 'host:' .. host, behind) end
 keep()
 return { 'ok' }

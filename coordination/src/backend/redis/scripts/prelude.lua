@@ -3,18 +3,26 @@
 -- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: the server's, which
 -- is never set back, and goes on at once where the server's was. Times are microseconds.
 --
---   clock            hash: offset, last, epoch; server: the record's name, another one for each start of the
---                    server's process, each time it becomes the master, and after each loss of the data; term: since
---                    when it is the master, began: since when it has that name; before: the records
---                    that it goes on from, the newest first, as far as nothing is missing of them, each with its last time; home: see `settle`; synced:
---                    whether all that is answered is on the disk; reach: for how long nothing was forgotten, at
---                    least, by the clients' clocks, which nobody sets; needed: how long that has to be before
---                    anything is granted; why: what may have been forgotten before
---                    that; longest: no lease of now is longer, nor of lately; using, since: the longest one said
---                    since then, see `use`; host:<id>: how far
---                    reach was behind the clock of a host; heard: until when somebody may listen to what happens in
---                    queues; up:<length>: the record that reaches back for as long as clients want that say so,
---                    up: for as long as needed
+--   clock            hash, the record:
+--     offset         how far the clock is ahead of the server's
+--     last           the last number or time that was told
+--     epoch          which clock it is, for recipes
+--     server         the record's name, another one for each start of the server's process, each time it becomes the master,
+--                    and after each loss of the data
+--     term           since when it is the master
+--     began          since when the record has its name
+--     before         the records that it goes on from, the newest first, each with its last time, as far as nothing is
+--                    missing of them
+--     home           see `settle`
+--     synced         whether all that is answered is on the disk
+--     reach          for how long nothing was forgotten, at least, by the clients' clocks, which nobody sets
+--     needed         how long reach has to be before anything is granted
+--     why            what may have been forgotten before that
+--     longest        no lease is longer, of sessions that live or may have been forgotten
+--     using, since   the longest lease that was said since then, see `use`
+--     host:<id>      how far reach was behind the clock of a host
+--     heard          until when somebody may listen to what happens in queues
+--     up:<length>    the name of the record, once it reaches back for this length of quarantine (empty: as far as needed)
 --   sessions         sorted set: session by its end
 --   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
 --   member:<member>  which session has the member id
@@ -31,8 +39,8 @@ local budget = 300
 -- Sessions that are over, and how many of them are removed.
 local over, is_over, removed, is_removed = {}, {}, 0, {}
 
--- Redis refuses what may take memory when there is none left, unless the script has written before, and removing nothing
--- counts as that. For calls that only keep, or give back, what is there.
+-- With full memory, Redis refuses writes unless the script has written before; removing a key that is not there counts as that.
+-- Scripts that only keep, or give back, what is there call this first.
 local function use_memory()
   redis.call('DEL', base .. 'nothing')
 end
@@ -63,8 +71,8 @@ local function is_sound(server, numbers)
     and tonumber(numbers.since) <= newest
 end
 
--- Asks a key; nil: somebody has put one of another type in its place. For keys of one session, and for a queue that one session
--- has entries in: that is the end of the session, or of those entries, and no trouble of others.
+-- Asks a key; nil: another program has put one of another type in its place. For keys of one session, and for a queue that one
+-- session has entries in: these are lost by that, and others are not disturbed.
 local function ask(key, command, ...)
   local answer = redis.pcall(command, key, ...)
   if type(answer) ~= 'table' or not answer.err then return answer end
@@ -75,25 +83,25 @@ local function ask_session(id, command, ...)
   return ask(base .. 'session:' .. id, command, ...)
 end
 
--- When a session ends. One whose key is another's by now has the time that it had: its client can renew it no more, and
--- counts on that time.
+-- When a session ends. One whose key was replaced by another program's keeps the time that it had: its client can no longer
+-- renew it, and counts on that time.
 local function end_of(id)
   local expires = ask_session(id, 'HGET', 'expires')
   if expires == nil then expires = redis.call('ZSCORE', base .. 'sessions', id) end
   return tonumber(expires)
 end
 
--- Whether the server has been the master ever since it was greeted. Data that it copied while it was none may name a record
--- of its own, and have forgotten what it granted last. A replica that may be written to (`replica-read-only no`) has the same
--- id as its master, and before it is in step with that the id of its own time as one.
+-- Whether the server has been the master ever since it was greeted. If it was a replica meanwhile, the data that it copied may
+-- name a record of this server's, and lack what it granted last. A replica that may be written to (`replica-read-only no`) has
+-- the id of its master or, until it is in step, that of its own time as one: so its role is looked at too.
 local function is_master_since(term)
   local info = redis.call('INFO', 'replication')
   return string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. term .. '\r', 1, true)
 end
 
--- Says which run of the server these data are those of: in its own log only. To replicas something else is said, so what was
--- copied tells for ever that it was, also after a restart with other settings, and when the server's own words are too old
--- (`repl-backlog-ttl`). Said again with heartbeats, as a replica that comes copies all of the data, and this with them.
+-- Writes to which run of the server these data belong, to its own log only; replicas are sent something else. So copied data
+-- show for ever that they are: also after a restart with other settings, and when `INFO` no longer tells it
+-- (`repl-backlog-ttl`). Written again with heartbeats, as a new replica copies all of the data, and this with them.
 local function settle(run)
   redis.set_repl(redis.REPL_REPLICA)
   redis.call('HSET', KEYS[1], 'home', '-')
@@ -110,7 +118,7 @@ local function tick()
   local clock = {}
   for at, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do clock[names[at]] = text end
   if clock.server ~= ARGV[1] or not clock.term or not is_master_since(clock.term) then return false end
-  -- One of which somebody has changed a number is none: the greeting begins another.
+  -- A record in which somebody has changed a number counts as none: the greeting begins another.
   if not is_sound(clock.server, clock) then return false end
   local time = redis.call('TIME')
   local offset = tonumber(clock.offset)
@@ -129,7 +137,7 @@ local function tick()
   return true
 end
 
--- Keeps the time, so that it is not told again.
+-- Keeps the time, so that no later one is told to be earlier.
 local function keep()
   if now > last then
     last = now
@@ -137,8 +145,8 @@ local function keep()
   end
 end
 
--- Where all clients have died nobody is left who would remove a key: it goes by itself, a day after the longest lease.
--- Whoever is alive says so more often, of each key that has something of his.
+-- Once all clients have died nobody is left to remove a key: it expires, a day after the longest lease. Clients that live put
+-- that off, for each key that has something of theirs.
 local function hold(key)
   redis.call('PEXPIRE', key, digits(86400000 + longest / 1000))
 end
@@ -209,7 +217,7 @@ local function tell(queue, gone, waiter, seq, mode)
   local found = ask_session(session, 'HMGET', 'channel', 'expires')
   if not found or not found[1] then return end
   if (tonumber(found[2]) or 0) <= now then return doom(session) end
-  -- Who entered since the record began was out of quarantine by then; another one is to ask.
+  -- An entry that came since the record began has passed the quarantine; an older one is to ask.
   local is_out = tonumber(seq) >= began or reach >= needed
   local is_turn = is_out and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
@@ -239,7 +247,7 @@ local function publish(queue, what)
   if heard then redis.call('PUBLISH', base .. 'queue:' .. queue, what) end
 end
 
--- Somebody listens to a queue: what happens is told for as long as he takes to say so again, and longer.
+-- Somebody listens to a queue: what happens is told for longer than it takes until he says so again.
 local function hear()
   if heard and heard > now + 15000000 then return end
   heard = now + 30000000
@@ -316,7 +324,7 @@ local function use(lease)
   if lease > longest then
     longest = lease
     redis.call('HSET', KEYS[1], 'longest', digits(longest))
-    -- What was forgotten may have been like it, as long as that may be alive; of what is known nothing is forgotten by this.
+    -- While sessions may live that were forgotten, they may have such a lease too.
     if reach < needed then
       needed = longest
       redis.call('HSET', KEYS[1], 'needed', digits(needed))

@@ -14,7 +14,7 @@ if #ids == 0 then
 end
 local answer, seen = { 'ok', '0' }, {}
 while left > 0 and #ids > 0 do
-  -- By the sessions that live: what others have left is none of a queue's.
+  -- Only of sessions that live: entries of others do not count.
   local expires = end_of(ids[1])
   local found = expires and expires > now and ask_session(ids[1], 'HSCAN', within, 'COUNT', left) or { '0', {} }
   for at = 1, #found[2], 2 do

@@ -38,7 +38,7 @@ may('ZSCORE', key, 'x')
 may('TIME')
 may('INFO', 'server')
 may('PUBLISH', key, '')
--- These make it, and so only where it can be removed again.
+-- These make the key, and so are tried only if it can be removed again.
 if may('DEL', key) then
   may('HSET', key, 'x', '')
   may('HSETNX', key, 'x', '')
