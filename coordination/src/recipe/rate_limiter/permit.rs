@@ -34,12 +34,12 @@ impl Attempt {
 #[derive(Clone, Copy, Debug)]
 pub struct RatePermit {
     pub(super) slot: Duration,
-    /// Until when; `None`: for ever.
+    /// Until when the permits are usable; `None`: for ever.
     pub(super) usable: Option<BootInstant>,
 }
 
 impl RatePermit {
-    /// The time from which they count, on the limiter's clock, in microseconds.
+    /// The time from which the permits count, on the limiter's clock, in microseconds.
     ///
     /// Only the difference of two slots of one limiter has a meaning, and not across a reboot of the host.
     pub fn slot(&self) -> Duration {

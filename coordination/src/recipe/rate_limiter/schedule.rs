@@ -166,8 +166,8 @@ impl History {
 
     /// Sets which clock the times are by; true if it was another one before.
     ///
-    /// Then nothing is known of when the slots were, except that it was before now. So it counts as if all permits
-    /// that can be had were taken now.
+    /// If it was another, nothing is known of when the slots were, except that it was before now. So all permits that can be
+    /// had count as taken now.
     pub(super) fn begin(&mut self, epoch: u64, now: Micros) -> bool {
         let is_cold = epoch != self.epoch;
         if is_cold {
@@ -245,7 +245,7 @@ impl History {
         Some(bounds.fold(first, Micros::min))
     }
 
-    /// What this host has seen, if that says something of the slots here.
+    /// What this host has seen last of the history, if that is remembered.
     pub(super) fn witness(&self, host: u64) -> Option<&Witness> {
         self.witnesses.iter().find(|witness| witness.host == host)
     }
@@ -259,7 +259,7 @@ impl History {
         self.witnesses.drain(..too_many);
     }
 
-    /// What was there when so many permits had been given, and the time was `now`, as far as it is remembered.
+    /// The history as the witness has seen it; `None`: too many permits were given since.
     pub(super) fn back_then(&self, witness: &Witness) -> Option<Self> {
         let since = usize::try_from(self.given.checked_sub(witness.given)?).ok()?;
         let mut then = self.clone();

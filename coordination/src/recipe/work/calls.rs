@@ -1,4 +1,4 @@
-//! What can be asked of a queue of work: every call checks what it was given, and makes its step.
+//! The calls of a queue of work: each checks its arguments, and makes its step.
 
 use std::time::Duration;
 
@@ -18,12 +18,13 @@ use crate::env;
 use crate::error::{ErrorKind, Result};
 use crate::session::{Sight, is_refusal, may_pass};
 
-/// How many dead items and claims that are over one call of `gc` removes unless it is said.
+/// How many dead items and claims that are over `gc` removes if no budget is given.
 const BUDGET: usize = 100;
 
 impl WorkQueue {
-    /// Says for all processes what becomes of items that were claimed `max_claims` times without being acknowledged: who
-    /// would claim one next finds it moved to `dead_letters`, where it lives for `ttl`, or as long as it would have.
+    /// Sets for all processes what becomes of items that were claimed `max_claims` times without being acknowledged: the next
+    /// call that would hand out such an item moves it to the queue `dead_letters`. There it lives for `ttl`; without one, for
+    /// what is left of its life.
     ///
     /// # Errors
     ///
@@ -92,8 +93,8 @@ impl WorkQueue {
 
     /// Claims ready items, the oldest first; `None`: none is ready.
     ///
-    /// The claim ends with the session of this process. Its items' bodies have 1 MiB together at the most, in base64; where
-    /// ready items are few and far between, or more than 500 are asked for, it may have less of them than it could.
+    /// The claim ends with the session of this process. The bodies of its items have 1 MiB together at the most, in base64. If
+    /// ready items are few and far between, or more than 500 are asked for, the claim may have fewer items than are ready.
     ///
     /// # Errors
     ///
@@ -121,8 +122,9 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`claim`](Self::claim). It waits through an outage of the store, and once it has found nothing ready, also while
-    /// the store refuses who it is or what it does; if that is so when the time is over, that is the error.
+    /// Those of [`claim`](Self::claim). The call waits through an outage of the store. Once it has found nothing ready, it also
+    /// goes on waiting while the store refuses the credentials, or denies a right. If such a failure lasts until the time is
+    /// over, the call fails with it.
     ///
     /// # Cancel safety
     ///
@@ -144,7 +146,7 @@ impl WorkQueue {
                 match self.claim(options.clone()).await {
                     Ok(Some(claim)) => return Ok(claim),
                     Ok(None) => (failed, pauses) = (None, delays()),
-                    // As whoever waits with an entry goes on waiting.
+                    // Goes on waiting after the same errors as those who wait with an entry, for a lock for instance.
                     Err(error)
                         if may_pass(&error)
                             || error.kind() == ErrorKind::Lost
@@ -155,7 +157,7 @@ impl WorkQueue {
                             tracing::warn!(%error, "refused while it waits; it goes on waiting");
                         }
                         failed = Some(error);
-                        // The queue may be as it was, with items that are ready.
+                        // Tries again without waiting for a change: items may have been ready all the time.
                         self.engine.queue.out_of_time(Some(pauses.next_delay())).await;
                         continue;
                     }
@@ -176,8 +178,8 @@ impl WorkQueue {
         }
     }
 
-    /// Claims for whoever has the id, which is a capability: the claim does not end with the session of this process. For
-    /// services whose callers claim.
+    /// Claims items under an id that the caller has chosen. The id is a capability: whoever has it can use the claim, which
+    /// does not end with the session of this process. For services that claim for their own callers.
     ///
     /// A call with the same id answers the claim that the first one made, as long as that is live.
     ///
@@ -248,8 +250,8 @@ impl WorkQueue {
         Ok((ttl.map(micros), grace.map(micros)))
     }
 
-    /// [`renew`](Self::renew) in a task of the session, which goes before other calls of this process, and waits for others for
-    /// so long at the most.
+    /// [`renew`](Self::renew) for callers that are in a task of the session. It goes before other calls of this process, and
+    /// lets other processes go first for `courtesy` at the most.
     pub(super) async fn renew_here(
         &self,
         id: ClaimId,
@@ -352,7 +354,8 @@ impl WorkQueue {
         self.run("delete", move |draft| items::delete(draft, item, true)).await
     }
 
-    /// Removes ready items and answers them, in one step: each is handed out once at most, and lost if the answer is.
+    /// Removes ready items and answers them, in one step: each item is handed out once at most, and is lost if the answer is
+    /// lost.
     ///
     /// # Errors
     ///
@@ -390,7 +393,8 @@ impl WorkQueue {
         Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
 
-    /// Items in the order of the queue, without claiming them. After a name that is not there, none.
+    /// Lists items in the order of the queue, without claiming them; none, if the item that the list is to begin after is not
+    /// there.
     ///
     /// Their bodies have about 1 MiB together at the most, in base64.
     ///

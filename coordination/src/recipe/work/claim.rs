@@ -73,7 +73,7 @@ fn take(draft: &mut Draft<'_>, ask: &Ask, ranks: Vec<u64>) -> Step<()> {
         item.expires = item.expires.max(expires.saturating_add(ask.grace));
     }
     let head = draft.change();
-    // The head's version rises for ever, also where the data were lost and the store's numbers are not.
+    // Larger than the head's version, too: that goes on rising where the data were lost and the store's numbers were not.
     head.fence = version.max(head.fence + 1);
     let claim = Claim {
         ttl: ask.ttl,
@@ -188,8 +188,8 @@ pub(super) fn release(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>
     give_back(draft, id, 0)
 }
 
-/// Ends a claim of which nobody has heard, as if it had not been made. If there is none, a call that makes one and comes late
-/// comes too late from now on.
+/// Ends a claim that its caller never got, as if it had not been made. If there is none, its id is noted as that of a claim
+/// that is over: so a call that makes the claim, and comes late, is refused.
 pub(super) fn undo(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>> {
     let now = draft.now;
     if !draft.claims(id)?.contains_key(&id) {
@@ -201,7 +201,7 @@ pub(super) fn undo(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<usize>> {
     give_back(draft, id, 1)
 }
 
-/// Ends a claim; its items were claimed less often by so much.
+/// Ends a claim, frees its items, and takes `less` off the number of times that they were claimed.
 fn give_back(draft: &mut Draft<'_>, id: ClaimId, less: u32) -> Step<Outcome<usize>> {
     let now = draft.now;
     let Some(claim) = draft.claims(id)?.get(&id).cloned() else { return Ok(Outcome::Done(0)) };
@@ -252,7 +252,7 @@ pub(super) fn detach(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<()>> {
     Ok(Outcome::Done(()))
 }
 
-/// Brings back what holders had whose sessions have ended, as far as one step does that; `entries` are in order.
+/// Frees the items of holders whose sessions have ended, as far as one step can do that; `entries` are in order.
 pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome<()>> {
     let holders = draft.head.live.holders.iter();
     let dead: Vec<_> =

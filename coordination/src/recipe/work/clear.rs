@@ -31,7 +31,7 @@ pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>>
 fn remove_dead(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> Step<()> {
     let (now, mut from) = (draft.now, 0);
     while let Some(page) = draft.next_page(from, |summary| summary.may_be_dead(now))? {
-        // Its summary is made anew, which is what may be left to do of it.
+        // The page counts as changed, so that its summary is made anew even if none of its items is dead.
         let items = draft.page_mut(page)?.iter();
         let dead = items.filter(|(_, item)| item.state(now) == State::Dead).map(|(rank, _)| *rank);
         let dead: Vec<_> = dead.take(budget - removed.items).collect();
@@ -102,7 +102,8 @@ pub(super) fn clean(draft: &mut Draft<'_>) -> Step<Outcome<()>> {
     }
 }
 
-/// Makes litter of a part of what a deleted queue has left, unless there is enough of it.
+/// Adds some of the records that a deleted queue has left to those that the head names as to be removed, unless these are many
+/// already.
 fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
     let Some(old) = draft.head.trash.last().cloned() else { return Ok(()) };
     if draft.head.litter.len() > MOST_LITTER {

@@ -29,7 +29,7 @@ pub(super) struct Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) now: Micros,
-    /// By this clock others of the host, or all, know it.
+    /// The clock by which other processes of this host, or of all hosts, know this moment: its epoch, and what it shows.
     pub(super) witness: Option<(u64, Micros)>,
     /// Whether the last write is known by that clock.
     pub(super) is_witnessed: bool,
@@ -37,7 +37,7 @@ pub(super) struct Moment {
 }
 
 impl Clock {
-    /// What time it is at this moment of our own clock, after the store had answered that.
+    /// The queue's time at the moment `at` of our own clock, which is after the store's answer had come.
     pub(super) fn read(
         &self,
         stamp: &Stamp,

@@ -18,12 +18,12 @@ use crate::recipe::engine::data::from_data;
 /// Records as they are at one version of the head; `None`: there is none.
 pub(super) type Known = HashMap<Arc<str>, Option<Data>>;
 
-/// How many records a step changes before it leaves the rest to the next one. A page and what goes with it are less than
-/// what is left then of what a write may have beside it.
+/// After how many changed records a step leaves the rest to the next one. One more page, with all that changes with it, then
+/// still fits beside the write (`MOST_BESIDE`).
 const FULL: usize = 40;
-/// How many bytes of pages and letters a step writes, about, before it leaves the rest to the next one. Another page, the
-/// head, a bucket and a holder are less than what is left then of what every store takes at once: Consul 384 KiB. A thousand
-/// items with bodies of up to 24 bytes are less.
+/// After about how many bytes of pages and letters a step leaves the rest to the next one. Every store takes 384 KiB at once
+/// (Consul no more): what is left of that is enough for one more page, the head, a bucket and a holder. A thousand items with
+/// bodies of up to 24 bytes fit into one step.
 const HEAVY: usize = 240 * 1024;
 /// What an item takes in its page at the most, beside its body, also when a claim has it.
 const BESIDE_BODY: usize = 200;
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The head is to be written.
+    /// The head, which then is to be written.
     pub(super) fn change(&mut self) -> &mut Head {
         self.has_changed = true;
         &mut self.head
@@ -222,12 +222,12 @@ impl<'a> Draft<'a> {
         Ok(None)
     }
 
-    /// Removes an item, which is there.
+    /// Removes an item, and its record of bodies if no other item is in that. Answers the item; `None`: it was not there.
     pub(super) fn remove(&mut self, rank: u64) -> Step<Option<Item>> {
         let page = self.page_mut(rank / PAGE)?;
         let Some(item) = page.remove(&rank) else { return Ok(None) };
         if let Body::There(bodies, _) = item.body {
-            // Those that were posted together and stand on one page share a record.
+            // Items that were posted together and stand on one page may share a record of bodies.
             let is_used = page.values().any(|other| match other.body {
                 Body::There(others, _) => others == bodies,
                 Body::Here(_) => false,
@@ -240,7 +240,7 @@ impl<'a> Draft<'a> {
         Ok(Some(item))
     }
 
-    /// The record that an item's body is in.
+    /// The name of the record that an item's body is in; `None`: it stands with the item.
     pub(super) fn unread_body(&self, body: &Body) -> Option<Arc<str>> {
         match body {
             Body::Here(_) => None,
@@ -260,12 +260,13 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether what is left is for another step.
+    /// Whether this step has to leave the rest to the next one.
     pub(super) fn is_full(&self) -> bool {
         self.changed() >= FULL || self.weight() >= HEAVY
     }
 
-    /// Whether these pages can be changed in this step too, with a claim that has items on them; always if there are none yet.
+    /// Whether these pages can be changed in this step too, with a claim that has items on them; always if no page was changed
+    /// yet.
     pub(super) fn has_room_for(&mut self, pages: &BTreeSet<u64>) -> Step<bool> {
         let (mut records, mut weight) = (self.changed(), self.weight());
         if self.pages.changed().is_empty() && self.buckets.changed().is_empty() {
@@ -349,7 +350,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Which buckets and holders there are.
+    /// Notes in the head which buckets and holders there are.
     fn note_which_are_there(&mut self) {
         let live = &mut self.head.live;
         for (bucket, slot) in &self.buckets {
@@ -443,7 +444,7 @@ fn weight_of(page: &Page) -> usize {
     page.values().map(weight).sum()
 }
 
-/// No name begins with another one.
+/// No name is the beginning of another one: on Consul a record is read as all keys that begin with its name.
 pub(super) fn name(kind: char, generation: u64, number: u64) -> Arc<str> {
     format!("{generation}{kind}{number}-").into()
 }

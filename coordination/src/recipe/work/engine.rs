@@ -36,15 +36,15 @@ pub(super) struct Engine {
     cache: Mutex<Cache>,
     /// Held by the step that is at the store, so that steps of one process do not make each other start again.
     turn: tokio::sync::Mutex<()>,
-    /// The same among renewals, which wait for no other steps. None has it while it lets others go first.
+    /// The same among renewals, which do not wait for other steps. A renewal does not hold it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
-    /// Held by the one that only reads and has asked to go first.
+    /// Held by the step that only reads and has asked to go first: one at a time.
     pub(super) asking: Arc<tokio::sync::Mutex<()>>,
     /// The newest version that a step has seen.
     newest: AtomicU64,
     line: Mutex<Line>,
-    /// As it was read last: whether there are letters on their way, whether the store has no clock, and whether no clock that
-    /// this process can read says when the last write was: that of a server that was started since does not.
+    /// What the last look has shown: whether there are letters on their way; whether the store has no clock; and whether no
+    /// clock that this process can read tells when the last write was made, as when the store's server was started since.
     has_letters: AtomicBool,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
@@ -73,7 +73,7 @@ pub(super) struct Look {
     pub(super) moment: Moment,
     /// The entries that there are, in order.
     pub(super) entries: Vec<u64>,
-    /// Those of steps that go first.
+    /// The entries of steps that have asked to go first.
     pub(super) ahead: Vec<Blocker>,
     pub(super) has_clock: bool,
 }
@@ -136,7 +136,7 @@ impl Engine {
         self.queue.run(operation, reading).await
     }
 
-    /// [`run`](Self::run) in a task of the session.
+    /// [`run`](Self::run) for callers that are in a task of the session.
     pub(super) async fn run_here<T>(
         &self,
         operation: &'static str,
@@ -190,7 +190,7 @@ impl Engine {
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
-                    // What it needs now it needs for something else.
+                    // The next part of the step needs other records.
                     Outcome::Again => wanted = Vec::new(),
                 },
                 _ => {
@@ -217,7 +217,7 @@ impl Engine {
         Ok(look)
     }
 
-    /// Notes what is so now; one that only reads may be late with what it has seen.
+    /// Notes what a look has shown, unless a newer look was noted already: a step that only reads may come late with its own.
     fn note(&self, look: &Look) {
         let version = look.version.unwrap_or_default();
         if self.newest.fetch_max(version, Ordering::AcqRel) <= version {
@@ -268,7 +268,7 @@ impl Engine {
         step: &mut impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<Made<T>> {
         let version = look.version.unwrap_or_default();
-        // What is kept is as of the version that was just read.
+        // The cache counts only if it is of the version that was just read.
         let mut known = self.cached(look.mark());
         wanted.retain(|name| !known.contains_key(name));
         let mut read = Vec::new();
@@ -397,10 +397,11 @@ impl Engine {
         if cache.mark == mark { cache.known.clone() } else { Known::new() }
     }
 
-    /// Keeps what was read, and is known to have been so at this version: others may write between two requests.
+    /// Keeps records for the next step. They have to be known to belong to this version, as others may write between two
+    /// requests.
     fn keep(&self, mark: Mark, known: Known) {
         let mut cache = self.cache();
-        // One that only reads may be late.
+        // A step that only reads may come late, with an older version.
         if cache.mark.version <= mark.version {
             *cache = Cache { mark, known: worth_keeping(known) };
         }
@@ -416,7 +417,7 @@ impl Engine {
         }
     }
 
-    /// Those that go first.
+    /// The entries of steps that have asked to go first, as this process has seen them.
     pub(super) fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -443,7 +444,8 @@ fn worth_keeping(known: Known) -> Known {
     if known.len() > KEPT || bytes > KEPT_BYTES { Known::new() } else { known }
 }
 
-/// What the next try reads at once: what this one has read, unless it is too much by what others before it had read.
+/// What the next try reads at once: all that this try has read; nothing, if that has become too much by what earlier tries had
+/// read.
 fn wanted_next(read: Vec<Arc<str>>) -> Vec<Arc<str>> {
     if read.len() > 2 * MOST_BESIDE { Vec::new() } else { read }
 }

@@ -24,8 +24,9 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Items that nobody else has until this claim is over. Returned by [`WorkQueue::claim`].
 ///
-/// It is over when its ttl has passed without a renewal, or when the session of this process ends, whichever comes first.
-/// [`keep_alive`](Self::keep_alive) renews it. Dropping it gives back what was not acknowledged, in the background.
+/// The claim is over when its ttl has passed without a renewal, or when the session of this process ends, whichever comes
+/// first. [`keep_alive`](Self::keep_alive) renews the claim. Dropping the claim gives back what was not acknowledged, in the
+/// background.
 pub struct WorkClaim {
     queue: WorkQueue,
     id: ClaimId,
@@ -36,14 +37,14 @@ pub struct WorkClaim {
     keeper: Option<AbortHandle>,
     /// Nothing is to be given back.
     is_settled: bool,
-    /// Whoever asked for it has got it.
+    /// The caller has got the claim. If not, its items do not count as claimed.
     was_given: bool,
 }
 
 /// Until when a claim can be relied on.
 struct Life {
     terms: watch::Sender<Terms>,
-    /// Held by a renewal, so that what the last one said is what counts.
+    /// Held during a renewal, so that the terms are those of the renewal that the store carried out last.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -64,7 +65,7 @@ enum Renewal {
 }
 
 impl Terms {
-    /// The claim lasts for so long from a moment on that was before the store heard of it.
+    /// The terms of a claim that lasts for so long from `sent` on, a moment before the store got the request.
     fn of(sent: BootInstant, lasts: Duration) -> Self {
         let deadline = sent.saturating_add(relied_on(lasts));
         Self { deadline, ttl: lasts, is_over: false }
@@ -97,11 +98,11 @@ impl Life {
         let _renewing = self.renewing.lock().await;
         let (sent, before) = (BootInstant::now(), self.terms());
         if let Some(ttl) = asked.0 {
-            // It may be shorter by that from now on, whether we hear of it or not.
+            // By this ttl the claim may be shorter from now on, even if the answer is lost.
             let asked = Terms::of(sent, duration(ttl));
             self.set(Terms { deadline: asked.deadline.min(before.deadline), ..asked });
         }
-        // There is time for three more tries.
+        // Others go first for a quarter of what is left, so that there is time for three more tries.
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
         let renewed = queue.renew_here(id, asked, courtesy).await;
         match &renewed {
@@ -140,7 +141,8 @@ impl Life {
             let due = left.saturating_sub(ttl / 3 * 2);
             let pause = match before {
                 Renewal::None => due,
-                // Of a very short ttl less than two thirds are relied on from the first.
+                // If the ttl is very short, less than two thirds are left from the first: a pause, as each renewal would be due
+                // at once.
                 Renewal::Done => due.max(LEAST_PAUSE.min(left / 2)),
                 Renewal::Failed => (left / 4).max(LEAST_PAUSE),
             };
@@ -178,7 +180,7 @@ impl WorkClaim {
         Self { queue, id, token, items, life, holder, keeper, is_settled, was_given }
     }
 
-    /// Whoever asked for it has it from now on.
+    /// Notes that the caller gets the claim.
     pub(super) fn had(self) -> Self {
         let mut claim = self;
         claim.was_given = true;
@@ -206,9 +208,10 @@ impl WorkClaim {
         self.queue.name()
     }
 
-    /// The time until which it can be relied on if nothing more is heard from the store: until its ttl is over, or its session.
+    /// The time until which the claim can be relied on if nothing more is heard from the store: until its ttl is over, or its
+    /// session.
     ///
-    /// Each renewal moves it on, and each confirmed heartbeat.
+    /// Each renewal moves the deadline on, and each confirmed heartbeat.
     pub fn deadline(&self) -> BootInstant {
         let of_ttl = self.life.terms().deadline;
         self.holder.deadline().map_or(of_ttl, |of_session| of_session.min(of_ttl))
@@ -219,8 +222,8 @@ impl WorkClaim {
         self.deadline().remaining()
     }
 
-    /// What keeps its session alive when this process dies, as [`Grant::session_file`]: so long its items do not come back before
-    /// its ttl is over.
+    /// A file that keeps the claim's session alive when this process dies, as [`Grant::session_file`]: as long as it is open,
+    /// the items do not come back before the claim's ttl is over.
     ///
     /// # Errors
     ///
@@ -229,7 +232,7 @@ impl WorkClaim {
         self.holder.session_file()
     }
 
-    /// Whether it can be relied on at this moment, by this machine's clock: nobody else has been given its items.
+    /// Whether the claim can be relied on at this moment, by this machine's clock: nobody else has been given its items.
     pub fn is_held(&self) -> bool {
         !self.is_over()
     }
@@ -238,10 +241,10 @@ impl WorkClaim {
         self.life.terms().is_past() || !self.holder.is_held()
     }
 
-    /// Waits until it cannot be relied on any more, and returns the reason.
+    /// Waits until the claim cannot be relied on any more, and returns the reason.
     ///
-    /// [`LossReason::DeadlinePassed`]: its ttl is over, as far as this process knows. [`LossReason::EntryDeleted`]: the store
-    /// says that it is over. Others are those of the session.
+    /// [`LossReason::DeadlinePassed`]: the claim's ttl is over, as far as this process knows. [`LossReason::EntryDeleted`]: the
+    /// store says that the claim is over. Others are those of the session.
     ///
     /// # Cancel safety
     ///
@@ -259,11 +262,11 @@ impl WorkClaim {
         }
     }
 
-    /// Renews it now and answers how long it lasts from now on; `ttl` and `grace` replace those that it has.
+    /// Renews the claim now and answers how long it lasts from now on; `ttl` and `grace` replace those that it has.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::NoSuchClaim`]: it is over, and others may have its items.
+    /// * [`ErrorKind::NoSuchClaim`]: the claim is over, and others may have its items.
     /// * [`ErrorKind::Input`], and those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -276,7 +279,8 @@ impl WorkClaim {
         self.queue.engine.queue.run("renew", renewing).await
     }
 
-    /// Renews it in the background, after each third of its ttl, until it is given up or lost; at once if a third is over.
+    /// Renews the claim in the background, after each third of its ttl, until it is given up or lost; at once if a third is
+    /// over.
     ///
     /// A renewal that failed is tried again as long as the claim has time left, whatever the store said: a full disk, for one, may
     /// have room again by then.
@@ -357,8 +361,8 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer: the items are given back in the background, or come back when the
-    /// session ends.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer: the items are given back in the
+    /// background, or come back when the session ends.
     ///
     /// # Cancel safety
     ///
@@ -373,7 +377,8 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchClaim`]: it is over. Or those of a store that refuses or does not answer; then it is given back.
+    /// [`ErrorKind::NoSuchClaim`]: the claim is over. Or those of a store that refuses or does not answer; the claim is given
+    /// back then.
     ///
     /// # Cancel safety
     ///

@@ -89,7 +89,7 @@ impl ClaimId {
         self.0 == 0
     }
 
-    /// Claims are spread over so many records.
+    /// The number of the record that the claim stands in: claims are spread over 256 records.
     pub(super) fn bucket(self) -> u8 {
         self.0 as u8
     }

@@ -16,18 +16,18 @@ use serde::{Deserialize, Serialize};
 use super::ids::{ClaimId, ItemId};
 use crate::env;
 
-/// Of the queue's clock, in microseconds.
+/// A time on the queue's clock, or a length, in microseconds.
 pub(super) type Micros = u64;
 
-/// Items of a page, and pages of a group.
+/// How many items a page has, and ([`GROUP`]) how many pages a group has.
 pub(super) const PAGE: u64 = 64;
 pub(super) const GROUP: u64 = 64;
 
 /// How long a claim that is over is remembered, so that its name is not used twice.
 pub(super) const REMEMBERED: Micros = 60_000_000;
 
-/// The most that a write finds in the head of what is to be removed, in records and deleted queues: where there is more, that is
-/// removed first.
+/// How many records that are to be removed the head may name, and ([`MOST_TRASH`]) how many deleted queues: if there are more,
+/// a step removes some of them before it writes anything else.
 pub(super) const MOST_LITTER: usize = 256;
 const MOST_TRASH: usize = 4;
 
@@ -36,9 +36,9 @@ const MOST_TRASH: usize = 4;
 pub(super) struct Head {
     /// Random: another one for each queue that was ever made.
     pub(super) id: u64,
-    /// Of the next item.
+    /// The rank of the next item.
     pub(super) rank: u64,
-    /// Of the last claim.
+    /// The fencing token of the last claim.
     pub(super) fence: u64,
     pub(super) clock: Stamp,
     #[serde(default)]
@@ -58,8 +58,8 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Of a queue that is not there. Its records have names of their own, as an operator may have removed the head of another one
-    /// and left the rest.
+    /// The head of a queue that is not there yet. Its generation is random, so that its records have names of their own: an
+    /// operator may have removed the head of another queue of this name and left its records.
     pub(super) fn of_new_queue() -> Self {
         let generation = env::rng().random::<u32>().into();
         Self { live: Contents { generation, ..Contents::default() }, ..Self::default() }
@@ -98,11 +98,11 @@ pub(super) struct Stamp {
 pub(super) struct Poison {
     pub(super) max_claims: u32,
     pub(super) queue: String,
-    /// How long an item lives there; `None`: as long as it would have.
+    /// How long an item lives there; `None`: for what is left of its life.
     pub(super) ttl: Option<Micros>,
 }
 
-/// Pages by number, or groups.
+/// Summaries of pages, or of groups, by number.
 pub(super) type Index = BTreeMap<u64, Summary>;
 
 /// What there is in a page or a group, as of the moment when it was written.
@@ -178,7 +178,7 @@ impl Summary {
         }
     }
 
-    /// The same when all of it is dead by now.
+    /// The summary once all items are dead.
     pub(super) fn when_dead(self) -> Self {
         let dead = self.ready + self.claimed + self.delayed + self.dead;
         Self { dead, ..Self::NOTHING }
@@ -189,7 +189,7 @@ impl Summary {
         now < self.until
     }
 
-    /// Whether it is not so any more.
+    /// Whether an item may have changed by time since the summary was written.
     pub(super) fn is_due(&self, now: Micros) -> bool {
         self.wake <= now
     }
@@ -219,7 +219,7 @@ pub(super) struct Item {
     pub(super) expires: Micros,
     #[serde(rename = "b")]
     pub(super) not_before: Micros,
-    /// The last claim that it was in, unless it was given back, and when that is over.
+    /// The last claim that had the item, and when that claim is over; `None`: there was none, or it gave the item back.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub(super) claim: Option<(ClaimId, Micros)>,
     #[serde(rename = "n")]
@@ -233,7 +233,7 @@ pub(super) struct Item {
 pub(super) enum Body {
     #[serde(rename = "h")]
     Here(String),
-    /// In this record, and how long it is.
+    /// In the record of bodies with this number; and how long it is.
     #[serde(rename = "f")]
     There(u64, u64),
 }
@@ -260,7 +260,7 @@ impl Item {
         }
     }
 
-    /// When it is something else by time alone.
+    /// When the item's state changes next by time alone.
     fn next_change(&self, now: Micros) -> Micros {
         let next = match self.state(now) {
             State::Claimed => self.claim.map_or(Micros::MAX, |(_, until)| until),
@@ -274,7 +274,7 @@ impl Item {
         ItemId::new(rank, self.mark)
     }
 
-    /// Whether this claim has it, which is live.
+    /// Whether this claim has the item, and is live.
     pub(super) fn is_of(&self, claim: ClaimId, now: Micros) -> bool {
         self.state(now) == State::Claimed && self.claim.is_some_and(|(id, _)| id == claim)
     }
@@ -296,10 +296,10 @@ pub(super) struct Claim {
     pub(super) expires: Micros,
     #[serde(rename = "f")]
     pub(super) fence: u64,
-    /// The entry with which it ends; `None`: it was handed on.
+    /// The entry with which the claim ends; `None`: it ends by its ttl only.
     #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
     pub(super) holder: Option<u64>,
-    /// The items that it was made of, some of which may be gone or of others by now.
+    /// The items that it was made of: some may be gone, or other claims' by now.
     #[serde(rename = "r")]
     pub(super) ranks: Vec<u64>,
 }
@@ -327,7 +327,7 @@ pub(super) struct Letter {
     pub(super) ttl: Micros,
 }
 
-/// Of each queue that sends letters here, by name and id: the number of the next one.
+/// The number of the next letter from each queue that sends letters here, by that queue's name and id.
 pub(super) type Received = BTreeMap<String, u64>;
 
 /// What is kept in a record. One that has nothing is removed.

@@ -9,10 +9,10 @@ use super::layout::{Item, Letter};
 use super::post::{New, post};
 use super::select::letter_of;
 
-/// How many letters are delivered at once, and how many of them are read at once, which may be long.
+/// How many letters are delivered at once, and ([`AT_ONCE`]) how many are read at once, as each may be long.
 const BATCH: u64 = 16;
 const AT_ONCE: u64 = 4;
-/// How long they are together; one is always delivered.
+/// How many bytes the bodies of these letters may have together; one letter is always delivered.
 const LENGTH: usize = 192 * 1024;
 
 /// Makes a letter of an item.
@@ -72,7 +72,7 @@ pub(super) fn receive(
     Ok(Outcome::Done(()))
 }
 
-/// Removes letters that have come.
+/// Removes letters that the other queue has received.
 pub(super) fn delivered(draft: &mut Draft<'_>, last: u64) -> Step<Outcome<()>> {
     let first = draft.head.letters.0;
     for number in first..=last {

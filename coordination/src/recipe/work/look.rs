@@ -9,7 +9,7 @@ use super::select::{length_of, page_of};
 /// How long the bodies of a list are together, in base64, before it ends.
 const BODIES: u64 = 1024 * 1024;
 
-/// How many items are what, and how old the oldest and the newest are.
+/// How many items are in each state, and how old the oldest and the newest are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Counts {
     pub(super) ready: u64,
@@ -20,7 +20,8 @@ pub(super) struct Counts {
     pub(super) newest: Option<Micros>,
 }
 
-/// Counts what is so now. What a summary says that has not changed by time is so: mostly the head says all.
+/// Counts the items by their state now. A summary is exact until an item of it changes by time: so most often the head is
+/// enough.
 pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Counts> {
     let (now, mut sum) = (draft.now, Summary::NOTHING);
     let groups: Vec<_> = draft.head.live.groups.iter().map(|(group, all)| (*group, *all)).collect();
@@ -61,7 +62,7 @@ fn sum_of_group(draft: &mut Draft<'_>, group: u64) -> Step<Summary> {
     Ok(sum)
 }
 
-/// What a summary comes to that is not due.
+/// A summary as of now, if it is not due or all its items are dead.
 fn at(all: Summary, now: Micros) -> Summary {
     if all.is_alive(now) { all } else { all.when_dead() }
 }
@@ -101,7 +102,7 @@ pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Vec<SeenItem>> {
     seen_items(draft, &items)
 }
 
-/// The first rank after a marker; `None`: it is none that there was.
+/// The rank after that of this item; `None`: there is no such item.
 fn start(draft: &mut Draft<'_>, after: Option<ItemId>) -> Step<Option<u64>> {
     let Some(after) = after else { return Ok(Some(0)) };
     let rank = after.rank();

@@ -4,7 +4,7 @@ use super::draft::{Draft, Outcome, Step};
 use super::ids::ItemId;
 use super::layout::{Bodies, Body, Item, Micros, PAGE};
 
-/// A body of so many bytes, in base64, stands with its item.
+/// Up to how many bytes, in base64, a body stands with its item; a longer one stands in a record of bodies.
 const SHORT: usize = 256;
 /// About how long a record of bodies becomes.
 const LONG: usize = 48 * 1024;

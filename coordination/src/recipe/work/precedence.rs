@@ -26,11 +26,11 @@ use crate::retry::DecorrelatedJitter;
 const MARK: &str = "first";
 /// How often a step begins anew before it asks to go first.
 const TRIES: u32 = 3;
-/// How long others wait for one that goes first.
+/// How long others wait for a step that goes first.
 pub(super) const COURTESY: Duration = Duration::from_secs(1);
-/// How long a renewal waits in all of which nobody knows when it has to be done.
+/// How long a renewal by the claim's id alone waits for others in all: when it has to be done is not known here.
 pub(super) const SHORT_COURTESY: Duration = Duration::from_millis(100);
-/// How long they wait where the store cannot say whether it is done, or says so wrongly.
+/// How long others wait if the store cannot say whether that step is done, or has said so wrongly.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What a step is to others.
@@ -52,14 +52,14 @@ pub(super) struct Precedence<'a> {
     delays: DecorrelatedJitter,
     /// Its entry, once it has asked to go first, and since when it has been the first.
     own: Option<(Grant, Option<Instant>)>,
-    /// Which one of this process that only reads may ask.
+    /// Whether this step may ask to go first, if it only reads.
     asking: Asking,
     /// The entry of which the store has said last that it is gone.
     said_gone: Option<u64>,
 }
 
-/// The turn of one that only reads to ask to go first: without it, as many as there are would each have an entry, which all
-/// who look have to read.
+/// The turn to ask to go first, among the steps of this process that only read. If more than one could ask, all of them might
+/// have entries, which everybody who looks at the queue has to read.
 enum Asking {
     No,
     /// It goes on trying meanwhile, and keeps its place.
@@ -99,7 +99,8 @@ impl Line {
         }
     }
 
-    /// Since when this one has been the first. Another one may be known already that came after it, to who has looked later.
+    /// Since when this entry has been the first. If another step, which has looked later, has seen a later entry as the first,
+    /// the time of that one counts.
     fn since(&mut self, seq: u64) -> Instant {
         match self.first {
             Some((first, since)) if first >= seq => since,
@@ -147,7 +148,7 @@ impl<'a> Precedence<'a> {
     /// Lets one go first that has asked for it before, and all before that, for so long at the most.
     pub(super) async fn let_go_first(&mut self, last: &Blocker, limit: Duration) {
         self.until_gone(last, limit).await;
-        // One that has to be in time does not wait for ever anyway.
+        // A step that has to be in time waits for a limited time anyway, and so need not ask because it has waited.
         if !matches!(self.manner, Manner::InTime(_)) {
             self.ask_if_due().await;
         }
@@ -178,14 +179,15 @@ impl<'a> Precedence<'a> {
     /// Counts a try, and asks to go first if it was one too many; answers whether this goes first.
     async fn ask_if_due(&mut self) -> bool {
         self.tries += 1;
-        // One whose session was lost stands nowhere, and others do not wait longer than that for the first.
+        // An entry is of no use any more if its session was lost, or if it has been the first for as long as others wait.
         let counts = |(own, first_since): &(Grant, Option<Instant>)| {
             own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
         };
         self.own = self.own.take().filter(counts);
         if self.tries >= TRIES && self.own.is_none() && self.may_ask().await {
             let queue = &self.engine.queue;
-            // Shared, so that no process has to wait until it may hold claims.
+            // A shared entry: behind an exclusive one, processes would have to wait for the entries with which they hold
+            // claims.
             let contents = Contents { mode: Mode::Shared, data: MARK.into(), ..queue.contents() };
             let request = Request { contents, policy: None };
             match queue.acquire_within(&request, Some(COURTESY)).await {

@@ -61,7 +61,7 @@ fn fetch_ahead(draft: &mut Draft<'_>, page: u64, mut wanted: usize) -> Step<()> 
 }
 
 impl Selected {
-    /// False: no more may be taken.
+    /// Takes, removes or passes over one item. False: this step takes no more.
     fn visit(&mut self, draft: &mut Draft<'_>, page: u64, rank: u64) -> Step<bool> {
         let now = draft.now;
         let Some(item) = draft.page(page)?.get(&rank).cloned() else { return Ok(true) };

@@ -244,13 +244,13 @@ impl Model {
     }
 }
 
-/// Both of them, to which the same is done.
+/// A fake queue and the model, to which the same steps are applied.
 struct Both {
     fake: Fake,
     model: Model,
     rng: StdRng,
     entries: Vec<u64>,
-    /// So that names are found again that are known, over or gone.
+    /// The names so far: steps also use names of items and claims that are gone or over.
     seen: (Vec<ItemId>, Vec<ClaimId>),
 }
 

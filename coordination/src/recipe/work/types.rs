@@ -17,9 +17,9 @@ use crate::token::FencingToken;
 
 /// The most bytes of one body.
 const MAX_BODY: usize = 256 * 1024;
-/// The most that is posted at once, as it is stored, which every store takes in one step.
+/// The most bytes that are posted at once, as they are stored: every store takes them in one step.
 const MAX_POST: usize = 352 * 1024;
-/// What an item takes beside its body.
+/// How many bytes an item takes beside its body.
 const BESIDE_BODY: usize = 160;
 /// The most items of one call.
 pub(super) const MOST: usize = 1_000;
@@ -28,8 +28,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const MS: Duration = Duration::from_millis(1);
 
-/// What a [`WorkQueue`](crate::WorkQueue) of this process takes. Out of these ranges, a call changes nothing and fails
-/// with [`ErrorKind::Input`].
+/// Which arguments the calls of a [`WorkQueue`](crate::WorkQueue) of this process take. A call with one out of its range
+/// changes nothing and fails with [`ErrorKind::Input`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkLimits {
     /// How long a claim may last until it is renewed: 1 ms to 12 h.
@@ -57,7 +57,7 @@ impl Default for WorkLimits {
 }
 
 impl WorkLimits {
-    /// These, as far as they are not wider than what a queue can do.
+    /// The same limits, narrowed to what a queue can do.
     pub(super) fn within_default(self) -> Self {
         let widest = Self::default();
         Self {
@@ -69,7 +69,7 @@ impl WorkLimits {
         }
     }
 
-    /// Those of OpenStack's Zaqar.
+    /// The limits of OpenStack's Zaqar.
     pub fn zaqar() -> Self {
         Self {
             claim_ttl: 60 * SECOND..=12 * HOUR,
@@ -96,19 +96,19 @@ impl Default for ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// At most so many items; 10 unless it is said.
+    /// How many items to claim at the most; 10 by default.
     #[must_use]
     pub fn limit(self, limit: usize) -> Self {
         Self { limit, ..self }
     }
 
-    /// How long the claim lasts until it is renewed; 300 s unless it is said.
+    /// How long the claim lasts until it is renewed; 300 s by default.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { ttl, ..self }
     }
 
-    /// For how much longer than the claim its items live at least; 60 s unless it is said.
+    /// For how much longer than the claim its items live at least; 60 s by default.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
@@ -129,7 +129,7 @@ impl NewItem {
         Self { body: body.into(), ttl: HOUR, delay: Duration::ZERO }
     }
 
-    /// An item whose body is this as JSON.
+    /// An item whose body is this value as JSON.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl NewItem {
         Self { ttl, ..self }
     }
 
-    /// For how long it may not be claimed.
+    /// For how long the item may not be claimed.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay, ..self }
@@ -172,21 +172,21 @@ impl WorkItem {
         Ok(Self { id: seen.id, body, age, claims: seen.claims, expires_in })
     }
 
-    /// Its name.
+    /// The item's name.
     pub fn id(&self) -> ItemId {
         self.id
     }
 
-    /// What was posted.
+    /// The body that was posted.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// What was posted, read as JSON.
+    /// The body that was posted, read as JSON.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`]: it is not of this type.
+    /// [`ErrorKind::Corrupt`]: the body is not of this type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).map_err(|error| {
             let message = "the item is not of the type that is expected";
@@ -194,12 +194,12 @@ impl WorkItem {
         })
     }
 
-    /// How long ago it was posted.
+    /// How long ago the item was posted.
     pub fn age(&self) -> Duration {
         self.age
     }
 
-    /// How often it was claimed, this claim included.
+    /// How often the item was claimed, this claim included.
     pub fn claims(&self) -> u32 {
         self.claims
     }
@@ -213,17 +213,17 @@ impl WorkItem {
 /// A claim as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimView {
-    /// How long it lasts from a renewal on.
+    /// How long the claim lasts from each renewal on.
     pub ttl: Duration,
-    /// For how much longer its items live.
+    /// For how much longer than the claim its items live at least.
     pub grace: Duration,
-    /// How long ago it was made or renewed.
+    /// How long ago the claim was made or last renewed.
     pub age: Duration,
-    /// How long it lasts unless it is renewed.
+    /// How long the claim still lasts unless it is renewed.
     pub expires_in: Duration,
-    /// Larger than that of every claim before it in the queue.
+    /// The fencing token: larger than that of every claim before in the queue.
     pub token: FencingToken,
-    /// Its items that it still has, in order.
+    /// The items that the claim still has, in order.
     pub items: Vec<WorkItem>,
 }
 
@@ -244,17 +244,17 @@ impl ClaimView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkStats {
-    /// Those that can be claimed.
+    /// Items that can be claimed.
     pub ready: u64,
-    /// Those that a claim has.
+    /// Items that a claim has.
     pub claimed: u64,
-    /// Those that can be claimed later.
+    /// Items that can be claimed only later.
     pub delayed: u64,
-    /// Those whose life is over, as far as they have not been removed; they are in no other number.
+    /// Items whose life is over and that were not removed yet; they count in no other number.
     pub dead: u64,
-    /// The age of the oldest of them all.
+    /// The age of the oldest item that is not dead.
     pub oldest: Option<Duration>,
-    /// The age of the newest of them all.
+    /// The age of the newest item that is not dead.
     pub newest: Option<Duration>,
 }
 
@@ -270,7 +270,7 @@ impl WorkStats {
         }
     }
 
-    /// All of them that are not dead.
+    /// How many items are not dead.
     pub fn total(&self) -> u64 {
         self.ready + self.claimed + self.delayed
     }
@@ -279,13 +279,13 @@ impl WorkStats {
 /// Which items are listed, see [`WorkQueue::list`](crate::WorkQueue::list).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Those after this one; `None`: from the first on.
+    /// Only items after this one; `None`: from the first on.
     pub after: Option<ItemId>,
-    /// How many at the most.
+    /// How many items at the most.
     pub limit: usize,
-    /// Those that a claim has as well.
+    /// Whether items that a claim has are listed too.
     pub include_claimed: bool,
-    /// Those as well that can be claimed later.
+    /// Whether items that can be claimed only later are listed too.
     pub include_delayed: bool,
 }
 

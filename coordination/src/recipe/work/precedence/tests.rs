@@ -43,7 +43,7 @@ async fn it_waits_a_second_for_one_of_which_the_store_says_wrongly_that_it_is_go
     let (here, there) = (queue("early").await?, queue("early").await?);
     let first = marked(&there).await?;
     let look = here.engine.look("test").await?;
-    // The store says at once that it is gone, and it stands in all that is read.
+    // The entry is gone, and the store says so at once; but it still stands in the look that is used here.
     first.release().await?;
     let mut precedence = Precedence::new(&here.engine, Manner::Writes);
     let (took, looks) = wait(&mut precedence, &look).await;
@@ -65,7 +65,7 @@ async fn a_second_counts_for_each_of_the_line_from_when_it_is_the_first() -> Res
     let look = here.engine.look("test").await?;
     let (took, _) = wait(&mut precedence, &look).await;
     assert!(took >= 2 * COURTESY && took < 3 * COURTESY, "{took:?}");
-    // It has stood for two seconds, and its own begins now.
+    // The step's own entry has stood behind others for two seconds: its own second begins now.
     tokio::time::sleep(COURTESY / 2).await;
     precedence.lost().await;
     assert_eq!(number(&precedence), Some(own), "it has lost its place");
