@@ -49,7 +49,7 @@ pub(super) enum Subject {
 pub(super) struct Seen {
     /// The index of the answer; 0: there was no answer yet, so nothing is known to have changed since the query was begun.
     pub(super) index: u64,
-    /// Of a key.
+    /// Of a query for a key: the key; `None`: it was absent.
     pub(super) pair: Option<Pair>,
     pub(super) names: HashSet<String>,
 }

@@ -40,25 +40,25 @@ struct State {
 }
 
 impl Crowding {
-    /// A connection could not be made, or was closed.
+    /// Notes that a connection could not be made, or was closed.
     pub(super) fn refused(&self) {
         let (mut state, now) = (self.state(), Instant::now());
-        // Of those that are refused at the same time the first one counts.
+        // If several are refused at the same time, only the first one counts.
         if !state.gives_way(now) {
             state.until = Some(now + state.lengths.next_delay());
         }
     }
 
-    /// There is a kept connection again, after the agent was lost.
+    /// Notes that there is a kept connection again, after the agent was lost.
     pub(super) fn begun_anew(&self) {
         let (mut state, until) = (self.state(), Instant::now() + env::rng().random_range(ANEW));
         state.until = state.until.max(Some(until));
     }
 
-    /// On another connection than the kept one something was answered that was sent at this moment.
+    /// Notes that a request was answered that was sent at this moment on another connection than the kept one.
     pub(super) fn answered(&self, sent: Instant) {
         let mut state = self.state();
-        // One that has its connection since before the refusal says nothing of new ones.
+        // A request on a connection from before the refusal says nothing of new connections.
         if state.until.is_some_and(|until| until <= sent) {
             *state = State::default();
         }

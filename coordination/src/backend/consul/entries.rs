@@ -69,7 +69,7 @@ impl Entries for Consul {
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left.map(drop);
         }
-        // It is gone, if only with its session.
+        // The entry is gone, if only with its session.
         self.long_queues.gone(&entry.queue, seq);
         // Told before the key may be used again.
         self.watches.tell_gone(&key, seq);

@@ -67,7 +67,7 @@ impl Pair {
     }
 }
 
-/// One operation.
+/// One operation of a transaction.
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Operation<'a> {
@@ -130,7 +130,7 @@ impl<'a> Operation<'a> {
 /// What became of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// What it wrote and read, in order. Of what was written there is no value.
+    /// The pairs that it wrote and read, in order. One that was written has no value here.
     Done(Vec<Pair>),
     /// Nothing was done.
     Refused(Refusal),

@@ -1,8 +1,8 @@
 //! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
 //!
-//! Whoever stands before an entry was there when it came: all that such a look has to find out is who of them is
-//! still there. And who comes to a queue where this process has an entry already may wait for that one, and look
-//! again when it is gone.
+//! All entries that stand before another one were there when that came: so a look for that one only has to find out which of
+//! them are still there. And an entry that comes to a queue in which this process has one already may wait for that, and have
+//! the queue looked at when that is gone.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct LongQueues(BoundedCache<QueueKey, LongQueue>);
 struct LongQueue {
     /// All entries with a smaller number than this that may still live are in `alive`.
     complete: u64,
-    /// By number, those that are not known to be gone.
+    /// By number, the entries that are not known to be gone.
     alive: BTreeMap<u64, EntryId>,
     /// The exclusive one that this process entered last.
     last: Option<Blocker>,
@@ -85,7 +85,7 @@ impl LongQueues {
         self.0.get(queue, last)?
     }
 
-    /// Those that may stand before this number, the newest first; `None`: that is not known.
+    /// The entries that may stand before this number, the newest first; `None`: that is not known.
     pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<Blocker>> {
         let blocker = |(seq, id): (&u64, &EntryId)| Blocker { id: id.clone(), seq: *seq };
         let before = |long_queue: &LongQueue| {

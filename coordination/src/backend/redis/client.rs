@@ -112,7 +112,7 @@ impl Client {
 
     /// Where to try: the master that the Sentinels name, a node of the cluster, or the URL's host whose turn it is.
     ///
-    /// With the address, if it is that host's turn at one of its own.
+    /// Answers an address too, if it is the turn of one of the host's own.
     async fn place(
         &self,
         turn: Turn,
@@ -477,7 +477,7 @@ impl Connections {
                 self.link.learn(&connection).await;
             }
             if connection.is_old() {
-                // What fails is told by calls that somebody waits for.
+                // If this fails, calls that somebody waits for will tell.
                 let _ = connection.look_again().await;
             }
             for batch in channels.chunks(BATCH) {

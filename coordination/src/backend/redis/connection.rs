@@ -99,8 +99,8 @@ impl Known {
     }
 }
 
-/// The server's record of the namespace, as the newest greeting told it. It has another name wherever something may have been
-/// forgotten, and `reach` is how far it reached back at that moment.
+/// The server's record of the namespace, as the newest greeting told it. The record has another name wherever something may
+/// have been forgotten; `reach` is how far the record reached back at that moment.
 struct Record {
     name: String,
     reach: Duration,
@@ -115,7 +115,7 @@ struct Record {
     refused: HashMap<String, Refusal>,
 }
 
-/// That nothing is granted yet.
+/// A refusal, as nothing is granted yet.
 #[derive(Clone)]
 struct Refusal {
     told: Instant,

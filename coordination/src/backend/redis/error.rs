@@ -6,7 +6,7 @@ use crate::backend::server::cause::kind_said;
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// What a failed request says of its connection, and to us.
+/// What a failed request says of its connection, and the error for its caller.
 pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     let is_moved = error.kind() == RedisKind::Server(ServerErrorKind::Moved);
     let moved_to = error.redirect_node().filter(|_| is_moved);

@@ -56,7 +56,7 @@ impl Listings {
         Some(Asked { listings: self, open })
     }
 
-    /// The same; `connecting` makes the connection, if nobody else has meanwhile.
+    /// [`asked`](Self::asked) where there is no connection: `connecting` makes it, if nobody else has meanwhile.
     pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
         let _turn = self.opening.lock().await;
         if let Some(asked) = self.asked() {

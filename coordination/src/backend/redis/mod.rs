@@ -11,10 +11,10 @@
 //! when an entry comes to a free lock it is not checked whether its session's lease is over, as its client knows that, and
 //! earlier than the server.
 //!
-//! Whoever leaves a queue tells those whom he kept waiting, each on the channel of its process, and says
-//! whether their turn has come, which spares them a request. A message may be lost: so waiters look themselves
-//! when the lease of what they wait for may be over, and after each loss of a connection. Whoever meets a
-//! session that has expired ends it. All this goes over one connection per coordinator.
+//! When an entry leaves, the script tells those whom the entry kept waiting, each on the channel of its process, and says
+//! whether their turn has come, which spares them a request. A message may be lost: so waiters look themselves when the lease
+//! of what they wait for may be over, and after each loss of a connection. A script that meets an expired session ends it. All
+//! this goes over one connection per coordinator.
 //!
 //! A call that was given up may arrive after later ones, but only on a connection that was given up too. So each connection has
 //! a number, and the scripts refuse what comes on an older one than the newest that was heard of for the session. When a server

@@ -108,7 +108,7 @@ async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream>
 }
 
 impl From<MultiplexedConnection> for RawConnection {
-    /// One that the client crate has made, whose task it ends.
+    /// A connection that the client crate has made, and whose task the crate ends.
     fn from(redis: MultiplexedConnection) -> Self {
         Self { redis, _task: None }
     }

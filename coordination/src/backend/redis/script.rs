@@ -11,7 +11,7 @@ use crate::key::QueueKey;
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
-/// One step each: nothing comes between what a script does.
+/// The scripts. Each is one step: nothing comes between its commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Script {
     Greet,
@@ -81,7 +81,7 @@ impl Call {
         Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
     }
 
-    /// One bit for each script.
+    /// The script's bit, in a set of scripts.
     pub(super) fn bit(&self) -> u16 {
         1 << self.script as u16
     }
@@ -137,8 +137,8 @@ impl Call {
     /// how long at least the record reaches back, and `newest` the newest time that was told in it.
     ///
     /// `nowhere`: in a cluster, the name of a key that there never is. While keys move to another node, a node refuses a call
-    /// that names two keys of which it has only one. Of a call with one key it would stop the script half-way, at the first key
-    /// that has moved already.
+    /// that names two keys of which it has only one. If the call named one key, the node would run the script, and stop it
+    /// half-way at the first key that has moved already.
     pub(super) fn command(
         &self,
         clock: &str,

@@ -30,7 +30,7 @@ pub(super) struct Sentinels {
     each: Vec<Arc<Sentinel>>,
     /// How long an answer may take; who asks may give up earlier.
     patience: Duration,
-    /// What is done when one of them has told of another master.
+    /// What to do when a Sentinel has told of another master.
     on_switch: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -208,7 +208,7 @@ impl Votes {
     fn count(&mut self, id: Arc<str>, host: Host) {
         match self.voted.insert(id) {
             true => *self.counts.entry(host).or_default() += 1,
-            // Another name of one that has voted.
+            // The URL has another name of a Sentinel that has voted: there is one Sentinel less.
             false => self.sentinels -= 1,
         }
     }
@@ -221,7 +221,7 @@ impl Votes {
 }
 
 impl Sentinel {
-    /// Nobody goes on with this connection; another one may have taken its place already.
+    /// Gives up the connection of this number; another one may have taken its place already.
     async fn leave(&self, number: u64) {
         let mut connected = self.connected.lock().await;
         if connected.number == number {

@@ -98,7 +98,7 @@ impl Watches {
                 watches.follow(&watched, nodes, &paths[0], value).await;
             };
             if caught("watch", following).await.is_err() {
-                // Nobody tells of this queue any more: those who wait look, and it is watched anew.
+                // `follow` has panicked: those who wait read again, and the queue is watched anew.
                 watches.hub.end(&watched);
             }
         });

@@ -39,7 +39,7 @@ pub(super) enum Style {
 pub(super) enum Parents {
     /// The server removes it.
     Container,
-    /// It stays, as a lock object of kazoo's makes sure of it but once.
+    /// It stays: a lock object of kazoo's makes the node only once, and fails without it.
     Persistent,
 }
 

@@ -368,7 +368,7 @@ impl Zookeeper {
     ) -> Result<HashMap<String, Written>> {
         let mut entries = HashMap::new();
         for (name, found) in names.iter().zip(found) {
-            // Some have left since.
+            // Nodes of entries that have left since are not there.
             if let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name)) {
                 check_name(queue, &data)?;
                 let entry = entry_of(self.style.id(node), node, &data, &stat);

@@ -27,7 +27,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         ZooKeeperError::Timeout => {
             (ErrorKind::Unavailable, Effect::None, "no session in time".to_owned())
         }
-        // Not now, or something is not as it was a moment ago.
+        // The server cannot do it now, or a node has changed meanwhile: a retry may succeed.
         ZooKeeperError::NotReadOnly
         | ZooKeeperError::Throttled
         | ZooKeeperError::NoNode

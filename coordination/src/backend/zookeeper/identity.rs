@@ -38,7 +38,7 @@ struct Offered {
     known: VecDeque<Arc<Credentials>>,
     /// Which of them the client crate has.
     turn: usize,
-    /// Since when; `None`: there is a connection.
+    /// Since when the crate has them; `None`: there is a connection.
     since: Option<Instant>,
 }
 
@@ -98,7 +98,7 @@ impl Identity {
         }
     }
 
-    /// There is a connection.
+    /// To be called when there is a connection.
     pub(super) fn connected(&self) {
         self.offered().since = None;
     }
@@ -127,7 +127,7 @@ impl Identity {
 
 impl Offered {
     fn current(&self) -> &Arc<Credentials> {
-        // There is one at least.
+        // `known` is never empty: it begins with one, and only the oldest of more than `KEPT` are dropped.
         &self.known[self.turn % self.known.len()]
     }
 

@@ -256,7 +256,7 @@ async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree)
                         format!("another live session has the member id {:?}", session.member);
                     Err(Error::new(ErrorKind::MemberExists, "open", message))
                 }
-                // It was removed this moment.
+                // The node was removed meanwhile: a retry may succeed.
                 None => Err(from_zookeeper("open", &error)),
             }
         }

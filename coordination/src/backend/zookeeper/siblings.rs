@@ -49,7 +49,7 @@ impl Siblings {
 }
 
 impl Listings {
-    /// To be called when everything was sent that a listing is to show.
+    /// To be called when all requests were sent whose effect the listing has to show.
     pub(super) fn asked(&self) -> Asked {
         Asked(self.begun.load(Ordering::SeqCst))
     }

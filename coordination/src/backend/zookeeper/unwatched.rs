@@ -28,7 +28,7 @@ pub(super) fn follow(connection: &Arc<Connection>) {
 async fn look(connection: Weak<Connection>, room: Arc<WatchRoom>) {
     loop {
         room.wanted().await;
-        // Not in step with other processes.
+        // A random pause, so that processes do not look in step.
         let pause = env::rng().random_range(PAUSE / 2..=PAUSE);
         tokio::time::sleep(pause).await;
         for batch in room.unwatched().chunks(BATCH) {

@@ -37,7 +37,7 @@ pub(super) struct WatchRoom {
 /// Whose nodes are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Of others, or a whole queue.
+    /// Nodes of others' entries, or a whole queue.
     Others,
     /// Entries of this session: who holds one watches it, and so may a waiter behind it.
     Own,

@@ -59,7 +59,7 @@ impl Clock {
         Ok(Time { history, epoch, now })
     }
 
-    /// This process has written the history, with times as of this moment.
+    /// Notes that this process has written the history, with times as of this moment.
     pub(super) fn wrote(&self, history: &History, at: BootInstant) {
         self.lock().learn(history, at);
     }
@@ -314,7 +314,7 @@ mod tests {
                     }
                 };
                 let wait = slot - now;
-                // It sleeps by its own clock, which counts too much.
+                // The caller sleeps by its own clock, which runs fast.
                 prop_assert!(longer(wait) * 1_000 / RATES[process] >= wait);
                 for (told, new) in [(&mut given, real + wait), (&mut slots, slot)] {
                     // By the rules of this moment.

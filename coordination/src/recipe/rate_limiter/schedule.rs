@@ -139,14 +139,14 @@ pub(super) struct History {
 /// At `shown` on the clock of this host, so many permits had been given, and the history's time was `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Witness {
-    /// Another one after each boot.
+    /// The host's boot: another one after each.
     pub(super) host: u64,
     pub(super) shown: Micros,
     pub(super) given: u64,
     pub(super) now: Micros,
 }
 
-/// So many hosts are remembered.
+/// How many hosts are remembered.
 const WITNESSES: usize = 16;
 
 impl History {
@@ -215,7 +215,7 @@ impl History {
 
     /// Replaces the rules. Slots that were forgotten, and that the new rules need, count as late as they can have been.
     pub(super) fn reconfigure(&mut self, rules: Rules) {
-        // Of what was never given nothing was forgotten.
+        // No more slots can have been forgotten than were given.
         let given = usize::try_from(self.given).unwrap_or(usize::MAX);
         let wanted = rules.memory().min(given);
         while self.slots.len() < wanted

@@ -52,7 +52,7 @@ async fn t2_no_edge() {
     assert!(!is_granted(&limiter).await);
 }
 
-/// To the microsecond.
+/// A denied caller may come back after exactly `retry_after`, and not a microsecond earlier.
 #[tokio::test(start_paused = true)]
 async fn t3_retry_after_is_exact() {
     let limiter = limiter("t3").await;
@@ -112,7 +112,7 @@ async fn t9_dropped_waits() {
     let mut waits = Vec::new();
     for _ in 0..20 {
         let mut wait = Box::pin(limiter.acquire(1, None));
-        // Until it has its slot, and sleeps.
+        // Polled until it has its slot, and sleeps.
         let reserving = tokio::time::timeout(Duration::from_nanos(1), wait.as_mut());
         let done = reserving.await.ok();
         waits.push((done, wait));

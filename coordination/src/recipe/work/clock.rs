@@ -62,7 +62,7 @@ impl Clock {
         Moment { now, witness, is_witnessed, at }
     }
 
-    /// This process has made a write at this moment.
+    /// Notes that this process has made a write, with the time of this moment.
     pub(super) fn wrote(&self, by: u64, moment: Moment) {
         *self.lock() = Some((by, moment.at));
     }

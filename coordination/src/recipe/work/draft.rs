@@ -444,7 +444,7 @@ fn weight_of(page: &Page) -> usize {
     page.values().map(weight).sum()
 }
 
-/// No name is the beginning of another one: on Consul a record is read as all keys that begin with its name.
+/// No name is the beginning of another one: some store can only read all keys that begin with a name.
 pub(super) fn name(kind: char, generation: u64, number: u64) -> Arc<str> {
     format!("{generation}{kind}{number}-").into()
 }

@@ -88,7 +88,7 @@ impl Look {
 struct Made<T> {
     outcome: Result<Outcome<T>>,
     writes: Option<(Head, Vec<Beside>)>,
-    /// What was read beside the head, and all that is known with it.
+    /// The names of the records that were read for it; `known` has all records that are known by then.
     read: Vec<Arc<str>>,
     known: Known,
 }
@@ -236,7 +236,7 @@ impl Engine {
         self.has_letters.load(Ordering::Acquire)
     }
 
-    /// What a listing says, which has just come.
+    /// Reads a listing that has just come.
     pub(super) fn read(&self, operation: &'static str, listing: &Listing) -> Result<Look> {
         let at = BootInstant::now();
         let value = listing.value.as_ref();
@@ -385,7 +385,7 @@ impl Engine {
         let task = self.queue.session.spawn(async move {
             while let Ok(view) = views.next().await {
                 let Some(engine) = engine.upgrade() else { return };
-                // What is corrupt is told by the next call.
+                // If the value is corrupt, the next call fails with that.
                 let _ = engine.read("observe", &view.listing);
             }
         });
@@ -438,7 +438,7 @@ impl Drop for Engine {
     }
 }
 
-/// These, unless they take too much room.
+/// These records, or none if they take too much room.
 fn worth_keeping(known: Known) -> Known {
     let bytes = known.values().flatten().map(|data| data.len()).sum::<usize>();
     if known.len() > KEPT || bytes > KEPT_BYTES { Known::new() } else { known }

@@ -159,7 +159,7 @@ fn is_over(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSuchClaim | ErrorKind::Lost | ErrorKind::Closed)
 }
 
-/// As for a lease: a little shorter, since clocks differ in rate.
+/// For how long a claim can be relied on: a little shorter than it lasts, as for a lease, since clocks differ in rate.
 fn relied_on(lasts: Duration) -> Duration {
     let margin = lasts / 200 + (lasts / 100).max(Duration::from_millis(10));
     lasts.saturating_sub(margin)

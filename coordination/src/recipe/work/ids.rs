@@ -12,8 +12,8 @@ macro_rules! id {
     ($(#[$doc:meta])* $id:ident) => {
         $(#[$doc])*
         ///
-        /// It is shown as 32 hexadecimal digits. What is read from other text is the name of nothing: a service can hand on
-        /// what its callers send, and they are told the same as of any other name that is not known.
+        /// It is shown as 32 hexadecimal digits. Any other text is read as the name of nothing: so a service can hand on what
+        /// its callers send, and they are told the same as of any other name that is not known.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $id(u128);
 

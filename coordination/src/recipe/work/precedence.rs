@@ -22,7 +22,7 @@ use crate::recipe::engine::own_entry::Contents;
 use crate::recipe::engine::turn::Request;
 use crate::retry::DecorrelatedJitter;
 
-/// What the entry of a step that goes first has as its data. A process that holds claims has none.
+/// The data of an entry of a step that goes first. The entry of a process that holds claims has no data.
 const MARK: &str = "first";
 /// How often a step begins anew before it asks to go first.
 const TRIES: u32 = 3;
@@ -62,14 +62,14 @@ pub(super) struct Precedence<'a> {
 /// have entries, which everybody who looks at the queue has to read.
 enum Asking {
     No,
-    /// It goes on trying meanwhile, and keeps its place.
+    /// It waits for its turn, and goes on trying meanwhile.
     Waits(Pin<Box<dyn Future<Output = OwnedMutexGuard<()>> + Send>>),
     Yes {
         _turn: OwnedMutexGuard<()>,
     },
 }
 
-/// Those that go first, as this process has seen them.
+/// The entries of steps that go first, as this process has seen them.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// The newest entry for which nobody here waits any longer.

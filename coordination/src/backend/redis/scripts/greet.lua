@@ -91,7 +91,7 @@ if not is_whole then
   end
   why = is_damaged and 'damaged' or not found.server and 'empty' or is_older and 'older' or was_replica and 'replica' or 'restarted'
 end
--- As many as there is room for.
+-- As many of them as there is room for.
 local before = string.sub(chain, 1, 1500)
 if #before < #chain then before = string.match(before, '^(.*) ') end
 redis.call('HSET', KEYS[1],

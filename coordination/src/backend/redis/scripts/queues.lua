@@ -23,7 +23,7 @@ while left > 0 and #ids > 0 do
       and string.match(field, '^([^/]*)/[^/]*$', #before + 1)
     if name and not seen[name] then
       local queue = ARGV[3] .. '/' .. name
-      -- Where somebody has removed its keys, the entry is gone and its session has not heard of it yet.
+      -- If somebody has removed the queue's keys, the entry is gone and its session has not heard of it yet.
       if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
         seen[name] = true
         local size = #answer

@@ -6,7 +6,7 @@ local said
 local function may(command, ...)
   local answer = redis.pcall(command, ...)
   local failed = type(answer) == 'table' and answer.err
-  -- Of Redis 7 and newer, and of Redis 6.
+  -- What Redis 7 and newer say, and what Redis 6 says.
   if not failed or not (string.find(failed, 'NOPERM') or string.find(failed, 'ACL failure')
     or string.find(failed, 'user executing the script')) then return true end
   refused[#refused + 1] = string.lower(command)

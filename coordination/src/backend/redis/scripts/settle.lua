@@ -10,7 +10,7 @@ for _, field in ipairs(redis.call('HKEYS', base .. 'session:' .. ARGV[3])) do
   local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
   if queue and not known[entry] then
     local seq = place_of(queue, entry)
-    -- One that was entered since is on its way to be known.
+    -- One that was entered since may be newer than the client's list.
     if not seq or seq < began then remove(queue, entry) end
   end
 end

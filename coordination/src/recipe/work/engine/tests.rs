@@ -67,7 +67,7 @@ async fn what_a_step_needed_long_ago_is_not_read_again() -> Result<()> {
     Ok(())
 }
 
-/// What a reader has seen may be told after what a later one has.
+/// A reader may note what it has seen after a later one has noted more.
 #[tokio::test]
 async fn what_is_late_is_not_noted() -> Result<()> {
     let (here, there) = two("late").await?;

@@ -72,7 +72,7 @@ async fn a_second_counts_for_each_of_the_line_from_when_it_is_the_first() -> Res
     tokio::time::sleep(COURTESY).await;
     precedence.lost().await;
     assert!(number(&precedence).is_some_and(|new| new > own), "it stands there for ever");
-    // Those that come later in this process do not wait for the same ones again.
+    // Steps that begin later in this process do not wait for the same entries again.
     let others = Precedence::new(&here.engine, Manner::Writes);
     drop(precedence);
     tokio::time::sleep(COURTESY).await;
