@@ -229,7 +229,6 @@ impl Subject {
         if let Self::Names(_) = self { query.with("keys") } else { query }
     }
 
-    /// What an answer tells.
     fn seen(&self, answer: Answer) -> Result<Seen> {
         let seen = Seen { index: answer.index, ..Seen::default() };
         Ok(match self {

@@ -31,7 +31,6 @@ impl Agent {
         }
     }
 
-    /// What its answer tells.
     pub(super) fn read(body: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "PascalCase")]

@@ -118,7 +118,7 @@ impl Entries for Consul {
     }
 }
 
-/// An entry on its way.
+/// An entry that is being entered.
 struct Entering<'a> {
     consul: &'a Consul,
     entry: &'a NewEntry,
@@ -176,7 +176,6 @@ impl Step {
     const ALL: [Self; 5] =
         [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
 
-    /// The step that did not hold.
     fn refused(refusal: &Refusal) -> Option<Self> {
         Self::ALL.get(refusal.nth).copied()
     }

@@ -10,7 +10,7 @@ use crate::error::{Effect, Error, ErrorKind};
 /// How much of what a server says is shown.
 const LONGEST_MESSAGE: usize = 300;
 
-/// The request got no answer.
+/// The failure of a request that got no answer.
 pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failure {
     let beneath = causes(error.source());
     let is_cut = error.is_connect() && is_cut(&beneath);
@@ -36,7 +36,7 @@ fn is_cut(causes: &Causes<'_>) -> bool {
         .any(|cause| matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof))
 }
 
-/// The answer is a refusal.
+/// The error that a refusal means.
 pub(super) fn from_status(operation: &'static str, status: u16, text: &str) -> Error {
     let (kind, effect) = meaning(status, text);
     let shown: String = text.trim().chars().take(LONGEST_MESSAGE).collect();
@@ -79,7 +79,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
     (kind, Effect::None)
 }
 
-/// An answer that makes no sense.
+/// The error of an answer that makes no sense.
 pub(super) fn garbled(operation: &'static str, problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, operation, problem).with_effect(Effect::Unknown)
 }

@@ -22,7 +22,6 @@ pub(super) const BATCH: usize = 60;
 /// What Consul says where the token lacks a right.
 const FORBIDDEN: &str = "Permission denied";
 
-/// The operation that reads.
 const READ: &str = "get-tree";
 
 /// A key and what it has.
@@ -67,7 +66,6 @@ impl Pair {
     }
 }
 
-/// One operation of a transaction.
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Operation<'a> {
@@ -111,7 +109,6 @@ impl<'a> Operation<'a> {
         Self { flags: Some(flags), ..self }
     }
 
-    /// Writes a key.
     pub(super) fn set(key: impl Into<Cow<'a, str>>, value: &[u8]) -> Self {
         Self { value: Some(BASE64.encode(value)), ..Self::new("set", key) }
     }
@@ -127,7 +124,6 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What became of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The pairs that it wrote and read, in order. One that was written has no value here.
@@ -136,7 +132,6 @@ pub(super) enum Outcome {
     Refused(Refusal),
 }
 
-/// Why a transaction was not carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// Which of its operations did not hold.
@@ -187,7 +182,7 @@ struct Problem {
     what: String,
 }
 
-/// A transaction as a request.
+/// The request that makes a transaction.
 pub(super) fn transaction(operations: &[Operation<'_>]) -> Result<Request> {
     let steps: Vec<_> = operations.iter().map(|kv| Step { kv }).collect();
     let body = serde_json::to_vec(&steps)
@@ -196,7 +191,6 @@ pub(super) fn transaction(operations: &[Operation<'_>]) -> Result<Request> {
     Ok(Request { is_read, ..Request::put("txn", body) })
 }
 
-/// Makes a transaction.
 pub(super) async fn transact(
     connections: &Arc<Connections>,
     operation: &'static str,

@@ -18,7 +18,6 @@ const LONG: usize = 32;
 /// If more than so many stand before an entry the queue is read in full.
 const MOST_BEFORE: usize = 120;
 
-/// The long queues.
 #[derive(Default)]
 pub(super) struct LongQueues(BoundedCache<QueueKey, LongQueue>);
 
@@ -33,7 +32,7 @@ struct LongQueue {
 }
 
 impl LongQueues {
-    /// A queue was read in full.
+    /// Notes what a queue had when it was read in full.
     pub(super) fn read(&self, queue: &QueueKey, keys: &Keys, pairs: &[Pair]) {
         let named =
             |pair: &Pair| Some((pair.create_index, EntryId::from_store(name_of(pair, keys)?)));
@@ -52,7 +51,7 @@ impl LongQueues {
         });
     }
 
-    /// An entry of ours was entered.
+    /// Notes that an entry of ours was entered.
     pub(super) fn entered(&self, queue: &QueueKey, (name, seq): (&str, u64), mode: Mode) {
         self.change(queue, |long_queue| {
             let id = EntryId::from_store(name);
@@ -61,14 +60,14 @@ impl LongQueues {
         });
     }
 
-    /// An entry of ours is shared from now on, or may be: it blocks no shared one any longer.
+    /// Notes that an entry of ours is shared from now on, or may be: it blocks no shared one any longer.
     pub(super) fn downgraded(&self, queue: &QueueKey, seq: u64) {
         self.change(queue, |long_queue| {
             long_queue.last.take_if(|last| last.seq == seq);
         });
     }
 
-    /// Entries are known to be gone. Their names may be those of later ones by now.
+    /// Notes that entries are gone. Their names may be those of later ones by now.
     pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
         self.change(queue, |long_queue| {
             for seq in seqs {

@@ -61,7 +61,7 @@ struct Inner {
     credentials: Credentials,
     since: Instant,
     crowding: Arc<Crowding>,
-    /// Before the path of a request.
+    /// The URL up to the path of a request.
     base: String,
     shown: Host,
     datacenter: Option<String>,

@@ -8,11 +8,10 @@ use serde::de::DeserializeOwned;
 use super::error::{from_status, garbled};
 use crate::error::{Error, Result};
 
-/// What to ask.
 #[derive(Clone)]
 pub(super) struct Request {
     pub(super) method: Method,
-    /// After `/v1/`, with its query.
+    /// What stands after `/v1/` in the URL, with the query.
     pub(super) path: String,
     pub(super) body: Vec<u8>,
     /// The request changes nothing: if it is not known whether it was carried out, it is sent again.
@@ -53,10 +52,9 @@ impl Request {
     }
 }
 
-/// What came back.
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// For the next blocking query.
+    /// The index with which the next blocking query begins.
     pub(super) index: u64,
     pub(super) body: Vec<u8>,
 }
@@ -96,7 +94,6 @@ impl Answer {
     }
 }
 
-/// What the body of an answer says.
 pub(super) fn parsed<T: DeserializeOwned>(operation: &'static str, body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         garbled(operation, "the answer is not what Consul answers").with_source(error)

@@ -19,7 +19,6 @@ use crate::backend::server::txn_kv::{
 use crate::backend::{Cursor, Left, SessionId};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// Makes transactions.
 pub(super) struct Transactions {
     sessions: Arc<OpenSessions>,
     /// How many keys were put for sessions. Each put has this number in its flags, as one that changes nothing would not even

@@ -11,7 +11,6 @@ use crate::backend::{Cursor, Data, Page, Value, Values, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The value that this key has.
 pub(super) fn value_of(pair: &Pair) -> Result<Value> {
     Ok(StoredValue::read(&pair.value())?.into_value(pair.modify_index))
 }

@@ -25,14 +25,13 @@ pub(crate) struct Config {
     pub(super) quarantine: Option<Duration>,
 }
 
-/// Where the server is.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// One of these.
+    /// At one of these hosts.
     Hosts(Vec<Host>),
     /// Where these Sentinels say that the master of this name is.
     Sentinels(Vec<Host>, String),
-    /// A socket of this host.
+    /// At this socket of our own host.
     Socket(String),
 }
 

@@ -31,7 +31,6 @@ const OLD: Duration = Duration::from_secs(10);
 /// ends; it can end earlier only by what another client knows of the record.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A connection in use.
 pub(super) struct Connection {
     pub(super) epoch: u64,
     pub(super) server: Server,
@@ -59,7 +58,6 @@ pub(super) struct Connection {
     confirmed_within: Duration,
 }
 
-/// What came of a call.
 pub(super) enum Ran {
     Answer(Answer),
     /// The server is not the one that has our keys, or not the master: this one is. Nothing was done, or nothing that

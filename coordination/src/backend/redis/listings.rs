@@ -9,7 +9,6 @@ use super::raw_connection::RawConnection;
 use super::silence::Silence;
 use crate::backend::server::connections::Failure;
 
-/// What makes a connection.
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
 
 /// The connection for listings. It is made when there is a listing, and made anew if the last one is over or has fallen silent.
@@ -24,14 +23,13 @@ pub(super) struct Listings {
     patience: Duration,
 }
 
-/// A connection.
 pub(super) struct Listing {
     pub(super) redis: RawConnection,
     /// The server has closed it, be it for being idle.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
-/// The one in use.
+/// The connection in use.
 struct Open {
     listing: Listing,
     silence: Silence,

@@ -18,7 +18,7 @@ const BATCH: usize = 500;
 /// The sessions that this client opened.
 pub(super) struct OpenSessions {
     connections: Arc<Connections>,
-    /// The channel on which their waiters are told.
+    /// The channel on which waiters of these sessions are told.
     channel: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
@@ -32,12 +32,11 @@ impl OpenSessions {
         Self { connections, channel, ours: Mutex::default(), settled: Mutex::default() }
     }
 
-    /// The newest one.
     pub(super) fn current(&self) -> Option<SessionId> {
         self.ours().back().copied()
     }
 
-    /// The one of ours that has this entry.
+    /// The session of ours that has this entry.
     pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
         self.ours().iter().copied().find(|session| entry.is_of(*session))
     }

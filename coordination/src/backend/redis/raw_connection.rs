@@ -45,7 +45,6 @@ struct HeardOut<S> {
     is_closed: bool,
 }
 
-/// What the server said first.
 #[derive(Default)]
 struct FirstLine(Mutex<Vec<u8>>);
 

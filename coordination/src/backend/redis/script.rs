@@ -210,7 +210,6 @@ impl Answer {
         }
     }
 
-    /// The next number.
     pub(super) fn number(&mut self) -> Result<i64> {
         match self.rest.next() {
             Some(Value::Int(number)) => Ok(number),

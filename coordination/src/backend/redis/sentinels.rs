@@ -230,7 +230,6 @@ impl Sentinel {
     }
 }
 
-/// The id of the Sentinel's process.
 async fn run_id(redis: &mut RawConnection) -> Option<String> {
     let info = redis::cmd("INFO").arg("server").query_async::<String>(redis).await.ok()?;
     info.lines().find_map(|line| Some(line.strip_prefix("run_id:")?.trim().to_owned()))

@@ -27,7 +27,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether a server has said so.
+    /// Whether a server has said that the session is over.
     pub(super) fn is_word(self) -> bool {
         self != Self::GivenUp
     }
@@ -42,7 +42,7 @@ impl End {
     }
 }
 
-/// Knows how a session has ended, once it has.
+/// How a session has ended, as soon as it has.
 pub(super) struct Ending {
     ttl: Duration,
     /// Nanoseconds of [`BootInstant`]: when the newest call was sent that a server has answered.
@@ -57,7 +57,7 @@ impl Ending {
         Self { ttl, answered, end: watch::Sender::new(None) }
     }
 
-    /// A server has answered a call that was sent at `sent`.
+    /// Notes that a server has answered a call that was sent at `sent`.
     pub(super) fn answered(&self, sent: BootInstant) {
         self.answered.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }

@@ -7,10 +7,9 @@ use crate::backend::server::own_entries;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{Entry, EntryId};
 
-/// Our own entries.
 pub(super) type OwnEntries = own_entries::OwnEntries<Known>;
 
-/// What is known of an entry of ours.
+/// What is known of the node of an entry of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     /// The version of the write fence under which its node was last asked for; `None`: it was not.

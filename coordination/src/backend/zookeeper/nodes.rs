@@ -17,7 +17,7 @@ const PROTECTED: &str = "_c_";
 /// Digits of a sequence number, with its sign.
 const DIGITS: usize = 10;
 
-/// A child of a queue that contends.
+/// A child of a queue's node that is a contender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
@@ -42,7 +42,7 @@ impl Style {
         format!("{}{infix}", self.name(id))
     }
 
-    /// The contender that a child is; `None`: it is none.
+    /// The contender's node that has this name; `None`: it is no contender's.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
             // Nobody makes a node with a name of ours that lacks `_c_`. Its entry would get the same id as that of the node
@@ -86,7 +86,7 @@ impl Node<'_> {
     }
 }
 
-/// The sequence number, if that is all that this is.
+/// The sequence number, if the text is nothing else.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }

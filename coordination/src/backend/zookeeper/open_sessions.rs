@@ -113,7 +113,7 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// A session at ZooKeeper.
+    /// Opens the session at ZooKeeper in a task, or waits for the task that a call before has begun.
     async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
         let mut opening = self.opening.lock().await;
         let task = opening.entry(session.id).or_insert_with(|| {

@@ -31,13 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const HEAD_START: Duration = Duration::from_millis(300);
 /// The longest answer that is read; the right one has 37 bytes.
 const LONGEST_ANSWER: usize = 1024;
-/// Protocol 0, no transaction seen, 1 ms, no session, a password of 16 zeros, no read-only server.
+/// A request for a session: protocol 0, no transaction seen, 1 ms, no session, a password of 16 zeros, no read-only server.
 const HELLO: [u8; 49] = {
     let mut hello = [0; 49];
     (hello[3], hello[19], hello[31]) = (45, 1, 16);
     hello
 };
-/// Number 1, `closeSession`.
+/// A request with number 1, of type `closeSession`.
 const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 
 /// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.

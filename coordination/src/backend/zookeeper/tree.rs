@@ -32,7 +32,6 @@ impl Tree {
         Self { root: format!("{chroot}/{namespace}"), is_private, parents, known }
     }
 
-    /// The namespace's node.
     pub(super) fn root(&self) -> &str {
         &self.root
     }
@@ -110,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// The nodes above a path, the highest first.
+    /// The nodes above a path, from the top down.
     fn above(&self, path: &str) -> Vec<Missing> {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
         let options = CreateMode::Persistent.with_acls(self.acls());

@@ -27,7 +27,6 @@ use crate::key::QueueKey;
 /// How often a write looks again when something else has come in between.
 const LOOKS: usize = 5;
 
-/// The value that a node has.
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
     Ok(StoredValue::read(data)?.into_value(number(stat.mzxid)))
 }

@@ -34,7 +34,6 @@ pub(super) struct WatchRoom {
     wanted: Notify,
 }
 
-/// Whose nodes are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// Nodes of others' entries, or a whole queue.
@@ -80,7 +79,6 @@ pub(super) struct Place {
 }
 
 impl WatchRoom {
-    /// A place for watches of these paths.
     pub(super) fn place(self: &Arc<Self>, whose: Whose, paths: &[&str]) -> Place {
         let paths: Vec<_> = paths.iter().map(|path| (*path).to_owned()).collect();
         let stirred = Arc::<Notify>::default();

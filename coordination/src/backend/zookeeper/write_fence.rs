@@ -16,7 +16,6 @@ use super::client::Connection;
 use super::error::from_zookeeper;
 use crate::error::{Error, LossReason, Result};
 
-/// The write fence of a session.
 pub(super) struct WriteFence {
     /// Its node, which ends with the session.
     pub(super) path: String,
@@ -30,7 +29,7 @@ impl WriteFence {
         Self { path, version: AtomicI32::new(0), ending: Mutex::default() }
     }
 
-    /// Its version, as far as is known.
+    /// The version of the fence's node, as far as is known.
     pub(super) fn version(&self) -> i32 {
         self.version.load(Ordering::SeqCst)
     }
@@ -59,7 +58,7 @@ impl WriteFence {
     }
 }
 
-/// Somebody removed a node that stands for the session.
+/// The error of a session of which somebody has removed a node that stands for it.
 pub(super) fn revoked(operation: &'static str) -> Error {
     Error::lost(operation, LossReason::Revoked)
 }

@@ -9,7 +9,6 @@ use crate::error::{Error, ErrorKind};
 /// How many live claims one process has of a queue.
 const MOST_HELD: usize = 1_000;
 
-/// What is asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) id: ClaimId,

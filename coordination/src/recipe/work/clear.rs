@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::draft::{Draft, Outcome, Step, name};
 use super::layout::{Body, Contents, Index, MOST_LITTER, Page, State};
 
-/// What was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) items: usize,

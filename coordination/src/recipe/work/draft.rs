@@ -28,7 +28,6 @@ const HEAVY: usize = 240 * 1024;
 /// What an item takes in its page at the most, beside its body, also when a claim has it.
 const BESIDE_BODY: usize = 200;
 
-/// Why a step has not come to its end.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// These records are needed.
@@ -44,7 +43,6 @@ impl From<Error> for Stop {
 
 pub(super) type Step<T> = Result<T, Stop>;
 
-/// What a step came to.
 #[derive(Debug, PartialEq)]
 pub(super) enum Outcome<T> {
     Done(T),

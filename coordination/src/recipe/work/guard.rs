@@ -35,7 +35,7 @@ pub struct WorkClaim {
     life: Arc<Life>,
     holder: Arc<Grant>,
     keeper: Option<AbortHandle>,
-    /// Nothing is to be given back.
+    /// On drop, nothing is to be given back.
     is_settled: bool,
     /// The caller has got the claim. If not, its items do not count as claimed.
     was_given: bool,
@@ -56,7 +56,6 @@ struct Terms {
     is_over: bool,
 }
 
-/// What became of the renewal before.
 #[derive(Clone, Copy)]
 enum Renewal {
     None,
@@ -116,7 +115,7 @@ impl Life {
         renewed
     }
 
-    /// Waits until its time is over.
+    /// Waits until the deadline has passed.
     async fn past(&self) {
         let mut terms = self.terms.subscribe();
         loop {

@@ -67,7 +67,6 @@ fn at(all: Summary, now: Micros) -> Summary {
     if all.is_alive(now) { all } else { all.when_dead() }
 }
 
-/// Which items are listed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Which {
     pub(super) after: Option<ItemId>,

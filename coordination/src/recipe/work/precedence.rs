@@ -169,7 +169,7 @@ impl<'a> Precedence<'a> {
         }
     }
 
-    /// The step has to begin anew, since others have written.
+    /// To be called when the step has to begin anew, since others have written.
     pub(super) async fn lost(&mut self) {
         if !self.ask_if_due().await {
             tokio::time::sleep(self.delays.next_delay()).await;

@@ -10,7 +10,6 @@ const DEAD: usize = 100;
 /// How long the bodies may be that are handed out at once, in base64; one is always handed out.
 const BODIES: u64 = 1024 * 1024;
 
-/// What was found.
 #[derive(Default)]
 pub(super) struct Selected {
     pub(super) ranks: Vec<u64>,
@@ -115,7 +114,6 @@ pub(super) fn letter_of(draft: &Draft<'_>, item: &Item, body: String) -> Option<
     Some(Letter { queue, body, claims: item.claims, ttl })
 }
 
-/// The page of an item.
 pub(super) fn page_of(rank: u64) -> u64 {
     rank / PAGE
 }
