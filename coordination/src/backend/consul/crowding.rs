@@ -1,14 +1,14 @@
 //! What gives way while the agent takes no more connections from this address.
 //!
-//! Consul takes 200 of them (`limits.http_max_conns_per_client`) and closes each one beyond that at once; newer releases say why,
-//! with status 429. A session lives by its heartbeats, which have a connection that is kept. When another connection is refused,
-//! here or in some other process of this host a heartbeat may need one as well. So whoever is refused gives way: for a while the
-//! kept connection is the only one of this process. All calls are made on it, one after the other, and whoever waits is told by
-//! queries that do not block.
+//! Consul takes 200 of them (`limits.http_max_conns_per_client`) and closes each one beyond that at once; newer releases say
+//! why, with status 429. A session lives by its heartbeats, which have a connection that is kept. If another connection is
+//! refused, a heartbeat of this process or of another one on this host may need a new one as well. So a process that is refused
+//! gives way: for a while the kept connection is its only one. All its calls are made on that, one after the other, and waiters
+//! are told by queries that do not block.
 //!
 //! An agent that is gone looks the same at first: the next call on the kept connection tells. Any other reason for which a
-//! connection cannot be made (no descriptor or port is left here, a firewall drops it) is dealt with in the same way: the calls
-//! go on where there is a connection.
+//! connection cannot be made (no descriptor or port is left here, a firewall drops it) is dealt with in the same way: calls go
+//! on where there is a connection.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! What time it is for a queue.
 //!
-//! A queue has a clock of its own, which goes on with each write by what has passed since the write before. Where the
-//! store has a clock, that says it. Where it has none, the clock of the host that wrote last does, to the processes of that
-//! host. Any other process knows only that at least the time has passed since it saw that write first, and follows the
-//! queue to see it soon. So no time seems longer than it was: a claim, a delay and a life may last longer by what the news
-//! takes to come, never shorter.
+//! A queue has a clock of its own, which each write moves on by the time that has passed since the write before. If the store
+//! has a clock, that tells how much has passed. If not, the clock of the host that wrote last tells it to the processes of that
+//! host. Any other process knows only that at least the time has passed since it saw that write first, and follows the queue to
+//! see it soon. So no time is taken for longer than it was: a claim, a delay and a life may last longer, by the time that the
+//! news takes to come, never shorter.
 
 use std::sync::{Mutex, OnceLock};
 

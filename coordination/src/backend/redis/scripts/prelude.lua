@@ -1,7 +1,7 @@
 -- What every script begins with.
 --
--- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: the server's, which
--- is never set back, and goes on at once where the server's was. Times are microseconds.
+-- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: it goes by the server's, but is never
+-- set back: if the server's is, it goes on from where it was. Times are microseconds.
 --
 --   clock            hash, the record:
 --     offset         how far the clock is ahead of the server's
