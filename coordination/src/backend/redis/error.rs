@@ -59,8 +59,8 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    // The request may have been under way when the connection broke, whatever it was that broke it; or it was carried out, and the
-    // answer is not what it has to be.
+    // The request may have been under way when the connection broke, whatever it was that broke it; or it was carried out, and
+    // the answer is not what it has to be.
     let is_of_answer =
         matches!(error.kind(), RedisKind::Io | RedisKind::Parse | RedisKind::UnexpectedReturnType);
     let is_open = operation != "connect" && (is_of_answer || kind == ErrorKind::Unavailable);

@@ -105,8 +105,8 @@ impl Call {
         matches!(self.script, Script::Read | Script::Names | Script::Queues)
     }
 
-    /// Makes it a call of this session. The server rejects it (`stale`) if it arrives on a connection older than the one that this
-    /// session uses now.
+    /// Makes it a call of this session. The server rejects it (`stale`) if it arrives on a connection older than the one that
+    /// this session uses now.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self

@@ -1,5 +1,5 @@
-//! Looks for those that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request, and wakes
-//! whoever has something to see.
+//! Looks for those that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request,
+//! and wakes whoever has something to see.
 
 use std::sync::{Arc, Weak};
 

@@ -1,10 +1,10 @@
 //! How much a session may watch at once.
 //!
-//! On a new connection the client crate asks for all watches anew, in requests of 128 KiB of paths. All of these requests have one
-//! number, by which the crate knows the answers apart (`resend_watches` and `Depot::pop_request` in 0.11.2). So the answer to a second
-//! request breaks the connection, and so does that on every connection after it. Therefore the watched paths of a session have to fit
-//! into one request. For those that find no room, a task of the session looks (`unwatched.rs`). They get a watch in the order in which
-//! they came, as soon as others give up theirs.
+//! On a new connection the client crate asks for all watches anew, in requests of 128 KiB of paths. All of these requests have
+//! one number, by which the crate knows the answers apart (`resend_watches` and `Depot::pop_request` in 0.11.2). So the answer
+//! to a second request breaks the connection, and so does that on every connection after it. Therefore the watched paths of a
+//! session have to fit into one request. For those that find no room, a task of the session looks (`unwatched.rs`). They get a
+//! watch in the order in which they came, as soon as others give up theirs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use crate::env;
 
-/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, of which the crate
-/// knows a moment longer.
+/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, of which the
+/// crate knows a moment longer.
 const ROOM: usize = 96 * 1024;
 /// How many of them may be paths of the session's own entries, which are held for long, perhaps: waiters have the rest.
 const OWN: usize = ROOM / 2;

@@ -211,8 +211,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
-    /// queue for a moment where many write.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
+    /// the queue for a moment where many write.
     pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
         let seen = self.look("get", move |draft| claim::seen(draft, id)).await?;
         ClaimView::of(seen)
@@ -387,8 +387,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
-    /// queue for a moment where many write.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
+    /// the queue for a moment where many write.
     pub async fn stats(&self) -> Result<WorkStats> {
         Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
@@ -404,8 +404,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in the
-    /// queue for a moment where many write.
+    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
+    /// the queue for a moment where many write.
     pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
         self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
         let which = Which {

@@ -281,8 +281,8 @@ impl WorkClaim {
     /// Renews the claim in the background, after each third of its ttl, until it is given up or lost; at once if a third is
     /// over.
     ///
-    /// A renewal that failed is tried again as long as the claim has time left, whatever the store said: a full disk, for one, may
-    /// have room again by then.
+    /// A renewal that failed is tried again as long as the claim has time left, whatever the store said: a full disk, for one,
+    /// may have room again by then.
     pub fn keep_alive(&mut self) {
         if self.keeper.is_some() {
             return;

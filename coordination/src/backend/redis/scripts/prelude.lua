@@ -284,7 +284,8 @@ local function clear()
       local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
       if queue then
         if budget <= 0 then return end
-        -- One of the queue's two keys may be another's by now: those whom the entry kept waiting are told that by their next call.
+        -- One of the queue's two keys may be another's by now: those whom the entry kept waiting are told that by their next
+        -- call.
         local is_done, problem = pcall(remove, queue, entry)
         local said = type(problem) == 'table' and problem.err or problem
         if not is_done and not string.find(said, 'WRONGTYPE', 1, true) then error(problem) end
