@@ -1,8 +1,8 @@
-//! Notifications: one watch stream for everything that is waited for.
+//! The watches at the server: all of them on one stream.
 //!
-//! A stream per waiter would work and cost the server a goroutine and the connection a stream each. On
-//! one stream a waiter is two small messages, and none at all where the key is watched already: see
-//! [`hub`](crate::backend::server::shared_watches).
+//! A stream per waiter would cost the server a goroutine, and the connection an HTTP/2 stream, for each. On a shared stream a
+//! waiter costs two small messages, or none where the key is watched already: see
+//! [`shared_watches`](crate::backend::server::shared_watches).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::backend::server::shared_watches::{SWEEP, SharedWatches};
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 
-/// How long a stream that failed is left alone.
+/// The pause after a stream broke, before the next one is opened.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// The same of one that is refused again and again, at most.
+/// The longest pause after streams that were refused one after the other.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The first id that we give to a watch: no server that numbers watches by itself comes so far.
+/// The first id that we give to a watch. A server that numbers watches itself never comes so far, so its ids differ from ours.
 const FIRST_ID: i64 = 1 << 40;
 
 /// What a watch tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
-    /// Deletions of a key: no message for a put, which is most that happens to a key.
+    /// Deletions of a key only: no message for puts, which are most of what happens to a key.
     Deletion,
     /// Whatever happens to a key.
     Key,
@@ -58,9 +58,9 @@ struct Subject {
 /// What a watch has told so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// The revision from which on it tells everything; `None`: the server has not answered yet.
+    /// The revision from which on the watch is complete, 0 where the server did not say; `None`: the server has not answered yet.
     since: Option<i64>,
-    /// The revision of the last change told.
+    /// The revision of the last change that the watch told of.
     changed: i64,
 }
 
@@ -74,7 +74,7 @@ impl Watches {
 
     /// Subscribes to `key`. A key that is watched already is not watched again: the older watch is shared.
     ///
-    /// `None`: there is no stream any more.
+    /// `None`: the task that owns the stream has ended.
     pub(super) async fn watch(&self, key: &str, scope: Scope) -> Option<Watch> {
         let subject = Subject { key: key.to_owned(), scope };
         let asked = self.asked.get_or_init(async || {
@@ -92,7 +92,7 @@ impl Watches {
         Some(Watch(seen))
     }
 
-    /// Notes that what is watched was watched before this revision, where the server has not said since when it was.
+    /// Sets the revision from which on a watch is complete, if the server has confirmed the watch without such a revision.
     pub(super) fn note(&self, key: &str, scope: Scope, revision: i64) {
         let subject = Subject { key: key.to_owned(), scope };
         self.hub.tell(&subject, |seen| {
@@ -106,18 +106,18 @@ impl Watches {
 }
 
 impl Watch {
-    /// The revision from which on the watch tells everything, 0 where the server did not say; `None`: it broke.
+    /// The revision from which on the watch is complete, 0 where the server did not say; `None`: the watch broke.
     pub(super) async fn since(&mut self) -> Option<i64> {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
 
-    /// The revision of the last change told; 0: of none yet.
+    /// The revision of the last change that the watch told of; 0: there was none yet.
     pub(super) fn changed(&self) -> i64 {
         self.0.borrow().changed
     }
 
-    /// Resolves when something was told that happened after this revision; `None`: the watch broke, and whoever wants to
-    /// know looks at the key itself.
+    /// Resolves when the watch has told of a change after this revision. `None`: the watch broke, and the caller has to read the
+    /// key itself.
     pub(super) async fn changed_after(&mut self, revision: i64) -> Option<()> {
         self.0.wait_for(|seen| seen.changed > revision).await.ok().map(drop)
     }
@@ -128,19 +128,19 @@ struct Stream {
     connections: Arc<Connections>,
     hub: Arc<SharedWatches<Subject, Seen>>,
     asked: mpsc::UnboundedReceiver<Subject>,
-    /// By its id on the stream.
+    /// The watches on the stream, by their ids.
     watched: HashMap<i64, Subject>,
     last_id: i64,
-    /// Whether the server takes the ids that we give. A `grpc-proxy` numbers watches itself: there the next one is asked for
-    /// when the last one was answered, as etcd's own client does.
+    /// Whether the server keeps the ids that we give. A `grpc-proxy` numbers watches itself, and its answer does not say which
+    /// request it belongs to: then the next watch is asked for only after the last one was answered, as in etcd's own client.
     takes_ids: bool,
-    /// The id that we gave to the watch that was asked for and not answered, where the server may give it another.
+    /// Our id of the watch that was asked for and not answered yet. Its answer may come under another id.
     asking: Option<i64>,
-    /// Pauses after refusals.
+    /// The pauses after streams that were refused.
     refused: DecorrelatedJitter,
 }
 
-/// How long a stream is left alone that is refused again and again.
+/// The growing pauses between streams that are refused.
 fn pauses() -> DecorrelatedJitter {
     DecorrelatedJitter::new(PAUSE, LONGEST_PAUSE)
 }
@@ -177,9 +177,9 @@ impl Request {
 /// What is to be done about an answer.
 enum Told {
     Nothing,
-    /// Nobody waits any longer for the watch of this id.
+    /// Nobody waits any longer for the watch with this id.
     Cancel(i64),
-    /// The server does not let us watch. Whether it still reads the stream depends on its version.
+    /// The server refuses a watch. Whether the server still reads the stream afterwards depends on its version.
     Refused,
 }
 
@@ -210,7 +210,7 @@ impl Stream {
                 self.serve(key, options).await
             };
             let ended = caught("watch", serving).await.unwrap_or(Ended::Broken);
-            // Whoever was watching is told, and looks again by itself (`R2`).
+            // Whoever has such a watch is told that it broke, and reads the key (`R2`).
             self.watched.clear();
             self.hub.end_all();
             let pause = match ended {
@@ -226,7 +226,7 @@ impl Stream {
         let opening = async {
             let (connected, epoch) = self.connections.reach_for("watch").await?;
             let token = connected.token();
-            // Several changes of a large value may come in one message.
+            // One message may hold several changes of a large value.
             let watch = connected.client().watch_client();
             let mut watch = watch.max_decoding_message_size(LONGEST_ANSWER);
             let opening = watch.watch(key, Some(options));
@@ -250,7 +250,8 @@ impl Stream {
                     Some(Told::Nothing) => Request::Nothing,
                     Some(Told::Cancel(id)) => Request::Cancel(vec![id]),
                     Some(Told::Refused) => {
-                        // A stream has the token with which it was opened.
+                        // The server checks each watch with the token with which the stream was opened. The refusal may be due to
+                        // an old token, so a new one is asked for before the next stream.
                         let asking = connected.authenticate(token);
                         let asking = self.connections.on_epoch("watch", epoch, asking);
                         if let Err(error) = in_time(longest, asking).await {
@@ -274,7 +275,8 @@ impl Stream {
                 _ = sweep.tick() => Request::Cancel(self.sweep()),
                 _ = epochs.changed() => Request::Nothing,
             };
-            // A member that has fallen silent takes no more than fits on the way to it.
+            // If the server has fallen silent, the connection's buffers fill up, and sending would wait for ever: so it is
+            // bounded, and ends when the connection is given up.
             let sent = tokio::select! {
                 biased;
                 sent = timeout(longest, request.send(&mut sender)) => sent,
@@ -293,7 +295,7 @@ impl Stream {
         Ended::Broken
     }
 
-    /// What to ask of the server, if it is not watched yet and somebody still waits.
+    /// The request for this watch; `None`: it is watched already, or nobody waits any longer.
     fn add(&mut self, subject: Subject) -> Option<(String, WatchOptions)> {
         if self.hub.find(&subject).is_none() || self.watched.values().any(|one| *one == subject) {
             return None;
@@ -311,7 +313,7 @@ impl Stream {
         Some((key, options))
     }
 
-    /// Ends the watches that nobody has waited for during a moment, and answers which ids those have on the stream.
+    /// Ends the watches that nobody has waited for during the linger time, and returns their ids on the stream.
     fn sweep(&mut self) -> Vec<i64> {
         let swept = self.hub.sweep();
         let over = self.watched.extract_if(|_, subject| swept.contains(subject));
@@ -320,7 +322,8 @@ impl Stream {
 
     fn tell(&mut self, answer: &WatchResponse) -> Told {
         let id = answer.watch_id();
-        // One that we cancelled is not among them, and it may have fallen behind what is compacted.
+        // The answer to our own `cancel` is no refusal: that watch was removed from `watched` before. Nor is it one if the server
+        // cancels a watch because the watch fell behind the compacted revision.
         let is_ours = answer.created() || self.watched.contains_key(&id);
         if answer.canceled() && is_ours && answer.compact_revision() == 0 {
             tracing::debug!(reason = answer.cancel_reason(), "not allowed to watch");
@@ -352,7 +355,8 @@ impl Stream {
             *seen != before
         });
         if answer.canceled() {
-            // Its revision was compacted: look at the key itself.
+            // The watch's revision was compacted, so changes are missing: waiters are told that the watch broke, and read the
+            // key.
             self.hub.end(subject);
             self.watched.remove(&id);
         }

@@ -1,7 +1,8 @@
-//! Connections: a client of the crate's for each endpoint.
+//! Connections to etcd: for each connection that [`connections`](crate::backend::server::connections) makes, one client of the
+//! crate with one endpoint.
 //!
-//! The crate's own way spreads calls over all endpoints and does not move a failed one to the next, and a connection
-//! that went silent hangs it: see [`connections`](crate::backend::server::connections).
+//! A client with several endpoints would spread calls over all of them, would not move a failed call to the next one, and would
+//! hang on a connection that went silent.
 
 use std::fmt::Display;
 use std::io;
@@ -34,12 +35,14 @@ use crate::url::Host;
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The part of the lease that a user's connection may take. The server hashes the password, which takes it 50 ms of a
-/// processor and more, and does not stop when nobody waits any longer. If many clients come at once, as after a restart, and
-/// gave up as soon as a call is given up, then all of them would come again to a server that is busy with their first tries.
+/// A connection with a user may take this fraction of the lease, because the server hashes the password. That takes 50 ms of a
+/// processor or more, and the server does not stop when the client has given up. If many clients come at once, as after a
+/// restart, and each gave up as early as it gives up a call, all of them would come again while the server is still busy with
+/// their first tries.
 const AUTHENTICATION: u32 = 3;
 
-/// What is said of a connection that another one has to take the place of.
+/// The error of a call that found that authentication was turned on or off since its connection was made. The connection counts
+/// as broken, and another one is made.
 const TURNED: &str = "authentication was turned on or off";
 
 /// The endpoints, and the connection in use.
@@ -48,31 +51,31 @@ pub(super) type Connections = connections::Connections<Endpoints>;
 /// A connection, and who we are on it.
 pub(super) struct Connected {
     client: Client,
-    /// How many tokens we have been given on it. To give one takes the server's time (see [`AUTHENTICATION`]): it is asked
-    /// for once for all whose calls were refused.
+    /// How many tokens the server has given us on this connection. A token costs the server time (see [`AUTHENTICATION`]), so one
+    /// new token is asked for on behalf of all calls that were refused with the old one.
     tokens: AtomicU64,
     refreshing: Mutex<()>,
-    /// How long that may take.
+    /// How long a request for a new token may take.
     longest: Duration,
-    /// There is a user, and it was made without, as authentication was off.
+    /// The URL has a user, but the connection was made without, as authentication was off.
     is_anonymous: bool,
-    /// The server knew less when it was connected to than was known before: it lags behind, or the store is another one,
-    /// restored from a snapshot.
+    /// When this connection was made, the server answered with an older revision than had been seen before: the server lags
+    /// behind, or the store was restored from a snapshot.
     is_behind: AtomicBool,
 }
 
 /// How to connect to an endpoint.
 pub(super) struct Endpoints {
     hosts: Vec<Host>,
-    /// Without the user, if there is one, and without certificates.
+    /// Without user and certificates, which each connection adds: see [`client`](Self::client).
     options: ConnectOptions,
     user: Option<String>,
     access: Arc<Access>,
-    /// Whether the last connection was made without, as authentication was off.
+    /// Whether the last connection was made without the user, as authentication was off.
     is_off: AtomicBool,
-    /// A key within the namespace, which may be read.
+    /// A key within the namespace, which the user may read.
     probe: String,
-    /// How long another connection may take.
+    /// How long making another connection may take.
     longest: Duration,
     /// The newest revision of the store that was seen.
     newest: AtomicI64,
@@ -83,7 +86,7 @@ impl Endpoints {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same endpoint (`R4`).
         hosts.shuffle(&mut env::rng());
-        // Less than a call may take: whoever makes one tries the next endpoint in the time that is left.
+        // Less than a call may take: if this endpoint does not answer, the time that is left goes to the next one.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
@@ -140,18 +143,18 @@ impl Endpoints {
         }
     }
 
-    /// Whether we are somebody there, who may lack rights: a user, or whoever a certificate names.
+    /// Whether the server knows us as somebody who may lack rights: as a user, or by the name in our certificate.
     pub(super) fn may_be_refused(&self) -> bool {
         let credentials = self.access.used();
         self.user.is_some() || credentials.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
     }
 
-    /// As of this revision the store has answered.
+    /// Notes a revision with which the store has answered.
     pub(super) fn saw(&self, revision: i64) {
         self.newest.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// Notes whether authentication is off; says so if that is new.
+    /// Notes whether authentication is off, and logs it if that has changed.
     fn note_off(&self, is_off: bool) {
         if self.is_off.swap(is_off, Ordering::Relaxed) != is_off {
             let turned = if is_off { "off" } else { "on again" };
@@ -182,13 +185,13 @@ impl Connected {
         &self.client
     }
 
-    /// The token that a call is made with now, by its number.
+    /// The number of the token with which calls are made now.
     pub(super) fn token(&self) -> u64 {
         self.tokens.load(Ordering::Acquire)
     }
 
-    /// Makes a call, and makes it again with a new token where the server has refused the one that it was made with, and
-    /// so has done nothing. Of an expired token the client crate takes care.
+    /// Makes a call. If the server refuses the token, and so has done nothing, asks for a new token and makes the call once more.
+    /// An expired token is replaced by the client crate.
     pub(super) async fn call<T, F>(
         self: &Arc<Self>,
         call: impl Fn(Client) -> F,
@@ -206,8 +209,9 @@ impl Connected {
         }
     }
 
-    /// Whether the store was restored from a snapshot that is older than what was seen of it. Only a server that was behind
-    /// is asked: what a majority agrees on never goes back.
+    /// Whether the store was restored from a snapshot that is older than what was seen of the store. A server is asked only if it
+    /// was behind when the connection was made: that server may merely lag, but a majority never goes back, and this read needs
+    /// one.
     pub(super) async fn is_restored(
         self: &Arc<Self>,
         endpoints: &Endpoints,
@@ -219,19 +223,21 @@ impl Connected {
             let count = GetOptions::new().with_count_only();
             client.kv_client().get(endpoints.probe.as_str(), Some(count)).await
         };
-        // What others see meanwhile says nothing.
+        // Read before the request is sent. Revisions that other calls see while this one is under way may be newer than the
+        // answer without any restore.
         let newest = endpoints.newest.load(Ordering::Relaxed);
         let revision = revision_in(self.call(look).await?.header());
         self.is_behind.store(false, Ordering::Relaxed);
         if revision < newest {
-            // It is the new state of affairs from here on.
+            // From here on the restored store's revisions count: otherwise each later connection would look behind for ever.
             endpoints.newest.store(revision, Ordering::Relaxed);
         }
         Ok(revision < newest)
     }
 
-    /// Asks for a new token, unless this one was replaced already. That goes on if the caller gives up: the next one finds it
-    /// done. A connection that has no user needs to be made anew for that.
+    /// Asks the server for a new token, unless the token of this number was replaced already. The request goes on in a task if
+    /// the caller gives up, so that the next caller finds it done. On a connection that was made without the user there is no
+    /// token to ask for: the call fails with [`TURNED`], and the connection is made anew.
     pub(super) async fn authenticate(self: &Arc<Self>, refused: u64) -> Result<(), EtcdError> {
         if self.is_anonymous {
             return Err(io::Error::other(TURNED).into());
@@ -279,8 +285,8 @@ impl Link for Endpoints {
         self.longest
     }
 
-    /// The client itself connects with the first call only, and once more with every call that finds no connection: a
-    /// hundred waiters would be a hundred tries.
+    /// Connects and reads once. The crate's client would connect only with the first call, and then once more with each call that
+    /// finds no connection: a hundred waiters would make a hundred tries.
     async fn connect(
         connections: &Arc<Connections>,
         turn: Turn,
@@ -288,9 +294,10 @@ impl Link for Endpoints {
     ) -> Result<Self::Connection, Failure> {
         let Self { user, probe, .. } = &connections.link;
         let connect = |is_off| connections.link.client(turn.place, credentials, is_off);
-        // With a user this asks for a token.
+        // If there is a user, connecting asks for a token.
         let (client, is_off) = match connect(false).await {
-            // Unless it was never on: then the URL is wrong.
+            // If there was a connection before, authentication was turned off since. If there was none, the URL has a user that
+            // the server does not want: that error is the caller's.
             Err(error)
                 if user.is_some()
                     && is_authentication_off(&error)
@@ -306,7 +313,7 @@ impl Link for Endpoints {
             Ok(answer) => Some(revision_in(answer.header())),
             Err(error) => match connections.link.explain("connect", error) {
                 failure if failure.is_broken => return Err(failure),
-                // A refusal is an answer too; who cares for it makes a call of his own.
+                // A refusal proves that the server answers, too. Whoever needs to know of the refusal makes a call of his own.
                 _ => None,
             },
         };
@@ -325,7 +332,7 @@ impl Link for Endpoints {
     }
 }
 
-/// Who is there?
+/// Asks the server for its status, which has its version.
 pub(super) async fn status(connected: Arc<Connected>) -> Result<StatusResponse, EtcdError> {
     connected.client().maintenance_client().status().await
 }
@@ -345,7 +352,7 @@ pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
 }
 
 fn tls_options(tls: &Tls, host: &Host) -> TlsOptions {
-    // Whatever its address is.
+    // The certificate is checked against the host's name, even where the connection goes to one of its addresses.
     let name = tls.server_name.as_ref().unwrap_or(&host.name);
     let mut options = TlsOptions::new().domain_name(name);
     options = match &tls.ca {

@@ -12,20 +12,20 @@
 //! Else nothing; the two keys are read by a second transaction
 //! ```
 //!
-//! 1. An earlier call may have got through although its answer was lost: then the key is there, and it is found, not put anew.
-//!    A second put would keep the create revision, but it could be one that arrives late, after the entry was updated.
-//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Keys are used again: without this a call that was given up could
-//!    arrive after `leave`, and put an entry that nobody knows.
+//! An earlier call may have got through although its answer was lost: then the key is there, and the entry is found and not put
+//! again. A second put would keep the create revision, but a put that arrives late, after an update, would undo the update.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Keys are used again: without this condition a call that was given up
+//!    could arrive after `leave`, and put an entry that nobody knows.
 //! 3. The key goes with the lease. Its create revision is the entry's sequence number.
-//! 4. As of the same revision: no key before ours that minds us means that the lock is ours. An exclusive entry minds every
-//!    older key, a shared one only keys without an `r`.
+//! 4. Read at the revision of the put: if no key before ours blocks us, the lock is ours. An exclusive entry is blocked by every
+//!    older key, a shared one only by keys without an `r`.
 //!
-//! `leave` is `delete <own>`, without a condition, as the key is nobody else's until the pool gives it out again. If a call that
-//! puts it may still be under way, the fence is ended in the same transaction: `If mod_revision(<member's key>) = V Then put
-//! <member's key>, delete <own>`. From then on (2) refuses the late call.
+//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. If a
+//! call that puts the entry may still be under way, the same transaction ends the write fence: `If mod_revision(<member's key>) =
+//! V Then put <member's key>, delete <own>`. From then on (2) refuses the late call.
 //!
-//! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The
-//! first must be ours, under our lease and with our create revision; the second tells the blocker.
+//! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The first
+//! key must be under our lease and have our create revision, or else our entry is gone; the second key is the blocker.
 //!
 //! `update` is `If mod_revision(<own>) = last Then put <own>`.
 
@@ -72,7 +72,8 @@ impl Entries for Etcd {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let (range, options) = self.before(entry);
         let last = revision_of(seq).saturating_sub(1);
-        // Where the newest was downgraded, the next one tells whether there are more.
+        // A shared entry asks for two keys: if the newest was downgraded, it does not block, and the second one blocks or tells
+        // that there may be more.
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
             keys_only(&self.txn_kv.key(&entry.entry_ref)),
@@ -99,7 +100,8 @@ impl Entries for Etcd {
                 _ => listing.entries.extend(entry_of(kv, &keys)),
             }
         }
-        // The newest of the queue's keys does not tell of a deletion: all of them count.
+        // A deletion does not change the newest modification revision of the keys that remain, so the listing's revision is made
+        // of all of them.
         listing.revision =
             reads::revision_of(answer.kvs().iter().map(|kv| (kv.key(), kv.mod_revision())));
         self.reads.note(queue, listing.revision, revision_in(answer.header()));
@@ -111,7 +113,7 @@ impl Entries for Etcd {
     }
 }
 
-/// An entry on its way.
+/// One `enter` of this entry.
 struct Entering<'a> {
     etcd: &'a Etcd,
     entry: &'a NewEntry,
@@ -133,10 +135,11 @@ impl<'a> Enter for Entering<'a> {
             .when([absent, attempt.write_fence.holds()].map(compare))
             .and_then([
                 TxnOp::put(attempt.key.as_str(), attempt.value.as_slice(), Some(with_session)),
-                // An exclusive one is the newest of them itself.
+                // Two: for an exclusive entry the newest key in the range is its own.
                 range.get(options.with_limit(2)),
             ])
-            // Nothing else: that keeps the request within one frame.
+            // The two keys are not read here but by a second request, which is seldom needed: so this request stays within one
+            // frame.
             .or_else([]);
         make_on(ready, enter).await
     }
@@ -154,7 +157,7 @@ impl<'a> Enter for Entering<'a> {
         let Some(own) = found(&answer, 0).into_iter().next() else {
             return Ok(Entered::Fenced(found(&answer, 1).first().map(kept)));
         };
-        // An earlier call got through, and its answer was lost.
+        // An earlier call put the key, and its answer was lost.
         let position = etcd.position(entry, seq_of(&own)).await?;
         position.map(Entered::At).ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
@@ -163,10 +166,10 @@ impl<'a> Enter for Entering<'a> {
 }
 
 impl Etcd {
-    /// Where an entry that may block this one is looked for: the newest first.
+    /// The range of keys that may block this entry, sorted newest first.
     ///
-    /// Any blocks an exclusive one, so keys are enough, except where a name has to be compared. What a
-    /// shared one minds may have been downgraded, which its value tells.
+    /// Every older entry blocks an exclusive one, so the keys suffice; only if the queue's name is hashed are values read too, to
+    /// compare the full names. A shared entry needs the values, which say whether an exclusive entry was downgraded.
     fn before(&self, entry: &NewEntry) -> (Range, GetOptions) {
         let queue = &entry.entry_ref.queue;
         let keys = self.txn_kv.keys(queue);
@@ -178,7 +181,7 @@ impl Etcd {
         }
     }
 
-    /// What blocks the entry, by the newest keys that may, of which at most `limit` were read.
+    /// The newest entry before this one that blocks it. `newest`: the newest keys of [`before`](Self::before), at most `limit`.
     async fn blocker(
         &self,
         entry: &NewEntry,
@@ -190,8 +193,9 @@ impl Etcd {
         let found = self.first_blocker(entry, before.iter().copied())?;
         match before.last() {
             Some(last) if found.is_none() && newest.len() as i64 >= limit => {
-                // All were downgraded, and there may be more. They held at that moment, so that nothing
-                // else that is exclusive was before them: what is read here is short.
+                // All keys that were read had been downgraded, and there may be older ones. An entry is downgraded by its holder,
+                // and while an exclusive entry holds, every exclusive entry before it is gone or downgraded: so the rest of the
+                // range is short.
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
                 let older = self

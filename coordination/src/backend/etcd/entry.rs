@@ -1,4 +1,4 @@
-//! Entries: what a key and its value say of one.
+//! Entries: what a key and its value say of an entry.
 
 use etcd_client::KeyValue;
 
@@ -8,18 +8,18 @@ use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Blocker, Entry, Mode, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The entry of a key; `None`: the key is not text, and none of ours.
+/// The entry of a key; `None`: the key is not valid UTF-8, so none of our programs has written it.
 pub(super) fn entry_of(kv: &KeyValue, keys: &Keys) -> Option<Entry> {
     Some(entry_in(keys.name(kv.key_str().ok()?)?, kv.value(), seq_of(kv)))
 }
 
-/// The entry that this value tells of.
+/// The entry of the key with this name, by its value.
 pub(super) fn entry_in(name: &str, value: &[u8], seq: u64) -> Entry {
     let named = if name.starts_with(SHARED) { Mode::Shared } else { Mode::Exclusive };
     StoredEntry::entry(name, seq, named, value)
 }
 
-/// The entry of a key, if it keeps a later one of this mode waiting.
+/// The entry of a key, if it blocks a later entry of mode `later`.
 pub(super) fn blocker_of(kv: &KeyValue, keys: &Keys, later: Mode) -> Result<Option<Blocker>> {
     let entry = entry_of(kv, keys).ok_or_else(|| {
         let message = format!("a key under {} is not text", keys.prefix());
@@ -33,7 +33,7 @@ pub(super) fn seq_of(kv: &KeyValue) -> u64 {
     number(kv.create_revision())
 }
 
-/// A revision as the numbers that we give.
+/// A revision as the unsigned number that the traits use.
 pub(super) fn number(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or_default()
 }

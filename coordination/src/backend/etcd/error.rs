@@ -1,4 +1,4 @@
-//! What etcd and its client say → our errors, case by case.
+//! Maps the errors of etcd and of its client to ours, case by case.
 
 use std::error::Error as StdError;
 use std::io;
@@ -24,10 +24,10 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-/// What the client says when the first answer of a keep-alive stream has no time left.
+/// The client's message when the first answer of a keep-alive stream has a remaining TTL of zero.
 const LEASE_NOT_FOUND: &str = "lease not found";
 
-/// Whether the lease that was to be granted is there already: an earlier answer was lost.
+/// Whether the lease to be granted exists already, because an earlier call granted it and its answer was lost.
 pub(super) fn is_lease_exists(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status)
         if status.code() as i32 == code::FAILED_PRECONDITION && status.message().contains("lease already exists"))
@@ -51,7 +51,7 @@ pub(super) fn is_token_stale(error: &EtcdError) -> bool {
         if status.message().contains("revision of auth store is old"))
 }
 
-/// Whether the server asks nobody who he is.
+/// Whether the server runs without authentication, and so refuses a user.
 pub(super) fn is_authentication_off(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status)
         if status.message().contains("authentication is not enabled"))
@@ -63,19 +63,18 @@ pub(super) fn is_user_missing(error: &EtcdError) -> bool {
         if status.message().contains("user name is empty"))
 }
 
-/// Whether the server is a learner, which answers little but serializable reads and has done nothing: another server may do
-/// better.
+/// Whether the server is a learner, which answers little but serializable reads; it has done nothing. Another server may answer.
 fn is_learner(message: &str) -> bool {
     message.contains("not supported for learner")
 }
 
-/// Whether the servers have more to do than they can for a moment, and have done nothing. They are of one mind in that: a
-/// connection to another one helps nobody.
+/// Whether the servers have more requests than they can serve at the moment, and have done nothing. All of them are equally busy,
+/// so a connection to another server would not help.
 fn is_overload(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("too many requests"))
 }
 
-/// What a failed call says of its connection, and to us.
+/// What a failed call says about its connection, and the error for the caller.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     let is_hang_up = is_hang_up(&beneath(&error));
@@ -119,7 +118,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         ErrorKind::Quota => Effect::Unknown,
         _ => Effect::None,
     };
-    // As text: the client's types stay inside this folder.
+    // As text, so that the client crate's types stay inside this folder.
     let source = io::Error::other(root_cause(&error));
     Error::new(kind, operation, message).with_effect(effect).with_source(source)
 }
@@ -136,14 +135,14 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
             ErrorKind::Unavailable
         }
         code::PERMISSION_DENIED => ErrorKind::Permission,
-        // Over `--max-request-bytes`, or beyond what is read at all.
+        // Larger than `--max-request-bytes`, or than gRPC accepts at all.
         code::INVALID_ARGUMENT | code::RESOURCE_EXHAUSTED
             if speaks_of("request is too large") || speaks_of("message larger than max") =>
         {
             ErrorKind::Value
         }
         code::RESOURCE_EXHAUSTED if speaks_of("space exceeded") => ErrorKind::Quota,
-        // Too many requests, or HTTP/2's "enhance your calm": it passes.
+        // Too many requests, or HTTP/2's `ENHANCE_YOUR_CALM`: both pass.
         code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,
         code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
             connection_kind(&beneath(error))
@@ -157,7 +156,7 @@ fn root_cause(error: &EtcdError) -> String {
     beneath(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// What stands beneath an error; nothing beneath what the server itself has said.
+/// The errors beneath this one; none for a status that the server itself sent.
 fn beneath(error: &EtcdError) -> Causes<'_> {
     causes(match error {
         EtcdError::GRpcStatus(status) => status.source(),

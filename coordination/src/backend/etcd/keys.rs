@@ -1,23 +1,23 @@
 //! The keys of a queue, and why they sort as they do.
 //!
-//! Under the queue's prefix stand its value, `!`, the mark of its removal, `!removed`, then the exclusive
-//! entries, which begin with a hexadecimal digit as those of other libraries do, then the shared ones, which
-//! begin with `r`. So one range has all entries and no value, and one all that a shared entry has to mind.
+//! Under the queue's prefix these sort in this order: the queue's value, `!`; the mark of its removal, `!removed`; the exclusive
+//! entries, which begin with a hexadecimal digit as those of other libraries do; the shared entries, which begin with `r`. So one
+//! range has all entries and not the value, and another range has all entries that may block a shared one.
 
 use etcd_client::{GetOptions, TxnOp};
 
 use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Mode, SessionId};
 
-/// Before every entry.
+/// Sorts before every entry.
 pub(super) const VALUE: &str = "!";
 pub(super) const REMOVED: &str = "!removed";
-/// Comes right after all that begins with [`VALUE`], so that a key of any other program counts as an entry.
+/// Sorts right after all keys that begin with [`VALUE`]: so the range of entries has the keys of other programs, too.
 const FIRST_ENTRY: &str = "\"";
-/// What the names of shared entries begin with: after all digits.
+/// The first character of the names of shared entries; sorts after all digits.
 pub(super) const SHARED: &str = "r";
 
-/// The name of an entry of ours: `<lease>` as in other libraries, `<lease>-1`, …
+/// The name of the key of one of our entries: `<lease>` as in other libraries, then `<lease>-1`, …
 pub(super) fn name_of(session: SessionId, mode: Mode, number: usize) -> String {
     let prefix = if mode == Mode::Shared { SHARED } else { "" };
     match number {
@@ -26,7 +26,7 @@ pub(super) fn name_of(session: SessionId, mode: Mode, number: usize) -> String {
     }
 }
 
-/// All keys from one on, and before another.
+/// The keys from `from` on and before `to`.
 pub(super) struct Range {
     pub(super) from: String,
     pub(super) to: String,
@@ -35,16 +35,16 @@ pub(super) struct Range {
 /// All entries of a queue.
 pub(super) fn entries(keys: &Keys) -> Range {
     let parent = keys.prefix().strip_suffix('/').unwrap_or(keys.prefix());
-    // What comes right after the slash.
+    // `0` is the character after `/`, so this is the first string after all that begin with the prefix.
     Range { from: keys.key(FIRST_ENTRY), to: format!("{parent}0") }
 }
 
-/// Those that were entered as exclusive ones.
+/// The entries that were entered as exclusive ones; some may have been downgraded since.
 pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// A key of any other program counts as an entry.
+/// Whether the name is that of an entry: every key counts but the value and the mark, whoever wrote it.
 pub(super) fn is_entry(name: &str) -> bool {
     name != VALUE && name != REMOVED
 }

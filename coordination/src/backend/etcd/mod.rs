@@ -4,18 +4,18 @@
 //!
 //! A session is an etcd lease, with a key for its member id. An entry is a key under the session's lease,
 //! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing
-//! token. One transaction puts it and reads the newest key before it, so an uncontended lock costs one
-//! request, and one more to release. A waiter watches the entry that blocks it from now on, then reads
-//! it once: a watch that starts at an older revision is served by a loop that runs every 100 ms only
-//! (`syncWatchersLoop` in etcd's `mvcc`), which is why etcd's own lock hands over slowly. All watches
-//! share one stream, and stay for a moment: where the blocker's key is watched already from before
-//! it was put, nothing can have been missed, and the read is spared.
+//! token. One transaction puts the key and reads the newest key before it, so an uncontended lock costs one request, and one more
+//! to release. A waiter starts a watch on the entry that blocks it, at the current revision, and then reads that entry once: a
+//! watch that starts at an older revision is served by a loop that runs every 100 ms only (`syncWatchersLoop` in etcd's `mvcc`),
+//! which is why etcd's own lock hands over slowly. All watches share one stream, and a watch stays for a moment after its last
+//! waiter. If such a watch on the blocker's key is older than the blocker's entry, the watch has missed nothing, and the waiter
+//! spares the read.
 //!
-//! The key of a shared entry has an `r` before the lease, so that it finds the newest exclusive entry in
-//! a range of its own. What an entry says beyond that is in its value, which an update puts anew: one
-//! that was downgraded keeps its key and says `"shared":true`. A queue's value is the key
-//! `<prefix>/!`, under no lease, written on condition of its modification revision, which is its version.
-//! Observers of a queue share a watch on its prefix, and read it once for each message.
+//! The key of a shared entry has an `r` before the lease, so that a shared entry finds the newest exclusive entry in a range of
+//! keys without an `r`. All else about an entry is in its value, which an update puts anew: an entry that was downgraded keeps
+//! its key, and its value says `"shared":true`. A queue's value is the key `<prefix>/!`, under no lease, written on condition of
+//! its modification revision, which is its version. Observers of a queue share one watch on its prefix, and read the queue once
+//! for each message.
 //!
 //! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude us and
 //! are excluded: they put `<prefix>/<lease>` and wait for older keys under the prefix, whatever follows.

@@ -1,24 +1,25 @@
-//! A channel of the client crate's to one address of a host, in which the host goes by its name.
+//! A channel of the client crate that connects to one address of a host, and whose requests name the host.
 
 use etcd_client::{BalancedChannelBuilder, Channel};
 use tokio::sync::mpsc::{self, Sender};
 use tonic::transport::channel::Change;
 use tonic::transport::{Channel as TonicChannel, Endpoint, Error, Uri};
 
-/// What a request says of whom it is for, whatever the address is: a proxy may have several names at one address.
+/// The host's URL, which each request carries as its origin (`:authority`) whatever address it is sent to: a proxy may serve
+/// several names at one address.
 pub(super) struct Origin(pub(super) Uri);
 
 impl BalancedChannelBuilder for Origin {
     type Error = Error;
 
-    /// The crate's own channel, to which each endpoint is handed on with its origin.
+    /// Makes the crate's own channel, and sets the origin of each endpoint that the client adds to it.
     fn balanced_channel(
         self,
         buffer_size: usize,
     ) -> Result<(Channel, Sender<Change<Uri, Endpoint>>), Error> {
         let (channel, endpoints) = TonicChannel::balance_channel(buffer_size);
         let (sender, mut changes) = mpsc::channel(buffer_size);
-        // Ends with the client, which has the sender.
+        // The task ends when the client is dropped, because the client has the sender of `changes`.
         tokio::spawn(async move {
             while let Some(change) = changes.recv().await {
                 let change = match change {

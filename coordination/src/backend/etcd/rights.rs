@@ -1,4 +1,4 @@
-//! Whether the user may do all that is done later: what is missing is told by who connects, and not by the first release.
+//! Whether the user may do all that is needed later: a missing right is an error of `connect`, and not only of the first release.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use super::client::Connections;
 use super::txn::end_of;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// What a role gives on a range of keys.
+/// A right that a role gives on a range of keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Right {
     Read,
     Write,
 }
 
-/// Fails if the user's roles do not give a right on all keys of the namespace, and names it. `prefix`: what these begin with.
+/// Fails if the user's roles do not give both rights on all keys that begin with `prefix`, and names the right that is missing.
 ///
-/// etcd looks for the rights that both branches of a transaction need before it evaluates the condition. This condition never
-/// holds, so nothing is written.
+/// etcd checks the rights that both branches of a transaction need before it evaluates the condition. The condition of this
+/// transaction never holds, so nothing is written.
 pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Result<()> {
     let Some(denied) = denied(connections, prefix, &[Right::Read, Right::Write]).await else {
         return Ok(());
     };
-    // A condition is a read, too: so the right to write is not asked for alone.
+    // The right to write cannot be tried alone, because the condition of the transaction needs the right to read.
     let missing = match self::denied(connections, prefix, &[Right::Read]).await {
         Some(_) => "read",
         None => "write",
@@ -36,8 +36,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     Err(error.with_effect(Effect::None).with_source(denied))
 }
 
-/// Whether any of these rights is missing. Other failures say nothing of rights: whoever makes the call that counts is told of
-/// them.
+/// The error if one of these rights is missing. `None` if all are there, and also if the call failed for another reason: then the
+/// next call of whoever connects fails for the same reason.
 async fn denied(connections: &Arc<Connections>, prefix: &str, rights: &[Right]) -> Option<Error> {
     let mut steps = Vec::new();
     if rights.contains(&Right::Read) {
@@ -45,7 +45,7 @@ async fn denied(connections: &Arc<Connections>, prefix: &str, rights: &[Right]) 
         steps.push(TxnOp::get(prefix, Some(all)));
     }
     if rights.contains(&Right::Write) {
-        // The first key that there may be, and one near the last.
+        // A role's range may end before the namespace does: so the first key of the namespace is tried, and one near the last.
         let keys = [prefix.to_owned(), format!("{prefix}~")];
         steps.extend(keys.map(|key| TxnOp::put(key, "", None)));
     }

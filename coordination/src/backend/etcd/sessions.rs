@@ -14,21 +14,21 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 
 #[async_trait]
 impl Sessions for Etcd {
-    /// Grants a lease of the session's id and puts the member's key under it.
+    /// Grants a lease whose id is the session's, and puts the member's key under it.
     ///
-    /// Where that is refused the lease stays, with no key, until it is over. To revoke it would be a call whose answer may be
-    /// lost: it would end the session that the next try opens, whose lease is the same one.
+    /// If the member's key is refused, the lease is not revoked: it has no key, and runs out. The answer of a `revoke` could be
+    /// lost, and a late `revoke` would end the session that the next try opens, because that try uses the same lease.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         let granted = self.grant(session).await?;
         self.enroll(session).await?;
         Ok(Some(granted))
     }
 
-    /// Sends one heartbeat and waits for its own answer, on a stream of its own: on one that is kept, a `grpc-proxy` answers
-    /// when it next renews the lease by itself, which may be too late.
+    /// Sends one heartbeat, and waits for the answer on a stream that was opened for this heartbeat. On a stream that stays open
+    /// a `grpc-proxy` answers only when it next renews the lease itself, which may be too late.
     async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
         let renew = async |client: Client| {
-            // Its first answer is awaited within.
+            // `keep_alive` returns when the first answer has come.
             client.lease_client().keep_alive(lease_of(session)).await.map(drop)
         };
         let endpoints = &self.connections.link;
@@ -37,7 +37,7 @@ impl Sessions for Etcd {
             connected.is_restored(endpoints).await
         });
         match is_restored.await? {
-            // In an older store an entry may stand that was given up since.
+            // The restored store may have an entry that was removed after the snapshot was taken: so the session must not go on.
             true => Err(Error::lost("renew", LossReason::ExpiredByServer)),
             false => Ok(()),
         }
@@ -45,8 +45,8 @@ impl Sessions for Etcd {
 
     /// Revokes the lease; all keys under it go with it.
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever becomes of this call: nobody waits for what the session had, and what belongs to no session goes by the next
-        // one's from now on.
+        // Before the request, so that it happens whatever becomes of the request. Nobody needs this session's entries any more,
+        // and writes of values, which belong to no session, use the write fence of the next session from now on.
         self.txn_kv.forget(session);
         let revoke =
             async |client: Client| match client.lease_client().revoke(lease_of(session)).await {
@@ -72,7 +72,7 @@ impl Etcd {
             let options = LeaseGrantOptions::new().with_id(lease);
             match client.lease_client().grant(seconds, Some(options)).await {
                 Err(error) if is_lease_exists(&error) => {
-                    // Its first answer is awaited within: the lease counts from here on.
+                    // `keep_alive` returns when the first answer has come: the lease counts from here on.
                     client.lease_client().keep_alive(lease).await?;
                     let extended = client.lease_client().time_to_live(lease, None).await?;
                     Ok(extended.granted_ttl())
@@ -101,7 +101,7 @@ impl Etcd {
         let version = match self.txn_kv.store.commit("open", enroll).await? {
             Outcome::Done(version) => version,
             Outcome::Refused(found) => {
-                // A repeated call finds its own key.
+                // If an earlier call put the key and its answer was lost, the key is there, under our lease.
                 let mut found = found.into_iter().flatten();
                 let own = found.find(|kept| self.txn_kv.is_of(kept, session.id));
                 let member = &session.member;

@@ -1,4 +1,4 @@
-//! Transactions, as etcd has them.
+//! The transactions of [`txn_kv`](crate::backend::server::txn_kv), translated to etcd's.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::backend::server::txn_kv::{
 use crate::backend::{Cursor, PAGE, SessionId};
 use crate::error::Result;
 
-/// Makes transactions.
+/// Sends transactions to etcd.
 pub(super) struct Transactions(pub(super) Arc<Connections>);
 
 impl Transactions {
@@ -47,7 +47,7 @@ impl Transactions {
     }
 }
 
-/// Makes a transaction for which there is room.
+/// Sends a transaction in the slot that was reserved for it.
 pub(super) async fn make_on(
     ready: Ready<'_, Endpoints>,
     txn: etcd_client::Txn,
@@ -102,7 +102,7 @@ impl Transact for Transactions {
         Ok(())
     }
 
-    /// One condition tells of a whole range of keys.
+    /// etcd compares a whole range of keys in one condition: so there is nothing to be read before or cleared away afterwards.
     async fn alone(&self, keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
         let entries = keys::entries(keys);
         let conditions = vec![Condition::None(entries.from, entries.to)];
@@ -121,7 +121,7 @@ impl Transact for Transactions {
         prefix: &str,
         from: Option<&Cursor>,
     ) -> Result<(Vec<String>, Option<Cursor>)> {
-        // The key after one is the same with a zero byte behind it.
+        // A page goes on after the last key of the page before: the next key in order is that key with a zero byte appended.
         let first = match Cursor::place(from) {
             [] => prefix.as_bytes().to_vec(),
             last => [last, b"\0"].concat(),
@@ -130,7 +130,7 @@ impl Transact for Transactions {
         let answer = self.get("list", &first, page.with_limit(PAGE as i64)).await?;
         let last = answer.kvs().last().filter(|_| answer.more());
         let next = last.map(|kv| Cursor::to(kv.key()));
-        // One that is not text is none of ours.
+        // A key that is not valid UTF-8 was not written by us.
         let keys = answer.kvs().iter().filter_map(|kv| Some(kv.key_str().ok()?.to_owned()));
         Ok((keys.collect(), next))
     }
@@ -150,18 +150,19 @@ impl Transact for Transactions {
     }
 }
 
-/// The first key after all that begin with this, which ends with a slash.
+/// The first key after all that begin with this prefix, which ends with a slash: `0` comes after `/`.
 pub(super) fn end_of(prefix: &str) -> String {
     format!("{}0", prefix.strip_suffix('/').unwrap_or(prefix))
 }
 
 pub(super) fn compare(condition: Condition) -> Compare {
     match condition {
-        // Of a key that is not there the revision is zero.
+        // etcd compares a key that does not exist as if its revision were zero.
         Condition::Version(key, version) => {
             Compare::mod_revision(key, CompareOp::Equal, revision_of(version))
         }
-        // Holds for every key of the range: so there is none.
+        // The comparison must hold for every key of the range. A key that exists has no create revision of zero: so the range is
+        // empty.
         Condition::None(from, to) => {
             Compare::create_revision(from, CompareOp::Equal, 0).with_range(to)
         }
@@ -187,7 +188,7 @@ pub(super) fn kept(kv: &KeyValue) -> Kept {
     }
 }
 
-/// The revision of the store as of an answer; for a change, the one that it made.
+/// The revision of the store in an answer's header; if the request changed something, the revision of that change.
 pub(super) fn revision_in(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
@@ -201,7 +202,7 @@ pub(super) fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
     reads.nth(nth).unwrap_or_default()
 }
 
-/// Reads the name of a key only.
+/// Reads a key without its value.
 pub(super) fn keys_only(key: &str) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
 }

@@ -26,12 +26,15 @@ impl Watching for Etcd {
     ) -> Result<()> {
         let key = self.txn_kv.key(entry);
         let created = revision_of(seq);
-        // Puts tell of updates only, and those free nobody but shared waiters.
+        // A put on the blocker's key is an update of its entry. An update can free shared waiters only, so exclusive ones watch
+        // deletions.
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
         let mut must_look = false;
         loop {
             let (mut watch, since) = self.begin(&key, scope).await?;
-            // A watch that is older than the entry has missed nothing of it.
+            // If the watch was complete before the entry's key was created, it has told everything about the entry, and nothing
+            // has to be read. If such a watch has told of a change since then, that may have been a downgrade: then the key is
+            // read.
             let mut known = created;
             if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
                 match self.look(entry, seq, waiter).await? {
@@ -42,7 +45,7 @@ impl Watching for Etcd {
             if let Ok(Some(())) = timeout(recheck, watch.changed_after(known)).await {
                 return Ok(());
             }
-            // It broke, or may have missed something.
+            // The watch broke, or no message came for as long as `recheck`, and a message may have been lost.
             must_look = true;
         }
     }
@@ -58,13 +61,14 @@ impl Watching for Etcd {
                     None => tokio::time::sleep(PAUSE).await,
                 }
             };
-            // Otherwise something was missed, or may have been: the caller reads again, and by
-            // then the watch is there.
+            // If the queue was read after the watch became complete, wait for a change after that read. If it was read before, a
+            // change may have been missed in between: the caller reads again, and by then the watch is there.
             if let Some(store) = self.reads.at(queue, listing)
                 && store >= since
                 && watch.changed_after(store).await.is_none()
             {
-                // A stream that breaks again and again must not make its users read as often.
+                // The watch broke. If the stream breaks again and again, the pause keeps observers from reading their queues as
+                // often.
                 tokio::time::sleep(PAUSE).await;
             }
             Ok(())
@@ -80,20 +84,22 @@ impl Etcd {
         let begun = async {
             loop {
                 let mut watch = self.watches.watch(key, scope).await.ok_or_else(closing)?;
-                // While there is no stream the task that owns it paces the next try.
+                // The watch broke before the server confirmed it. No pause is needed here: the task that owns the stream pauses
+                // before it opens the next one.
                 if let Some(since) = self.since(&mut watch, key, scope).await? {
                     return Ok((watch, since));
                 }
             }
         };
-        // A connection and a stream, where there are none.
+        // Twice the patience: a connection and a stream may have to be made first.
         in_time(2 * self.connections.patience, begun).await
     }
 
-    /// The revision from which on the watch tells everything; `None`: it broke.
+    /// The revision from which on the watch is complete; `None`: the watch broke.
     async fn since(&self, watch: &mut Watch, key: &str, scope: Scope) -> Result<Option<i64>> {
         match watch.since().await {
-            // A `grpc-proxy` that had such a watch already does not say. It tells of all that happens from now on.
+            // A `grpc-proxy` that already has a watch on the same key answers with revision 0. The watch tells of all that
+            // happens from now on, so the store's current revision is read and noted.
             Some(0) => {
                 let count = GetOptions::new().with_count_only();
                 let now = self.txn_kv.store.get("watch", key, count).await?;
@@ -105,7 +111,7 @@ impl Etcd {
         }
     }
 
-    /// As of which revision the entry blocks the waiter; `None`: it does not.
+    /// The revision at which the entry still blocks the waiter; `None`: the entry does not block it.
     async fn look(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<Option<i64>> {
         let mut options = GetOptions::new();
         if waiter == Mode::Exclusive {
