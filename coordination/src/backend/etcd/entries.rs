@@ -12,8 +12,8 @@
 //! Else nothing; the two keys are read by a second transaction
 //! ```
 //!
-//! An earlier call may have got through although its answer was lost: then the key is there, and the entry is found and not put
-//! again. A second put would keep the create revision, but a put that arrives late, after an update, would undo the update.
+//! 1. An earlier call may have got through although its answer was lost: then the key is there, and the entry is found and not
+//!    put again. A second put would keep the create revision, but one that arrives late, after an update, would undo the update.
 //! 2. The write fence, see `write_fence.rs` of `txn_kv`. Keys are used again: without this condition a call that was given up
 //!    could arrive after `leave`, and put an entry that nobody knows.
 //! 3. The key goes with the lease. Its create revision is the entry's sequence number.

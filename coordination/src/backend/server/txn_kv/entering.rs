@@ -1,16 +1,16 @@
 //! Entering: how an entry gets its key, and with it its place in the queue.
 //!
-//! One transaction puts the key if it is absent and the session's [write fence](super::write_fence) holds. Its answer may be
-//! lost, and it may itself arrive much later, so each step of the loop below is there for a race:
+//! One transaction puts the key if it is absent and the session's [write fence](super::write_fence) holds. The answer may be
+//! lost, and the request may arrive much later, so each step of the loop below is there for a race:
 //!
-//! 1. A place among the calls under way comes first. Whoever still waits for one has sent nothing, so that giving up there
-//!    leaves nothing in doubt.
-//! 2. The fence's version is noted with the call. If another task ends the fence meanwhile, the call is refused whenever it
-//!    arrives, and this loop goes round once more with the next version.
-//! 3. The call is noted before it is sent: if the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a
-//!    call in doubt, and ends the fence before it says that the entry is gone.
-//! 4. The note is taken back only if the answer's effect is known.
-//! 5. Where the key was there, an earlier call got through: the entry stands, and is not entered a second time.
+//! 1. A slot among the calls in flight is taken first. A caller who gives up while waiting for a slot has sent nothing, so that
+//!    nothing is in doubt.
+//! 2. The write fence's version is noted with the call. If another task ends that fence meanwhile, the store refuses the call
+//!    whenever it arrives, and this loop makes another try under the next fence.
+//! 3. The call is noted before it is sent. If the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a call
+//!    in doubt, and ends the write fence before it says that the entry is gone.
+//! 4. The note is taken back only if the answer tells whether the call had an effect.
+//! 5. If the key is there, an earlier call of this entry got through: the entry stands, and is not entered a second time.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// One try to enter.
 pub(crate) struct Attempt {
-    /// The last part of the entry's key, and all of it.
+    /// The last part of the entry's key.
     pub(crate) name: Arc<str>,
     pub(crate) key: String,
-    /// What is put there.
+    /// The entry's text, which is put there.
     pub(crate) value: Vec<u8>,
-    /// Has to hold, beside that there is no such key.
+    /// The put has two conditions: the key is absent, and this write fence holds.
     pub(crate) write_fence: WriteFence,
 }
 
@@ -35,29 +35,29 @@ pub(crate) struct Attempt {
 pub(crate) enum Entered {
     /// The entry stands there, by this try or by an earlier one whose answer was lost.
     At(Position),
-    /// The write fence did not hold; what was read of its key.
+    /// The write fence did not hold. The member's key, as it was read then.
     Fenced(Option<Kept>),
-    /// Something of the store's own was in the way, which the next try minds.
+    /// The store refused for a reason of its own, which `understand` has noted for the next try.
     #[cfg(feature = "consul")]
     Again,
 }
 
-/// How a store makes one try.
+/// How a store makes one try to enter.
 pub(crate) trait Enter: Send {
-    /// A place among the calls that are under way.
+    /// A slot among the calls in flight.
     type Ready: Send;
     type Answer: Send;
 
     fn ready(&self) -> impl Future<Output = Result<Self::Ready>> + Send;
 
-    /// Sends the transaction; returns its answer, whatever that says.
+    /// Sends the transaction, and returns the answer whatever it says.
     fn send(
         &mut self,
         ready: Self::Ready,
         attempt: &Attempt,
     ) -> impl Future<Output = Result<Self::Answer>> + Send;
 
-    /// What the answer means; may ask the store once more.
+    /// What the answer means. May ask the store once more.
     fn understand(
         &mut self,
         attempt: &Attempt,
@@ -92,8 +92,8 @@ impl<T: Transact> TxnKv<T> {
     }
 }
 
-/// Whether a call that failed may still reach the servers. What they refused for want of space they may have carried out, but
-/// then that was before they answered.
+/// Whether a call that failed may still reach the servers. A call that was refused for want of space may have been carried out,
+/// but no later than its answer was sent.
 fn is_under_way(error: &Error) -> bool {
     error.effect() == Effect::Unknown && error.kind() != ErrorKind::Quota
 }

@@ -1,4 +1,4 @@
-//! Entries: updated and removed, whatever calls about them may still be under way.
+//! Updating and removing an entry while earlier calls about it may still be under way.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryRef, Mode, NewEntry};
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// What became of an entry that was to leave.
+/// What became of an entry that was to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// It is gone for good: its key may be [freed](super::KeyPool::free).
     Gone,
-    /// It is gone, and a call may put it all the same, which the store has no room to rule out: its key is freed
-    /// [later](super::leaving).
+    /// The entry's key is deleted, but a call that was given up may put it again, and the store has no room for the write that
+    /// would rule this out. The key is freed [later](super::leaving).
     InDoubt,
 }
 
 /// What became of a write fence that was to be ended.
 enum Ended {
-    /// And the entry's key was deleted with that.
+    /// Ended by this call, which has deleted the entry's key in the same transaction.
     Now,
     Before,
-    /// There is no room for that.
+    /// The store has no room to end it.
     Later,
 }
 
@@ -33,16 +33,19 @@ impl<T: Transact> TxnKv<T> {
         let (entry_ref, key) = (&entry.entry_ref, self.key(&entry.entry_ref));
         let Some(own) = self.key_pool.own(entry_ref) else { return Ok(false) };
         if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Others may hold beside it; and where its key says that it is shared, shared ones do not look for it.
+            // Others may hold beside a shared entry. And where the key itself says "shared", later shared entries do not look at
+            // it.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
         let mut known = own.known.updated.unwrap_or(seq);
-        // An update before may have had its effect without our knowledge: once more, then.
+        // An earlier update may have taken effect without its answer. Then the version is not the one that was expected, and the
+        // update is tried once more on the version that was found.
         for _ in 0..2 {
             let update = Txn {
-                // No other entry has it, and neither has this one when another update was later.
+                // The key's version changes when another entry gets the key, and when a later update was made: in both cases this
+                // update must have no effect, however late it arrives.
                 conditions: vec![Condition::Version(key.clone(), known)],
                 changes: vec![Change::Hold(key.clone(), value.clone(), entry.session)],
                 looks: vec![key.clone()],
@@ -76,7 +79,7 @@ impl<T: Transact> TxnKv<T> {
             self.delete(entry, seq).await?;
             return Ok(Left::Gone);
         };
-        // A call that was given up may still reach the servers.
+        // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
             Ended::Now => Ok(Left::Gone),
             Ended::Before => {
@@ -102,13 +105,14 @@ impl<T: Transact> TxnKv<T> {
                 deleted
             }
             (false, Some(_)) => self.store.delete(&key, seq).await,
-            // Of one that is none of ours, or not any longer, there is nothing without a number.
+            // The entry is not ours, or not any more. Without a number nothing tells it from a later entry with the same key.
             (false, None) => Ok(()),
         }
     }
 
-    /// Ends the write fence under which the entry may still be put, unless it is known that there is no room for that: then
-    /// nobody waits for others who have to try.
+    /// Ends the write fence under which the entry may still be put, and deletes the entry's key. If it is known that the store
+    /// has no room, returns at once: one task tries for all entries of the session, and nobody waits in line to find out the
+    /// same.
     async fn end_or_wait(
         self: &Arc<Self>,
         entry: &EntryRef,
@@ -119,7 +123,7 @@ impl<T: Transact> TxnKv<T> {
             return Ok(Ended::Later);
         }
         let turn = self.ending_turn().await;
-        // The one before may have found that out.
+        // The task that had its turn before may have found out that there is no room.
         if lacks_room() {
             return Ok(Ended::Later);
         }

@@ -1,14 +1,14 @@
-//! Which key each of our entries has, on stores where deleted keys cost something.
+//! The key of each entry of ours, on stores where deleted keys cost something.
 //!
-//! A key of its own for every acquire would be simplest, and slow: etcd keeps every key that ever was in its
-//! index until the next compaction, Consul a tombstone of each for fifteen minutes, and a read of the queue's
-//! prefix walks over them. So the entries of a session in a queue use few keys again and again,
-//! numbered from 0 on: a key belongs to one entry until that is known to be deleted.
+//! A new key for every acquire would be simplest, and slow: etcd keeps every key that ever was in its index until the next
+//! compaction, Consul keeps a tombstone of each for fifteen minutes, and a read of the queue's prefix walks over all of them. So
+//! the entries that a session enters in a queue use a few keys again and again, numbered from 0: a key belongs to one entry until
+//! it is known that the key is deleted.
 //!
-//! None of the calls about an entry may do anything to the next one with its key, however late it arrives. A put is
-//! made on condition of the session's write fence, an update on condition of the one before it, and the delete of
-//! somebody else's entry on condition of its number. A delete of our own has no condition, which is quickest: where
-//! one was not answered, the key is not used again in this session.
+//! However late a call about an entry arrives, it must not change the next entry with the same key. So a put has the session's
+//! write fence as its condition, an update the version of the update before, and the delete of another's entry that entry's
+//! number. The delete of our own entry has no condition, which is quickest: if such a delete was not answered, its key is not
+//! used again in this session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,27 +18,28 @@ use crate::backend::server::own_entries::{Own, OwnEntries};
 use crate::backend::{EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
 
-/// The last part of the key of an entry that this session entered in this mode, by its number in the queue.
+/// Makes the last part of an entry's key from its session, its mode and the key's number.
 pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
 
-/// Of how many queues it is known which number was taken last.
+/// The number of queues for which the last key's number is remembered.
 const REMEMBERED: usize = 16 * 1024;
 
 /// The keys in use.
 pub(crate) struct KeyPool {
     naming: Naming,
-    /// How many keys are used in turn at least, for stores that may not tell that one was deleted and put again.
+    /// At least this many keys are used in rotation. More than one for stores whose notifications may not tell an entry that
+    /// stayed from one that was deleted and whose key was put again.
     in_turn: usize,
     own_entries: OwnEntries<Slot>,
     numbers: Mutex<Numbers>,
-    /// The number that was taken last in each queue: whoever waits for the end of that entry may not have heard of it yet, and
-    /// would take the next entry with its key for the same one.
+    /// The number of the key that was taken last in each queue. The next entry gets another key: somebody who waits for the end
+    /// of the last entry may not have heard of it yet, and would take a new entry with the same key for the last one.
     last: BoundedCache<QueueKey, usize>,
 }
 
 #[derive(Default)]
 struct Numbers {
-    /// Per session and queue, which are taken.
+    /// For each session and queue, which numbers are taken.
     taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
     turn: usize,
 }
@@ -48,14 +49,14 @@ struct Numbers {
 pub(crate) struct Slot {
     /// The last part of its key.
     pub(crate) name: Arc<str>,
-    /// The number of its last update, as far as is known.
+    /// The version of its last update that was confirmed.
     pub(crate) updated: Option<u64>,
     number: usize,
-    /// The version of the write fence under which the last call that puts it was sent.
+    /// The version of the write fence under which its last put was sent.
     write_fence: u64,
-    /// How many of those were not answered. What was sent under a write fence before has no effect any more.
+    /// How many puts under this write fence were not answered. Puts under earlier write fences can have no effect any more.
     pending_creates: u32,
-    /// How many calls that delete it were sent, and may have been carried out or still be.
+    /// How many deletes without a condition were sent, and may have been carried out or may still be.
     deletes: u32,
 }
 
@@ -65,14 +66,17 @@ impl KeyPool {
         Self { naming, in_turn, own_entries, numbers, last: BoundedCache::of_at_most(REMEMBERED) }
     }
 
-    /// A call that puts the entry is being sent, under the write fence of this version. It has the same key until it is
-    /// [freed](Self::free).
+    /// Notes, before it happens, that a call which puts the entry is sent under the write fence of this version. All calls of one
+    /// entry have the same key, until the entry is [freed](Self::free).
     pub(crate) fn sent(&self, entry: &NewEntry, write_fence: u64) -> Own<Slot> {
         let (own, _) = self.own_entries.begin(entry, || {
             let number = self.take_number(entry);
             let name = (self.naming)(entry.session, entry.mode, number).into();
             Slot { name, updated: None, number, write_fence, pending_creates: 0, deletes: 0 }
         });
+        // Under a newer write fence all earlier calls are refused, and only the ones from here on are in doubt. The caller has
+        // read the fence's version before it calls this. If the fence is ended between that and the sending, the call is counted
+        // under the old version, and refused.
         self.change(&entry.entry_ref, |own| {
             let known = &mut own.known;
             if known.write_fence < write_fence {
@@ -88,7 +92,7 @@ impl KeyPool {
         let numbers = &mut *guard;
         let queue = &entry.entry_ref.queue;
         let taken = numbers.taken.entry((entry.session, queue.clone())).or_default();
-        // Of a queue that was forgotten meanwhile the last number was taken long ago.
+        // If the last number is not remembered any more, it was taken long ago, and any number will do.
         let turn = self.last.get(queue, |last| last.wrapping_add(1)).unwrap_or(numbers.turn);
         let number = free_number(taken, turn, self.in_turn);
         taken.resize(taken.len().max(number + 1), false);
@@ -96,21 +100,22 @@ impl KeyPool {
             *free = true;
         }
         numbers.turn = numbers.turn.wrapping_add(1);
+        // With one key in rotation the lowest free number is used, and the last one plays no part.
         if self.in_turn > 1 {
             self.last.note(queue.clone(), number);
         }
         number
     }
 
-    /// That call was answered: it is not under way any longer.
+    /// Notes that one of these calls was answered, so that it is not under way any more.
     pub(crate) fn answered(&self, entry: &EntryRef) {
         self.change(entry, |own| {
             own.known.pending_creates = own.known.pending_creates.saturating_sub(1)
         });
     }
 
-    /// The session of an entry which a call may still put that was given up, as long as the write fence has this version;
-    /// `None`: there is no such call.
+    /// The session of the entry and the version of the write fence under which a call that puts the entry was sent and not
+    /// answered. It may take effect as long as the fence has this version. `None`: there is no such call.
     pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<(SessionId, u64)> {
         let own = self.own(entry).filter(|own| own.known.pending_creates > 0)?;
         Some((own.session, own.known.write_fence))
@@ -120,28 +125,32 @@ impl KeyPool {
         self.own_entries.own(&entry.id)
     }
 
-    /// The last part of an entry's key: of ours by its slot, of others as it was listed.
+    /// The last part of an entry's key: of an entry of ours by its slot, of another's by the name with which it was listed.
     pub(crate) fn name(&self, entry: &EntryRef) -> Arc<str> {
         self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.known.name)
     }
 
-    /// It was updated, as is known now.
+    /// Notes that the entry was updated in this version.
     pub(crate) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
         self.change(entry, |own| (own.known.updated, own.mode) = (Some(number), mode));
     }
 
-    /// A delete without a condition is being sent; false: the entry is none of ours.
+    /// Notes that a delete without a condition is sent. False: the entry is not ours.
     pub(crate) fn delete(&self, entry: &EntryRef) -> bool {
         self.change(entry, |own| own.known.deletes += 1).is_some()
     }
 
-    /// That delete is known to have no effect, and to have none later: it was not sent, or it was refused.
+    /// Notes that this delete has no effect, now or later: it was not sent, or was refused.
     pub(crate) fn not_deleted(&self, entry: &EntryRef) {
         self.change(entry, |own| own.known.deletes = own.known.deletes.saturating_sub(1));
     }
 
-    /// The entry is known to be gone: its key may be used again, unless a delete may still be on its way.
+    /// Forgets an entry that is known to be gone. Its key may be used again, unless a delete may still be on its way.
     pub(crate) fn free(&self, entry: &EntryRef) {
+        // If one delete was counted, it is the one whose answer said that the entry is gone. If there were two, an earlier one was
+        // given up, and may arrive after the next entry was put under the same key, and delete that one: so the number stays
+        // taken until the session ends. The entry is removed before its number is given back: whoever takes the number next finds
+        // no other slot with it.
         let own = self.own_entries.remove(&entry.id).filter(|own| own.known.deletes < 2);
         let Some(own) = own else { return };
         let mut numbers = self.numbers();
@@ -155,13 +164,13 @@ impl KeyPool {
         }
     }
 
-    /// The session is over, and its keys with it.
+    /// Forgets the session, which is over, and so are its keys.
     pub(crate) fn forget(&self, session: SessionId) {
         self.own_entries.forget(session);
         self.numbers().taken.retain(|(owner, _), _| *owner != session);
     }
 
-    /// How many entries and queues it knows.
+    /// How many entries, and queues of sessions, are remembered.
     #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn kept(&self) -> usize {
         self.own_entries.count() + self.numbers().taken.len()
@@ -176,7 +185,8 @@ impl KeyPool {
     }
 }
 
-/// One that is free, of so many that are used in turn. Where more are taken, of twice as many as those.
+/// A free number out of `in_turn` ones, in rotation. If many are taken, out of more than twice as many as are taken, so that a
+/// number that was just given back still has to wait for its turn.
 fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
     let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
     if in_turn < 2 {
@@ -248,7 +258,7 @@ mod tests {
         let (key_pool, session) = (key_pool(), SessionId::random());
         let (first, second) = (entry(session), entry(session));
         key_pool.sent(&first, 1);
-        // The first was not answered.
+        // The first delete was given up.
         assert!(key_pool.delete(&first.entry_ref) && key_pool.delete(&first.entry_ref));
         key_pool.free(&first.entry_ref);
         assert_eq!(name(&key_pool, &second), format!("{session}-1"));

@@ -7,7 +7,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Those that begin with `prefix`, which ends with a slash.
+    /// The keys that begin with `prefix`, which ends with a slash.
     pub(crate) fn new(prefix: String) -> Self {
         Self { prefix }
     }
@@ -16,18 +16,18 @@ impl Keys {
         &self.prefix
     }
 
-    /// The key of this name.
+    /// The key of the entry, value or mark with this name.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// The part after the prefix; `None`: it is the key of something else.
+    /// The part of a key after the prefix; `None`: the key is not of this queue.
     pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.prefix)
     }
 }
 
-/// The queue's part of a key under the prefix of its kind, if its name is one of these.
+/// The encoded name of the queue in a key that begins with its kind's prefix; `None` if `is_wanted` is false for the key's name.
 pub(crate) fn queue_of<'a>(
     key: &'a str,
     kind_prefix: &str,

@@ -1,27 +1,27 @@
-//! Which entries were deleted that a call may put all the same, while the store has no room: see [`leaving`](super::leaving).
+//! The entries that [`leaving`](super::leaving) remembers while the store has no room.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 
-/// The entries of each session for which there is a task.
+/// The entries of each session that has a task.
 #[derive(Default)]
 pub(super) struct Later(Mutex<HashMap<SessionId, HashMap<EntryId, EntryRef>>>);
 
 impl Later {
-    /// Whether there was no room for this session when it was last tried.
+    /// Whether the store had no room when this session last tried.
     pub(super) fn lacks_room(&self, session: SessionId) -> bool {
         self.sessions().contains_key(&session)
     }
 
-    /// There is no room for this session. True: that is new, and its task is the caller's to start.
+    /// Notes that the store has no room for this session. True: the session has no task yet, and the caller must start one.
     pub(super) fn begin(&self, session: SessionId) -> bool {
         self.note(session, None)
     }
 
-    /// [`begin`](Self::begin), with an entry that is kept in mind. Both at once: a task that found no entry in between would end,
-    /// and the entry would have none.
+    /// Like [`begin`](Self::begin), and adds an entry under the same mutex. In two steps, the task could find no entry in between
+    /// and end, and then no task would take care of the entry.
     pub(super) fn add(&self, session: SessionId, entry: &EntryRef) -> bool {
         self.note(session, Some(entry))
     }
@@ -34,7 +34,7 @@ impl Later {
         is_new
     }
 
-    /// Some of the session's entries; with none of them its task ends.
+    /// Some of the session's entries. If there are none, the session counts as having no task from now on, and the task must end.
     pub(super) fn some(&self, session: SessionId, at_most: usize) -> Vec<EntryRef> {
         let mut sessions = self.sessions();
         let entries = sessions.get(&session).into_iter().flat_map(HashMap::values);
@@ -51,7 +51,7 @@ impl Later {
         }
     }
 
-    /// The session is over, and its entries with it.
+    /// Forgets a session that is over, and its entries.
     pub(super) fn forget(&self, session: SessionId) {
         self.sessions().remove(&session);
     }
@@ -71,7 +71,7 @@ mod tests {
         let (later, session) = (Later::default(), SessionId::random());
         let queue = QueueKey::new("lock", "it", 10).expect("a valid name");
         let entry = EntryRef { queue, id: EntryId::random(session) };
-        // Somebody finds that there is no room, and before it has deleted its entry the task finds that there is some.
+        // One caller finds that the store has no room. Before it has deleted its entry's key, the task finds room, and ends.
         assert!(later.begin(session));
         assert!(!later.begin(session), "it has a task");
         assert_eq!(later.some(session, 1), []);

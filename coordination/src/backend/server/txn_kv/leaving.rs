@@ -1,9 +1,10 @@
-//! Entries that were deleted and that a call may put all the same, while the store has no room.
+//! Entries that are deleted and that a given-up call may still put, while the store has no room to rule that out.
 //!
-//! What makes sure that no such call has an effect any more is a put of the member's key (see [`write_fence`](super::write_fence)),
-//! and for that there is no room. A delete needs none. So the entry's key is deleted, which is all that others wait for, and the
-//! entry is kept in mind: until there is room its key is not used again, and calls that put something are refused whenever they
-//! come. One task of each session tries to end the write fence, for all its entries; who leaves meanwhile does not try.
+//! To rule it out, the write fence is ended by a put of the member's key (see [`write_fence`](super::write_fence)), and a full
+//! store refuses puts. It accepts deletes, so the entry's key is deleted, which is all that other waiters need. The entry is
+//! remembered, and until the fence is ended its key is not used again; a late call that puts it is refused for want of room like
+//! any other, or its key is deleted once there is room. One task per session tries to end the fence, for all entries of the
+//! session. Callers that leave meanwhile do not try themselves.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,15 +23,16 @@ const LONGEST: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 48;
 
 impl<T: Transact> TxnKv<T> {
-    /// There is no room: from now on one task tries for all entries of the session.
+    /// Notes that the store has no room, and starts the task that tries for all entries of this session.
     pub(super) fn await_room(self: &Arc<Self>, session: SessionId) {
         if self.later.begin(session) {
             self.start(session);
         }
     }
 
-    /// Has the write fence ended under which this entry may still be put, and its key deleted, as soon as there is room. A delete
-    /// of the key was answered: none may be under way when the key is used again.
+    /// Hands the entry over to the session's task, which ends the write fence and deletes the entry's key again when there is
+    /// room. The caller's own delete of the key must have been answered: a delete that is still under way could hit the next
+    /// entry with this key.
     pub(super) fn leave_later(self: &Arc<Self>, session: SessionId, entry: &EntryRef) {
         if self.later.add(session, entry) {
             self.start(session);
@@ -57,7 +59,7 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// Ends the write fence, and deletes the keys that may have been put under it, so many at a time.
+    /// Ends the write fence, and in the same transaction deletes keys that may have been put under it, [`AT_ONCE`] at a time.
     async fn leave_all(&self, session: SessionId) -> Result<()> {
         loop {
             let some = self.later.some(session, AT_ONCE);

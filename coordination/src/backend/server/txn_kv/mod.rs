@@ -1,7 +1,7 @@
-//! Stores that keep keys with versions, and change several of them in one transaction: what they do alike.
+//! What etcd and Consul do alike: both keep keys with versions, and change several keys in one transaction.
 //!
-//! A queue's entries are keys that go with their session, its value is a key that stays, and a version rises with
-//! each change. The algorithms here are written over a small [`Txn`]; each store translates that for its servers.
+//! A queue's entries are keys that are deleted with their session, the queue's value is a key that stays, and a key's version
+//! rises with each change. The algorithms here are written over a small [`Txn`], which each store translates for its servers.
 
 mod entering;
 mod entries;
@@ -30,12 +30,12 @@ use self::write_fence::WriteFences;
 use crate::backend::{EntryRef, SessionId};
 use crate::key::{self, QueueKey};
 
-/// What all clients of such a store need to know of their own calls.
+/// The store, and what this process has to remember of the calls that it made.
 pub(crate) struct TxnKv<T> {
     pub(crate) store: T,
     pub(crate) key_pool: KeyPool,
     pub(crate) write_fences: WriteFences,
-    /// Held while a write fence is ended.
+    /// Held by the task that ends a write fence: see [`ending_turn`](Self::ending_turn).
     ending: Mutex<()>,
     later: Later,
     pending_creates: PendingCreates,
@@ -60,7 +60,7 @@ impl<T: Transact> TxnKv<T> {
         Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
     }
 
-    /// An entry's key: of ours by its slot, of others as it was listed.
+    /// An entry's key: of an entry of ours by its slot in the pool, of another's by the name with which it was listed.
     pub(crate) fn key(&self, entry: &EntryRef) -> String {
         self.keys(&entry.queue).key(&self.key_pool.name(entry))
     }
@@ -69,25 +69,25 @@ impl<T: Transact> TxnKv<T> {
         format!("{}/member/{}", self.namespace, key::encode(member))
     }
 
-    /// The session is over, and all that it owned.
+    /// Forgets a session that is over, and all that it owned.
     pub(crate) fn forget(&self, session: SessionId) {
         self.key_pool.forget(session);
         self.write_fences.forget(session);
         self.later.forget(session);
     }
 
-    /// How much is kept of sessions.
+    /// How many entries, queues and sessions are remembered.
     #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn kept(&self) -> usize {
         self.key_pool.kept() + self.write_fences.count()
     }
 
-    /// Whether a key goes with this session.
+    /// Whether the key is deleted with this session.
     pub(crate) fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)
     }
 
-    /// The write fence under which a call of this entry was given up that may still put it.
+    /// The session's write fence, if a call that puts this entry was given up under it and may still reach the store.
     fn in_doubt(&self, entry: &EntryRef) -> Option<WriteFence> {
         let (session, version) = self.key_pool.in_doubt(entry)?;
         self.write_fences.of(session).ok().filter(|write_fence| write_fence.version <= version)

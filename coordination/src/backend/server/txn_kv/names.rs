@@ -33,14 +33,14 @@ impl<T: Transact> TxnKv<T> {
         let prefix = &format!("{}/{kind}/", self.namespace);
         let of_entry = |key: &String| Some(queue_of(key, prefix, T::IS_ENTRY)?.to_owned());
         let (listed, next) = self.store.list(prefix, from).await?;
-        // One of each queue's keys.
+        // One key of each queue, whose text is read for the queue's name.
         let one: BTreeMap<_, _> =
             listed.iter().filter_map(|key| Some((of_entry(key)?, key))).collect();
         let one = &one;
         let read = |batch: Vec<String>, extent| async move {
             let keys = batch.iter().filter_map(|queue| match extent {
                 Extent::One => one.get(queue).map(|key| (*key).clone()),
-                // That has left meanwhile, or is another program's: others may be there.
+                // The entry that was listed left meanwhile, or another program wrote it: another entry may tell the name.
                 Extent::All => Some(format!("{prefix}{queue}/")),
             });
             let found = self.store.read_each(keys.collect()).await?;

@@ -1,4 +1,4 @@
-//! The algorithms over a store in memory, whose calls may come late.
+//! The algorithms of this folder over a store in memory, which can lose an answer and carry out the call later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::backend::{Cursor, EntryId, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// Keys with versions.
+/// The store: keys with versions.
 #[derive(Default)]
 struct Memory(Mutex<State>);
 
@@ -18,14 +18,14 @@ struct Memory(Mutex<State>);
 struct State {
     version: u64,
     keys: BTreeMap<String, Kept>,
-    /// The answer to the next transaction is lost, and it is carried out when this is called.
+    /// The next transaction gets no answer, and is carried out only when [`comes_late`](TxnKv::comes_late) is called.
     lose: bool,
     late: Vec<Txn>,
-    /// The next delete fails, and this is known of its effect.
+    /// The next delete fails with an error of this effect.
     fail_delete: Option<Effect>,
-    /// What puts something is refused.
+    /// Transactions that put something are refused.
     is_full: bool,
-    /// How much was.
+    /// How many transactions were refused so.
     refused: usize,
 }
 
@@ -142,7 +142,7 @@ impl TxnKv<Memory> {
         session
     }
 
-    /// The answer to the next transaction is lost, and so is that itself until it comes [late](Self::comes_late).
+    /// The next transaction gets no answer, and is carried out only when [`comes_late`](Self::comes_late) is called.
     fn lose_next(&self) {
         self.store.0.lock().expect("nobody panics").lose = true;
     }
@@ -219,7 +219,7 @@ async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
     Ok(())
 }
 
-/// A release that needs two tries, as the store was not to be had.
+/// A release that needs two tries, because the first delete fails.
 #[tokio::test]
 async fn a_key_is_used_again_if_its_first_delete_was_not_sent() -> Result<()> {
     for (effect, is_used_again) in [(Effect::None, true), (Effect::Unknown, false)] {
@@ -255,7 +255,7 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     assert_eq!(after, before + 1, "each change has a version");
     txn_kv.comes_late();
     assert!(!keys.iter().any(|key| txn_kv.has(key)));
-    // One that is sent since is in doubt once more.
+    // A call that is sent after that is in doubt once more.
     txn_kv.lose_next();
     txn_kv.put(&entries[0]).await.expect_err("its answer is lost");
     txn_kv.leave(&entries[0].entry_ref, None).await?;
@@ -379,7 +379,7 @@ async fn without_a_session_nothing_is_written() {
 async fn l5_a_store_that_has_lost_its_data_takes_values_from_the_next_session() -> Result<()> {
     let (txn_kv, _) = TxnKv::opened().await;
     txn_kv.write(&write(None, Some("one"))).await?;
-    // Its version is higher than that of the next one, and it is never closed.
+    // The version of its member's key is higher than the next session's, and this session is never closed.
     txn_kv.open().await;
     *txn_kv.store.0.lock().expect("nobody panics") = State::default();
     txn_kv.open().await;
@@ -402,7 +402,7 @@ async fn queues_are_listed_by_their_entries_and_by_their_values() -> Result<()> 
     txn_kv.store.commit("enter", Txn { changes: changes.clone(), ..Txn::default() }).await?;
     let both = BTreeSet::from([queue().name().to_owned(), hashed.name().to_owned()]);
     assert_eq!(BTreeSet::from_iter(txn_kv.names("lock", None).await?.names), both);
-    // Of the other one nobody has told the name.
+    // No entry of the queue with the hashed name has a text that tells the name.
     assert_eq!(txn_kv.queues("lock", None).await?.names, [queue().name()]);
     let entry_ref = EntryRef { queue: hashed.clone(), id: EntryId::random(session) };
     let text = StoredEntry::new(&NewEntry { entry_ref, ..entry(session) }, 1).to_bytes()?;

@@ -1,4 +1,4 @@
-//! What stores that keep keys with versions are asked to do.
+//! The operations that the algorithms of this folder need of a store.
 
 use std::sync::Arc;
 
@@ -6,56 +6,56 @@ use super::keys::Keys;
 use crate::backend::{Cursor, SessionId};
 use crate::error::Result;
 
-/// How a store makes transactions.
+/// Translates transactions for the servers of one store.
 pub(crate) trait Transact: Send + Sync + 'static {
-    /// Whether a refusal tells what was so when it was refused, and not only what was so a moment later.
+    /// Whether the looks of a refused transaction are read at the moment of the refusal; false: they are read a moment later.
     const LOOKS_AT_ONCE: bool;
-    /// Whether each key counts whose name may be that of an entry, whoever wrote it.
+    /// Whether every key counts as an entry whose name may be an entry's, whoever wrote it.
     const ALL_COUNT: bool;
-    /// The names of a queue's value, and of the mark that its removal leaves for a while.
+    /// The name of the key of a queue's value, and of the mark that the value's removal leaves for a while.
     const VALUE: &'static str;
     const REMOVED: &'static str;
-    /// Whether an entry may have this name.
+    /// Whether this name may be an entry's.
     const IS_ENTRY: fn(&str) -> bool;
 
-    /// Makes a transaction. [`Lost`](crate::ErrorKind::Lost): a session that it names is over.
+    /// Sends a transaction. The error is [`Lost`](crate::ErrorKind::Lost) if a session that it names is over.
     fn commit(
         &self,
         operation: &'static str,
         txn: Txn,
     ) -> impl Future<Output = Result<Outcome>> + Send;
 
-    /// Deletes a key if it is there; `only`: if it was created in this version.
+    /// Deletes a key if it is there. With `only`, deletes it only if it was created in this version.
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
-    /// Sees to it that a value can be written on condition that its queue has no entry.
+    /// Finds the conditions under which a value can be written on a queue without entries.
     fn alone(
         &self,
         keys: &Keys,
         write_fence: &WriteFence,
     ) -> impl Future<Output = Result<Queue>> + Send;
 
-    /// What stands under each of these keys, in order.
+    /// The contents of each of these keys, in their order.
     fn fetch(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>>> + Send;
 
-    /// A page of the keys that begin with this, and where the next one begins.
+    /// A page of the keys that begin with this prefix, and where the next page begins.
     fn list(
         &self,
         prefix: &str,
         from: Option<&Cursor>,
     ) -> impl Future<Output = Result<(Vec<String>, Option<Cursor>)>> + Send;
 
-    /// All keys that begin with one of these, and what stands there: of entries only those that count.
+    /// All keys that begin with one of these prefixes, with their contents; of entries, only those that count.
     fn read_each(
         &self,
         prefixes: Vec<String>,
     ) -> impl Future<Output = Result<Vec<(String, Vec<u8>)>>> + Send;
 
-    /// The name at the store of a session; `None`: it is over.
+    /// The store's name of a session, with which [`Kept::owner`] is compared; `None`: the session is over.
     fn owner(&self, session: SessionId) -> Option<Arc<str>>;
 }
 
-/// What is done as of one moment, or not at all.
+/// Changes that take effect together if all conditions hold at that moment, or else not at all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Txn {
     pub(crate) conditions: Vec<Condition>,
@@ -68,27 +68,27 @@ pub(crate) struct Txn {
 pub(crate) enum Condition {
     /// The key was last changed in this version; zero: there is no such key.
     Version(String, u64),
-    /// There is no key from the first on and before the second.
+    /// No key exists from the first one on and before the second.
     #[cfg(feature = "etcd")]
     None(String, String),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// Writes a key that goes with nobody.
+    /// Writes a key that stays when sessions end.
     Put(String, Vec<u8>),
-    /// Writes a key that goes with this session.
+    /// Writes a key that is deleted with this session.
     Hold(String, Vec<u8>, SessionId),
-    /// [`Hold`](Self::Hold), whoever held it.
+    /// Like [`Hold`](Self::Hold), even if the key belongs to another session by now.
     Seize(String, SessionId),
     Delete(String),
 }
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// In this version.
+    /// The changes were made, in this version.
     Done(u64),
-    /// Nothing was done. What was looked for, in order; `None` stands for a key that is not there.
+    /// Nothing was changed. The keys of `looks`, in their order; `None`: there is no such key.
     Refused(Vec<Option<Kept>>),
 }
 
@@ -96,14 +96,15 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) version: u64,
-    /// The version that created it.
+    /// The version in which the key was created.
     pub(crate) created: u64,
     pub(crate) value: Vec<u8>,
-    /// With whom it goes, as [`Transact::owner`] says.
+    /// The session with which the key is deleted, by its name from [`Transact::owner`].
     pub(crate) owner: Arc<str>,
 }
 
-/// Holds as long as the member's key has this version.
+/// A condition on a session's calls, which holds as long as the member's key has this version: see
+/// [`write_fence`](super::write_fence).
 #[derive(Clone)]
 pub(crate) struct WriteFence {
     pub(crate) session: SessionId,
@@ -116,22 +117,23 @@ impl WriteFence {
         Condition::Version(self.key.to_string(), self.version)
     }
 
-    /// Ends it; the next one has the version in which this is done.
+    /// Ends this write fence: the put gives the member's key a new version, which is the next write fence.
     pub(super) fn renew(&self) -> Change {
         Change::Hold(self.key.to_string(), self.session.to_string().into_bytes(), self.session)
     }
 
-    /// Whether the member's key, as it was read, is the one that was put then.
+    /// Whether the member's key, as it was read, still has this write fence's version.
     pub(crate) fn is_of(&self, found: Option<&Kept>) -> bool {
         found.is_some_and(|kept| kept.version == self.version)
     }
 }
 
-/// A queue whose value is to be written if there is no entry.
+/// Whether a queue has entries, for a write of its value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// What holds while that is so, and what is to be cleared away afterwards.
+    /// There is none. The transaction has the conditions that hold only as long as there is none, and the changes that clear away
+    /// what [`alone`](Transact::alone) has put for this purpose.
     Empty(Txn),
-    /// It has an entry; and its value.
+    /// There is an entry; with the value that was found.
     Taken(Option<Kept>),
 }

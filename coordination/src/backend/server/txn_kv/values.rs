@@ -1,9 +1,10 @@
 //! Queues' values: a key each, owned by no session, written by compare-and-set.
 //!
-//! The version is that in which the key was last changed, which rises for ever, over removals too. A write that comes
-//! late finds another one; only one that creates the value could find it as it expected, once more: so it asks for the
-//! [write fence](super::write_fence) of a session of ours. And a removal leaves a mark, which goes with the session that
-//! has left it: why, see [`pending_creates`](super::pending_creates).
+//! A value's version is the one in which its key was last changed, which rises for ever, over removals too. So a write that
+//! arrives late finds another version than it expects, and is refused. The exception is a write that creates the value: after a
+//! removal it would find no value, as it expects, and create the value a second time. Two more conditions prevent that: the
+//! [write fence](super::write_fence) of one of our sessions, and a mark that each removal leaves, which is deleted with the
+//! session that made the removal: see [`pending_creates`](super::pending_creates).
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::backend::{Beside, Data, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How often a value is written anew that came and went meanwhile.
+/// How many tries a write makes, if each finds that something changed since it was prepared.
 const TRIES: usize = 4;
 
 /// A write, and how far it has come.
@@ -24,16 +25,16 @@ struct Writing<'a> {
     write: &'a Write,
     value: String,
     removed: String,
-    /// The version of the mark that there was before its first call; zero: there was none.
+    /// The version of the removal's mark before the first call of this write; zero: there was none.
     mark: u64,
-    /// Whether another call of it may have had an effect.
+    /// Whether an earlier call of this write may have taken effect without our knowledge.
     is_in_doubt: bool,
 }
 
 /// What became of one try.
 enum Tried {
     Answer(Option<u64>),
-    /// Something else came in between.
+    /// The value, the write fence or the mark changed in between: to be tried again.
     Again,
 }
 
@@ -46,7 +47,8 @@ impl<T: Transact> TxnKv<T> {
         let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
-            // A value belongs to no session: the next one may write it.
+            // The session whose write fence was used is over. The value does not belong to that session, so the next session may
+            // write it.
             let tried = tried.map_err(|error| match error.loss_reason() {
                 Some(_) => no_session(),
                 None => error,
@@ -72,7 +74,7 @@ impl<T: Transact> TxnKv<T> {
         found.into_iter().map(|found| found.map(data_of).transpose()).collect()
     }
 
-    /// Where a queue's records are: apart from its entries, which are read together with its value.
+    /// The prefix of a queue's records. Not the queue's own prefix: everything under that is read together with the value.
     fn records_of(&self, queue: &QueueKey) -> Keys {
         let (kind, name) = (queue.kind(), queue.encoded());
         Keys::new(format!("{}/{kind}~records/{name}/", self.namespace))
@@ -86,7 +88,7 @@ impl<T: Transact> TxnKv<T> {
         };
         let alone = match alone {
             Queue::Empty(alone) => alone,
-            // An earlier call of this write may have been done before somebody entered.
+            // An earlier call of this write may have been carried out before that entry was entered.
             Queue::Taken(value) => {
                 return writing.written_before(value.as_ref()).map(Tried::Answer);
             }
@@ -132,7 +134,7 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// What a refusal means, by what was found of the value, the member's key and the mark.
+    /// What a refusal means, by the value, the member's key and the mark that were found.
     fn refused(
         &self,
         writing: &mut Writing<'_>,
@@ -148,27 +150,29 @@ impl<T: Transact> TxnKv<T> {
         }
         let is_admitted = write_fence.is_of(member.as_ref());
         if !is_admitted {
-            // Calls of others were in doubt meanwhile.
+            // The write fence was ended meanwhile, as other calls under it were in doubt. The next try uses the new one.
             self.learn(write_fence, member.as_ref())?;
         }
         let mark = removed.map_or(0, |kept| kept.version);
         if writing.creates() && mark != writing.mark {
             if writing.is_in_doubt {
-                // It may be what a call before has written that was removed.
+                // Somebody removed a value since the first call of this write. It may have been the value which that call
+                // created: so nothing tells whether this write took effect.
                 return Ok(Tried::Answer(None));
             }
             writing.mark = mark;
             return Ok(Tried::Again);
         }
-        // Otherwise all is as it should be but the entries.
+        // Value, write fence and mark are as the transaction asked, so only the condition that there is no entry can have failed,
+        // if the keys were read at the moment of the refusal. If they were read later, the reason may have passed: try again.
         let has_entries = is_admitted && T::LOOKS_AT_ONCE;
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
 
-    /// No other call of this write has an effect any more.
+    /// Makes sure that no other call of this write takes effect any more.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
         match self.end("write", write_fence, Vec::new()).await {
-            // With the session its write fences have ended.
+            // If the session is over, no call under one of its write fences can take effect: that is as good.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {
                 self.pending_creates.forget(write.id);
@@ -187,7 +191,7 @@ fn change_of(beside: &Beside, records: &Keys) -> Change {
 }
 
 impl Writing<'_> {
-    /// Whether it may create the value once more when it comes late.
+    /// Whether a late call of this write could create the value a second time.
     fn creates(&self) -> bool {
         self.write.expected.is_none() && self.write.data.is_some()
     }
@@ -207,19 +211,19 @@ impl Writing<'_> {
                 }
             }
             (None, Some(_)) => {
-                // The session is open: the mark goes with it.
+                // The mark is deleted with the session, so the session must be open: that its write fence holds proves it.
                 conditions.push(write_fence.holds());
                 changes.push(Change::Delete(value));
                 changes.push(Change::Seize(removed, write_fence.session));
             }
-            // Nothing is to become nothing.
+            // No value is expected, and none is to be written: there is only the comparison.
             (None, None) => {}
         }
         Ok(Txn { conditions, changes, looks })
     }
 
-    /// The version that this write made, if the value that was found is its own: then an earlier try got through, and its answer was
-    /// lost.
+    /// The version that this write made, if the value that was found has this write's id: then an earlier call got through, and
+    /// its answer was lost.
     fn written_before(&self, found: Option<&Kept>) -> Result<Option<u64>> {
         let Some(kept) = found else { return Ok(None) };
         check_name(&self.write.queue, &kept.value)?;

@@ -1,11 +1,13 @@
 //! Which calls of a session still count.
 //!
-//! A call that was given up may reach the servers much later: one that stands still for seconds passes on what it had
-//! when it goes on. So an entry is put, and a value created, on condition of the version in which its member's key was
-//! last put, the session's *write fence*. Where an entry is removed that such a call may still put, or a value was
-//! written that one may still create, the member's key is put anew: from then on nothing that was sent before has an
-//! effect. Calls under way are refused, too, and made anew. So that is done as seldom as can be: once for all calls
-//! that were given up under a write fence.
+//! A call that was given up may reach the servers much later: a proxy or a server that stood still for seconds passes the call on
+//! when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key must have the
+//! version that it had when the call was sent. That version is the session's *write fence*. To end the fence, the member's key is
+//! put anew: from then on no call that was sent under the old version has an effect. This is done when an entry is removed, or a
+//! value was written, while a given-up call may still put the same entry or create the same value.
+//!
+//! Other calls that are under way at that moment are refused too, and have to be made anew. So a fence is ended as seldom as
+//! possible: once for all calls that were given up under it.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,39 +16,39 @@ use super::txn::{Change, Kept, Outcome, Transact, Txn, WriteFence};
 use crate::backend::SessionId;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// Those of the sessions that are open, in the order in which they were opened.
+/// The write fences of the open sessions, in the order in which the sessions were opened.
 #[derive(Default)]
 pub(crate) struct WriteFences(Mutex<Vec<WriteFence>>);
 
-/// The turn of whoever ends a write fence.
+/// Permission to end a write fence, which one task has at a time.
 pub(super) type EndingTurn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl WriteFences {
-    /// The member's key was put in this version.
+    /// Notes that the member's key was put in this version.
     pub(crate) fn note(&self, session: SessionId, key: &str, version: u64) {
         let mut all = self.all();
         match all.iter_mut().find(|write_fence| write_fence.session == session) {
-            // Answers may overtake each other.
+            // The answer of an earlier put may come after that of a later one, so the highest version counts.
             Some(write_fence) => write_fence.version = write_fence.version.max(version),
             None => all.push(WriteFence { session, key: key.into(), version }),
         }
     }
 
-    /// The session's, as far as is known.
+    /// The write fence of this session, as far as this process knows.
     pub(crate) fn of(&self, session: SessionId) -> Result<WriteFence> {
         let all = self.all();
         let own = all.iter().find(|write_fence| write_fence.session == session);
         own.cloned().ok_or_else(over)
     }
 
-    /// That of a session that is open, for what belongs to none.
+    /// The write fence of some open session, for a value, which belongs to no session.
     pub(crate) fn any(&self) -> Result<WriteFence> {
-        // Of several the last one: that before may be over. The versions do not tell: a store that has lost its data
-        // begins anew.
+        // The session that was opened last, as an earlier one may be over. The versions do not tell which is newer: a store that
+        // has lost its data begins anew with low versions.
         self.all().last().cloned().ok_or_else(no_session)
     }
 
-    /// The session is over: what belongs to none goes by another one from now on.
+    /// Forgets a session that is over. Writes of values use the write fence of another session from now on.
     pub(crate) fn forget(&self, session: SessionId) {
         self.all().retain(|write_fence| write_fence.session != session);
     }
@@ -62,8 +64,8 @@ impl WriteFences {
 }
 
 impl<T: Transact> TxnKv<T> {
-    /// Ends this write fence for whatever was sent under it, and makes these changes. False: it had ended before, and they were
-    /// not made.
+    /// Ends this write fence for all calls that were sent under it, and makes these changes in the same transaction. False: it
+    /// had ended before, and the changes were not made.
     pub(crate) async fn end(
         &self,
         operation: &'static str,
@@ -74,12 +76,13 @@ impl<T: Transact> TxnKv<T> {
         self.end_in_turn(&turn, operation, write_fence, changes).await
     }
 
-    /// One after the other: the first ends a write fence for all, and the others see that when their turn comes.
+    /// One task at a time. The first one ends the write fence for all who wait, and each of the others finds the fence ended when
+    /// its turn comes. Without turns each would put the member's key once more, and so refuse calls that were sent meanwhile.
     pub(super) async fn ending_turn(&self) -> EndingTurn<'_> {
         self.ending.lock().await
     }
 
-    /// [`end`](Self::end) by whom it is the turn of.
+    /// [`end`](Self::end), by the task that has the turn.
     pub(super) async fn end_in_turn(
         &self,
         _turn: &EndingTurn<'_>,
@@ -102,17 +105,17 @@ impl<T: Transact> TxnKv<T> {
                 Ok(true)
             }
             Outcome::Refused(found) => {
-                // By a call whose answer was lost.
+                // It was ended by an earlier call whose answer was lost.
                 self.learn(write_fence, found.into_iter().next().flatten().as_ref())?;
                 Ok(false)
             }
         }
     }
 
-    /// A write fence did not hold, and this was read of its key.
+    /// Learns the current write fence from the member's key, which was read after `write_fence` did not hold.
     pub(crate) fn learn(&self, write_fence: &WriteFence, found: Option<&Kept>) -> Result<()> {
         let WriteFence { session, key, version } = write_fence;
-        // An older version than the one that is known: the store has lost what came later.
+        // A version that is older than the known one means that the store has lost its later data, and the session with it.
         match found.filter(|kept| self.is_of(kept, *session) && kept.version >= *version) {
             Some(own) => self.write_fences.note(*session, key, own.version),
             None => {
@@ -124,7 +127,7 @@ impl<T: Transact> TxnKv<T> {
     }
 }
 
-/// What belongs to no session finds none whose write fence it could ask for.
+/// A write of a value needs the write fence of an open session, and there is none.
 pub(crate) fn no_session() -> Error {
     Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
 }
