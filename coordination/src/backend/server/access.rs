@@ -1,4 +1,4 @@
-//! How a client shows who it is and checks whom it talks to: the options that every store with a server has.
+//! The URL options, shared by all stores with servers, that say who the client is and which servers it trusts.
 
 use std::sync::Arc;
 
@@ -20,9 +20,10 @@ pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 ))]
 pub(crate) const PASSWORD_FILE: &str = "password_file";
 
-/// Takes the password, and the options for TLS, which only go with a scheme that is it; `scheme` names that one.
+/// Takes the password and the options for TLS out of the URL. `secure`: whether the URL's scheme has TLS; `scheme`: the name of
+/// the scheme that has, for the error if the URL has options for TLS without it.
 ///
-/// The password stands in the URL, or in the file that `password_option` names; `check`: what else has to hold of it.
+/// The password is in the URL, or in the file that `password_option` names; `check`: what else must hold of a password.
 pub(crate) fn access(
     url: &mut Url,
     (secure, scheme): (bool, &str),
@@ -62,7 +63,7 @@ pub(crate) fn path_namespace(url: &Url) -> Option<String> {
     (!path.is_empty()).then(|| path.to_owned())
 }
 
-/// The servers, of which there is one at least, each with its port.
+/// The servers of the URL, at least one, each with its port.
 pub(crate) fn hosts(url: &Url, default_port: u16) -> Result<Vec<Host>> {
     if url.hosts.is_empty() {
         let scheme = &url.scheme;
@@ -85,7 +86,7 @@ fn password(url: &mut Url, option: &'static str) -> Result<Option<Source>> {
     }
 }
 
-/// The user, who goes together with a password.
+/// The user, who must be given together with a password.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn user(url: &Url, access: &Access) -> Result<Option<String>> {
     match (url.user.clone(), access.has_password()) {

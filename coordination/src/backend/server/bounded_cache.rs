@@ -1,15 +1,15 @@
-//! What is remembered of queues, so that a request can be spared.
+//! A cache of what is known of queues, which spares requests.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 
-/// How many queues are remembered: forgetting one costs whoever asks for it next one request more.
+/// How many queues are remembered. If a queue was forgotten, the next use of it costs one more request.
 const REMEMBERED: usize = 1024;
 
-/// A bounded map. When it is full, and something new is to be remembered, everything else is forgotten: so it is
-/// only for what can be found out again.
+/// A bounded map. When a new key comes and the map is full, all others are forgotten: so it is only for what can be found out
+/// again.
 pub(crate) struct BoundedCache<K, V> {
     most: usize,
     known: Mutex<HashMap<K, V>>,
@@ -32,12 +32,12 @@ impl<K, V> BoundedCache<K, V> {
 }
 
 impl<K: Eq + Hash, V> BoundedCache<K, V> {
-    /// Remembers this instead of what was known before.
+    /// Remembers this value for a key, instead of any value before.
     pub(crate) fn note(&self, key: K, value: V) {
         self.update(key, |known| *known = Some(value));
     }
 
-    /// Changes what is known of a key; `None` stands for nothing, before and after.
+    /// Changes what is remembered of a key; `None` stands for nothing, before and after the change.
     pub(crate) fn update<T>(&self, key: K, change: impl FnOnce(&mut Option<V>) -> T) -> T {
         let mut known = self.known();
         let mut value = known.remove(&key);
@@ -51,7 +51,7 @@ impl<K: Eq + Hash, V> BoundedCache<K, V> {
         changed
     }
 
-    /// Looks at what is known of a key.
+    /// Reads what is remembered of a key.
     pub(crate) fn get<Q, T>(&self, key: &Q, look: impl FnOnce(&V) -> T) -> Option<T>
     where
         K: Borrow<Q>,

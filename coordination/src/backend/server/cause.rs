@@ -1,4 +1,4 @@
-//! What broke a connection, by the errors that stand beneath the one that a client crate reports.
+//! Why a connection broke, found in the chain of errors beneath the one that a client crate reports.
 
 use std::error::Error as StdError;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) fn connection_kind(causes: &Causes<'_>) -> ErrorKind {
     kinds.into_iter().next().unwrap_or(ErrorKind::Unavailable)
 }
 
-/// What a message speaks of, if that is a host's address or TLS.
+/// Whether a message speaks of DNS or of TLS.
 pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     const DNS: [&str; 2] = ["dns error", "failed to lookup address"];
     const TLS: [&str; 5] = [

@@ -1,8 +1,8 @@
 //! The connection of a process to a store: one for all calls, replaced when it fails or falls silent.
 //!
-//! A client crate spreads calls over all servers, or never notices that one has gone silent. So each server gets a
-//! client of its own, which is used until a call fails on it or takes longer than a heartbeat may; then the next server
-//! gets a fresh one. See [`rotation`](super::rotation).
+//! A client crate left to itself spreads calls over all servers, or never notices that one has gone silent. So a client is made
+//! for one server only, and used until a call fails on it or takes longer than a heartbeat may; then another client is made for
+//! the next server. See [`rotation`](super::rotation).
 
 #[cfg(test)]
 mod tests;
@@ -24,66 +24,66 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
-/// How often a server may close the connection before it has said a word.
+/// How often the first call tries again after a server closed the connection without a word.
 const GREETINGS: usize = 5;
-/// How long a refusal is believed: a server is asked at most twenty times a minute whether it lets us in.
+/// How long no further connection is tried after a server refused us: a server is asked at most twenty times a minute.
 const BELIEVED: Duration = Duration::from_secs(3);
 
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
-    /// What calls are made on. It must not wait for the server by itself for ever: each use of it is bounded here.
+    /// The client on which calls are made. It must not wait for the server without a bound: each use of it is bounded here.
     type Connection: Clone + Send + Sync + 'static;
-    /// Why a call got no answer.
+    /// The client crate's error of a call.
     type Failed: Send;
 
-    /// How many calls may be under way at a time. A thousand at once take longer than the one that is timed may: each
-    /// would be given up, the connection with it, and all would come again, for ever.
+    /// How many calls may be in flight at a time. A thousand at once would take longer than the time that is allowed to each: all
+    /// would be given up, the connection too, and all would come again, for ever.
     const IN_FLIGHT: usize;
-    /// What a URL has to say for TLS.
+    /// The scheme of URLs with TLS, for messages.
     const SECURE: &'static str;
-    /// What to say where a server speaks TLS, and we do not.
+    /// The advice for a URL without TLS whose server speaks TLS.
     const WANTS_TLS: &'static str;
 
-    /// How many hosts there are.
+    /// How many hosts the URL has.
     fn hosts(&self) -> usize;
 
-    /// The `nth` of them; `None`: whoever connects finds out where to.
+    /// The `nth` of these hosts; `None`: [`connect`](Self::connect) finds out itself where to connect to.
     fn host(&self, nth: usize) -> Option<&Host>;
 
     /// The servers, for messages.
     fn shown(&self) -> String;
 
-    /// Who we are there.
+    /// Our credentials, and whom we trust.
     fn access(&self) -> &Access;
 
-    /// How long making another connection may take, where a call may take that long.
+    /// How long making another connection may take, if a call may take `patience`.
     fn longest(&self, patience: Duration) -> Duration;
 
-    /// Makes a connection to the server whose turn it is, at the address of its place if it has one, and waits for its first
-    /// answer. It fails where the server does not take these credentials, as far as that can be found out.
+    /// Makes a connection to the server whose turn it is, at the address of its place if the place has one, and waits for the
+    /// server's first answer. Fails if the server refuses these credentials, as far as the server tells before the first call.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
         credentials: &Credentials,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// What a failed call says.
+    /// What a failed call says about its connection, and the error for the caller.
     fn explain(&self, operation: &'static str, failed: Self::Failed) -> Failure;
 }
 
-/// Why there is no connection, or no answer on it.
+/// Why a connection could not be made, or a call on it failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The connection is of no use any longer.
+    /// The connection is of no use any longer, and another one is to be made.
     pub(crate) is_broken: bool,
-    /// The server closed it without a word.
+    /// The server closed the connection without a word.
     pub(crate) is_hang_up: bool,
     /// The server takes no more connections, as far as that can be told.
     pub(crate) is_full: bool,
-    /// The server has not said a word in time.
+    /// The server did not answer in time.
     pub(crate) is_late: bool,
-    /// The server that it names in its place.
+    /// The server that this one names as the right one to ask.
     pub(crate) moved_to: Option<String>,
 }
 
@@ -91,22 +91,22 @@ pub(crate) struct Failure {
 pub(crate) struct Connections<L: Link> {
     pub(crate) link: L,
     pub(crate) rotation: Rotation<L::Connection>,
-    /// A call that takes longer than this has found a silent connection.
+    /// After this time without an answer, a call says that its connection is silent.
     pub(crate) patience: Duration,
     in_flight: Semaphore,
     state: Mutex<State<L>>,
 }
 
 struct State<L: Link> {
-    /// What becomes of the connection that is being made, if one is.
+    /// The outcome of the connection that is being made, if one is: all callers wait for the same one.
     making: Option<watch::Receiver<Option<Made<L>>>>,
-    /// Why we are not let in, and until when that is believed.
+    /// Why a server refused us, and until when no further connection is tried.
     refused: Option<(Instant, Failure)>,
-    /// Until there has been a connection.
+    /// The time that is left for the first connection; `None` once there has been one.
     first: Option<First>,
 }
 
-/// A place among the calls that may be under way at once, and the connection on which to send the call.
+/// A slot among the calls that may be in flight at once, and the connection on which to send the call.
 pub(crate) struct Ready<'a, L: Link> {
     pub(crate) connections: &'a Connections<L>,
     pub(crate) operation: &'static str,
@@ -115,13 +115,14 @@ pub(crate) struct Ready<'a, L: Link> {
     _room: Option<SemaphorePermit<'a>>,
 }
 
-/// The place of the task that makes the connection for all: given back when this is dropped, however the task ends.
+/// Held by the one task that makes a connection for all callers. When it is dropped, the next caller may start another task; so
+/// it is dropped however the task ends: with an outcome, by a panic, or with the runtime.
 struct Place<L: Link> {
     connections: Arc<Connections<L>>,
     told: watch::Sender<Option<Made<L>>>,
 }
 
-/// What came of making a connection: with its epoch.
+/// The outcome of making a connection; of one that was made, with its epoch.
 type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
 
 impl<L: Link> Connections<L> {
@@ -135,17 +136,17 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// The connection in use and its epoch, made if there is none.
+    /// The connection in use and its epoch; makes one if there is none.
     ///
-    /// One task makes it for all, whoever of them gives up meanwhile, and not before the pause is over that follows when
-    /// all servers have failed: a server that is down, or coming up, is not stormed (`R4`).
+    /// One task makes the connection for all callers, and goes on if any of them gives up. When all servers have failed, it first
+    /// waits until the pause is over, so that a server that is down, or starting, is not stormed (`R4`).
     pub(crate) async fn connection(self: &Arc<Self>) -> Made<L> {
         if let Some(found) = self.rotation.connected() {
             return Ok(found);
         }
         let mut made = self.making()?;
         let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
-        // Without an answer the runtime is going away.
+        // The task ended without an outcome: the runtime is shutting down.
         let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
         made.unwrap_or_else(|| Err(Failure::harmless(gone())))
     }
@@ -156,7 +157,7 @@ impl<L: Link> Connections<L> {
         loop {
             let outcome = self.connection().await;
             tried += 1;
-            // There are more of them when a name was looked up.
+            // Looking up a host's name may have added servers, so the number is read after each try.
             let is_one_left = tried < self.rotation.servers();
             match outcome {
                 Err(failure) if failure.is_broken && is_one_left => {}
@@ -170,11 +171,15 @@ impl<L: Link> Connections<L> {
         self: &Arc<Self>,
         operation: &'static str,
     ) -> Result<(L::Connection, u64)> {
-        // Without a connection the call is not made: it has changed nothing.
+        // The call was not sent, so it has had no effect.
         let not_made = |failure: Failure| failure.error.during(operation).with_effect(Effect::None);
         self.reach().await.map_err(not_made)
     }
 
+    /// The outcome of the task that makes a connection; starts one if there is none.
+    ///
+    /// The mutex makes sure that callers who come at once find the same task. A caller who found no connection while the last task
+    /// was finishing starts another task, which looks for a connection first.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
         if let Some((until, failure)) = &state.refused
@@ -224,7 +229,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// Makes a connection to the server whose turn it is, whose host's name is looked up before if it is to be.
+    /// Makes a connection to the server whose turn it is. If its host's name has to be looked up, does that first.
     async fn make_there(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
         if let (None, Some(host)) = (turn.place.address, self.link.host(turn.place.host)) {
             let limit = self.limit(|first| first.lookup(self.link.hosts()));
@@ -232,7 +237,8 @@ impl<L: Link> Connections<L> {
             let found = found.await.map_err(|_| late(limit))?;
             self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
         }
-        // It has an address now, unless the connection was given up meanwhile.
+        // The place, which has an address now. If the epoch was given up during the lookup, this is the place of the next epoch:
+        // then the connection that is made is not installed, as it still has the old epoch.
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
         let limit = self.limit(|first| first.share(servers));
@@ -247,7 +253,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// Makes a connection with the newest credentials, or where that fails, with those that a server took last.
+    /// Makes a connection with the newest credentials. If that fails, tries those with which a server let us in last.
     async fn let_in(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
         let access = self.link.access();
         let newest = access.newest();
@@ -258,7 +264,7 @@ impl<L: Link> Connections<L> {
             }
             Err(failure) => failure,
         };
-        // A server that refuses may just hang up.
+        // Any other failure may be a refusal, as some servers just hang up on wrong credentials.
         let is_there = !matches!(failure.error.kind(), ErrorKind::Refused | ErrorKind::Dns);
         let Some(other) = access.instead_of(&newest).filter(|_| is_there) else {
             return Err(failure);
@@ -268,26 +274,26 @@ impl<L: Link> Connections<L> {
         Ok(connection)
     }
 
-    /// How long a part of making a connection may take; of the first one, as long as this says.
+    /// How long a step of making a connection may take: for the first connection, what `of_first` says.
     fn limit(&self, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
         let first = self.state().first.as_mut().map(of_first);
         first.unwrap_or_else(|| self.link.longest(self.patience))
     }
 
-    /// Waits until fewer calls are under way than may be, and for a connection: nothing was sent so far.
+    /// Waits for a slot among the calls in flight, and for a connection. Nothing has been sent when this returns.
     ///
-    /// A call that is sent when no time is left for its answer leaves its caller in doubt, and costs a connection. It
-    /// is refused before it is sent, and its caller comes again.
+    /// If no slot is free within half of the patience, the call fails without having been sent, and its caller tries again. A
+    /// call that was sent with too little time left for its answer would leave its caller in doubt, and cost the connection.
     pub(crate) async fn ready(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
         let room = timeout(self.patience / 2, self.in_flight.acquire()).await;
         let room = room.map_err(|_| {
             Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
         })?;
-        // Never closed, so there is room.
+        // The semaphore is never closed, so this is a permit.
         Ok(Ready { _room: room.ok(), ..self.urgent(operation).await? })
     }
 
-    /// [`ready`](Self::ready) that waits for no other call, for heartbeats.
+    /// [`ready`](Self::ready) without a slot, so that a heartbeat never waits for other calls.
     pub(crate) async fn urgent(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
         let (connection, epoch) = self.reach_for(operation).await?;
         Ok(Ready { connections: self, operation, connection, epoch, _room: None })
@@ -295,7 +301,7 @@ impl<L: Link> Connections<L> {
 
     /// Makes a call on the connection in use; if there is none, on the first server that can be reached.
     ///
-    /// It is made once only: whoever repeats it has to know that it may have been carried out.
+    /// The call is sent only once, because it may have been carried out although it failed: whoever repeats it has to know that.
     pub(crate) async fn call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -307,7 +313,7 @@ impl<L: Link> Connections<L> {
         self.ready(operation).await?.make(call).await
     }
 
-    /// [`call`](Self::call) that waits for no other, for heartbeats.
+    /// [`call`](Self::call) without a slot, so that a heartbeat never waits for other calls.
     pub(crate) async fn urgent_call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -319,7 +325,7 @@ impl<L: Link> Connections<L> {
         self.urgent(operation).await?.make(call).await
     }
 
-    /// Runs something on the connection of this epoch, which is judged by it as by a call.
+    /// Runs `work` on the connection of this epoch, and judges the connection by the outcome.
     pub(crate) async fn on_epoch<T>(
         &self,
         operation: &'static str,
@@ -330,7 +336,7 @@ impl<L: Link> Connections<L> {
         self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
     }
 
-    /// Runs something that a connection is judged by.
+    /// Runs `work`, and judges the connection by the outcome.
     pub(crate) async fn judged<T>(
         &self,
         operation: &'static str,
@@ -339,7 +345,8 @@ impl<L: Link> Connections<L> {
     ) -> Result<T, Failure> {
         let outcome = work.await.map_err(|failed| self.explained(operation, failed));
         match &outcome {
-            // Another connection was refused: that says nothing of those that there are, and is no answer.
+            // The server refused one more connection. That says nothing against the connection in use, and is no answer on it
+            // either.
             Err(failure) if failure.is_full && !failure.is_broken => drop(attempt.unhurried()),
             outcome => {
                 attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
@@ -348,7 +355,8 @@ impl<L: Link> Connections<L> {
         outcome.map_err(|failure| self.advised(failure))
     }
 
-    /// What a failed call says. One that was refused may do better on a connection with other credentials, if there are some.
+    /// Explains a failed call. If the server refused us, and the files of the URL hold other credentials by now, the connection
+    /// is declared broken, so that the next one is made with those.
     fn explained(&self, operation: &'static str, failed: L::Failed) -> Failure {
         let failure = self.link.explain(operation, failed);
         if !failure.is_refusal() || !self.link.access().are_others() {
@@ -361,8 +369,8 @@ impl<L: Link> Connections<L> {
         Failure::broken(error.with_effect(effect).with_source(failure.error))
     }
 
-    /// The first call of all: who is there? A server that is coming up, or has no leader yet, is asked again while there is
-    /// time for that.
+    /// Makes the first call of all, to find out who answers. While time is left, it is repeated at a server that is starting or
+    /// has no leader yet.
     pub(crate) async fn greet<T, F>(self: &Arc<Self>, ask: impl Fn(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
@@ -378,7 +386,8 @@ impl<L: Link> Connections<L> {
                 Err(failure) => Err(failure),
             };
             match answered {
-                // The alert that says why may have lost the race with the end of the connection.
+                // The server may have sent a TLS alert with the reason before it closed the connection, and the alert was lost:
+                // so try again.
                 Err(failure) if failure.is_hang_up && !failure.is_full => hang_ups += 1,
                 Err(failure) if failure.is_passing() && Instant::now() < until => {}
                 Err(failure) => return Err(failure.error),
@@ -393,7 +402,7 @@ impl<L: Link> Connections<L> {
         Err(Error::new(ErrorKind::Tls, "connect", message))
     }
 
-    /// With advice where the server speaks TLS, and we do not.
+    /// Adds advice to the error if the server speaks TLS and the URL does not.
     fn advised(&self, failure: Failure) -> Failure {
         if failure.error.kind() != ErrorKind::Tls || self.link.access().is_secure() {
             return failure;
@@ -412,7 +421,7 @@ impl<L: Link> Connections<L> {
         self.link.shown()
     }
 
-    /// Told of every connection that is given up; its value is the epoch of the one in use.
+    /// Changes with every connection that is given up; the value is the epoch of the connection in use.
     pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.rotation.epochs()
     }
@@ -423,7 +432,8 @@ impl<L: Link> Connections<L> {
 }
 
 impl<L: Link> Place<L> {
-    /// Gives the place back, and then tells those who wait: whoever comes again finds it free.
+    /// First allows the next task, and then tells the callers who wait. In the other order, a caller who is told of a failure and
+    /// comes again at once would find this task's outcome, and be told of the same failure without any new try.
     fn tell(self, outcome: Made<L>) {
         let told = self.told.clone();
         drop(self);
@@ -438,12 +448,11 @@ impl<L: Link> Drop for Place<L> {
 }
 
 impl<L: Link> Ready<'_, L> {
-    /// The connection's.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Sends it.
+    /// Sends the call, and judges the connection by the outcome.
     pub(crate) async fn make<T, F>(self, call: impl FnOnce(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
@@ -451,7 +460,7 @@ impl<L: Link> Ready<'_, L> {
         self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
     }
 
-    /// Sends it another way: this connection is not judged by how that ends.
+    /// Sends the call on another connection: the connection in use is not judged by the outcome.
     pub(crate) async fn make_elsewhere<T, F>(
         self,
         call: impl FnOnce(L::Connection) -> F,
@@ -467,7 +476,7 @@ impl<L: Link> Ready<'_, L> {
 }
 
 impl Failure {
-    /// One that says nothing against the connection.
+    /// A failure that says nothing against the connection.
     pub(crate) fn harmless(error: Error) -> Self {
         Self {
             error,
@@ -483,19 +492,19 @@ impl Failure {
         Self { is_broken: true, ..Self::harmless(error) }
     }
 
-    /// There was no answer for so long.
+    /// A call had no answer for the time `after`.
     pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);
         Self { is_late: true, ..Self::broken(error.with_effect(effect)) }
     }
 
-    /// Whether the next try may do better, after the pause between connections.
+    /// Whether a next try may succeed, after the pause between connections.
     fn is_passing(&self) -> bool {
         self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
 
-    /// Whether the server does not let us in: that seldom changes within a moment.
+    /// Whether the server refuses us: that seldom changes within a moment.
     fn is_refusal(&self) -> bool {
         matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
     }
@@ -505,7 +514,7 @@ fn late(limit: Duration) -> Failure {
     Failure::late("connect", limit, Effect::None)
 }
 
-/// The host's name has no address, as far as anybody can tell. That of another host may have one.
+/// The lookup of the host's name failed. Another host's name may have an address, so the next host is to be tried.
 fn unknown(host: &Host, error: &io::Error) -> Failure {
     let kind = connection_kind(&causes(Some(error)));
     Failure::broken(Error::new(kind, "connect", format!("{}: {error}", host.name)))

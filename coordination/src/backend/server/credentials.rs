@@ -1,9 +1,9 @@
-//! Who a client is and whom it trusts, as of one moment. A file that the URL names is a place: what it holds is read anew for
-//! each connection, as passwords and certificates are replaced while clients live.
+//! A client's credentials and the certificates that it trusts, read anew for each connection: a file that the URL names may get
+//! other contents, because passwords and certificates are replaced while clients live.
 //!
-//! Two moments are dangerous. A file may be read while it is written, or a certificate before its key: contents that cannot be
-//! used change nothing. And a file may be replaced before the server knows of it: where a server refuses the new contents, those
-//! are tried with which a server let us in last.
+//! Two moments are dangerous. A file may be read while it is being written, or a certificate may be replaced before its key:
+//! contents that cannot be used change nothing. And a file may be replaced before the server knows the new contents: if a server
+//! refuses them, those with which a server let us in last are tried.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,40 +19,40 @@ use rustls::sign::CertifiedKey;
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// For how long contents that a server has refused are no reason for another connection.
+/// How long contents that a server has refused are no reason to make another connection.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// What a client shows to a server, and what it asks of it.
+/// What a client shows to a server, and what it demands of the server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
-    /// Present for a scheme that is TLS.
+    /// `Some` if the scheme is one with TLS.
     pub(crate) tls: Option<Tls>,
 }
 
 /// Contents of PEM files, and the name the server's certificate must have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tls {
-    /// Default: the system's certificates.
+    /// `None`: the system's certificates.
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) identity: Option<(Vec<u8>, Secret)>,
     pub(crate) server_name: Option<String>,
 }
 
-/// Where the credentials come from, and which of them are in use.
+/// The sources of the credentials, and the credentials in use.
 #[derive(Debug)]
 pub(crate) struct Access {
     sources: Sources,
     state: Mutex<State>,
 }
 
-/// Where the credentials come from.
+/// The sources of the credentials.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(super) password: Option<Source>,
     /// `None`: the scheme is not TLS.
     pub(super) tls: Option<TlsSources>,
-    /// What else has to hold of a password.
+    /// What else must hold of a password.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
 }
 
@@ -63,26 +63,26 @@ pub(super) struct TlsSources {
     pub(super) server_name: Option<String>,
 }
 
-/// Where one of them comes from.
+/// The source of one part of the credentials.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The URL has it.
+    /// The URL itself has it.
     Fixed(Secret),
-    /// What this option named could be read but once: a pipe, for instance.
+    /// Read once at the beginning, as what this option names can be read only once: a pipe, for instance.
     Once { option: &'static str, contents: Secret },
-    /// The file that this option names.
+    /// The file that this option names, read anew each time.
     File { option: &'static str, path: PathBuf },
 }
 
 #[derive(Debug)]
 struct State {
-    /// With which a server let us in last; at first, what was read first.
+    /// The credentials with which a server let us in last; before that, those that were read first.
     used: Arc<Credentials>,
-    /// The newest that can be used.
+    /// The newest credentials that can be used.
     newest: Arc<Credentials>,
-    /// What a server refused, and when.
+    /// The credentials that a server refused last, and when.
     refused: Option<(Instant, Arc<Credentials>)>,
-    /// It was said that the files are of no use, or that the server refuses what they hold.
+    /// Whether a warning was logged that the files cannot be used, or that the server refuses their contents.
     is_told: bool,
 }
 
@@ -104,14 +104,14 @@ impl Access {
         self.sources.tls.is_some()
     }
 
-    /// With which a server let us in last; before that, what the URL and its files said.
+    /// The credentials with which a server let us in last; before that, those that were read first.
     pub(crate) fn used(&self) -> Arc<Credentials> {
         Arc::clone(&self.state().used)
     }
 
-    /// What the URL and its files say now; those of before, while the files are of no use.
+    /// The credentials that the URL and its files have now. While the files cannot be used, those that were read before.
     ///
-    /// The files are small, and read on the spot: a thread for that could be refused when it is needed most.
+    /// The files are small, and read on the calling thread: starting another one could fail just when a connection is needed.
     pub(crate) fn newest(&self) -> Arc<Credentials> {
         if !self.sources.has_files() {
             return self.used();
@@ -130,14 +130,14 @@ impl Access {
         Arc::clone(&state.newest)
     }
 
-    /// What to try where a server refuses these.
+    /// Notes that a server refused these credentials. Returns those with which a server let us in last, if they are others.
     pub(crate) fn instead_of(&self, refused: &Arc<Credentials>) -> Option<Arc<Credentials>> {
         let mut state = self.state();
         state.refused = Some((Instant::now(), Arc::clone(refused)));
         Some(Arc::clone(&state.used)).filter(|used| used != refused)
     }
 
-    /// A server lets us in with these.
+    /// Notes that a server let us in with these credentials.
     pub(crate) fn let_in(&self, with: &Arc<Credentials>) {
         let mut state = self.state();
         state.used = Arc::clone(with);
@@ -148,7 +148,7 @@ impl Access {
         }
     }
 
-    /// Whether the files hold others than those in use, of which no server has said lately that it refuses them.
+    /// Whether the files hold other credentials than those in use, and no server has refused them lately.
     pub(crate) fn are_others(&self) -> bool {
         let newest = self.newest();
         let state = self.state();
@@ -164,7 +164,7 @@ impl Access {
 }
 
 impl State {
-    /// Once, until the files hold something else that is of use.
+    /// Logs a warning once, until the files have other contents that can be used.
     fn tell(&mut self, message: &str) {
         if !std::mem::replace(&mut self.is_told, true) {
             tracing::warn!("{message}");
@@ -181,7 +181,7 @@ impl Sources {
         self.password.iter().chain(tls).any(|source| matches!(source, Source::File { .. }))
     }
 
-    /// All of them, if they are of use, together and each by itself.
+    /// Reads all sources. Fails if one of them cannot be used, or not together with the others.
     fn read(&self) -> Result<Credentials> {
         let password = self.password.as_ref().map(Source::password).transpose()?;
         if let (Some(password), Some(check)) = (&password, self.check) {
@@ -207,7 +207,7 @@ impl TlsSources {
 }
 
 impl Source {
-    /// What this option names: a file that may be replaced, or something that can be read but once.
+    /// The source that this option names: a file that may be replaced, or something that can be read only once.
     pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
         let file = Self::File { option, path: path.into() };
         match fs::metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -222,7 +222,7 @@ impl Source {
                 Ok(contents.expose().as_bytes().to_vec())
             }
             Self::File { option, path } => fs::read(path).map_err(|error| {
-                // Not the path: somebody may have given the secret itself.
+                // The message leaves out the path: somebody may have written the secret itself in its place.
                 let kind = error.kind();
                 let message =
                     format!("option `{option}`: the file it names cannot be read: {kind}");
@@ -237,7 +237,7 @@ impl Source {
             .map_err(|_| Error::config(format!("option `{}`: the file is not text", self.option())))
     }
 
-    /// In a file, a line break at its end does not count.
+    /// The password. In a file, line breaks at the end do not count.
     fn password(&self) -> Result<Secret> {
         let text = self.text()?;
         let (Self::File { option, .. } | Self::Once { option, .. }) = self else {
@@ -264,7 +264,7 @@ fn is_authority(pem: &[u8]) -> bool {
     taken > 0
 }
 
-/// A certificate and its key: one may have been replaced, and not the other yet.
+/// Checks that the certificate and the key belong together: one may have been replaced and the other not yet.
 fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
     let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();

@@ -1,9 +1,9 @@
-//! How long each try to make the first connection may take.
+//! How long each try to make the first connection of a process may take.
 
 use std::time::{Duration, Instant};
 
-/// How long the first connection may take, all servers together: there is nothing yet that could be lost by patience.
-/// It is less than connecting may take in all, so that a session can still be opened on the last of them.
+/// The time for the first connection, over all servers: longer than for later ones, as there is no session yet that waiting could
+/// cost. It is less than `connect` may take in all, so that there is time to open a session on the server that is tried last.
 pub(super) const LONGEST: Duration = Duration::from_secs(3);
 
 /// The tries to make the first connection.
@@ -14,8 +14,8 @@ pub(super) struct First {
 }
 
 impl First {
-    /// How long the next try may take: its share of what is left, so that one that fails at once leaves its time to servers
-    /// that are far away.
+    /// How long the next try may take: an equal share, for each server that is left in this round, of the time that is left. A
+    /// server that fails at once leaves its time to the others, which may be far away.
     pub(super) fn share(&mut self, servers: usize) -> Duration {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let share = self.left() / (servers - self.tries % servers);
@@ -23,13 +23,13 @@ impl First {
         share.max(LONGEST / servers)
     }
 
-    /// How long it may take to look up the name of one of so many hosts.
+    /// How long the lookup of one host's name may take, if there are so many hosts.
     pub(super) fn lookup(&mut self, hosts: usize) -> Duration {
         let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
         (self.left() / hosts).max(LONGEST / 10)
     }
 
-    /// What is left of the time, from the first try on.
+    /// The time that is left, counted from the first try.
     fn left(&mut self) -> Duration {
         let now = Instant::now();
         self.until.get_or_insert(now + LONGEST).saturating_duration_since(now)

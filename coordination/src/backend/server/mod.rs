@@ -1,7 +1,7 @@
-//! What all stores with servers need, and none has of its own.
+//! Code that several stores with servers share.
 //!
-//! Nearly all of it is there when any of these stores is, and each uses a part of it. So only a build with all of them can say that
-//! something here is used by none; `tests/lint` makes that build, too.
+//! Nearly all of it is compiled as soon as one of these stores is enabled, though each store uses only a part. So the compiler
+//! can tell unused code only in a build with all of them, which `tests/lint` makes.
 #![cfg_attr(
     not(all(
         feature = "consul",

@@ -1,25 +1,25 @@
 //! Lists of names: of queues that have a value, and of queues that have an entry.
 //!
-//! A queue's part of a key tells its name, unless that is too long: then there is its hash, and what stands in the
-//! queue tells the name.
+//! The queue's part of a key encodes the queue's name. If the name is too long, that part is a hash, and the name is read from an
+//! entry or from the value.
 
 use super::stored::{name_in, queue_name};
 use crate::error::Result;
 use crate::key;
 
-/// How many queues are asked for their names at a time: a value may be large.
+/// How many queues are read in one request: a value may be large.
 const BATCH: usize = 32;
 
 /// How much of a queue is read for its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// One of its entries.
+    /// One entry.
     One,
-    /// All: the first has left meanwhile, or is another library's.
+    /// All entries: the one that was read first has left meanwhile, or another library wrote it.
     All,
 }
 
-/// The names of the queues with these parts of keys and, for hashed ones, what `read` finds of their values, in order.
+/// The sorted names of the queues with these parts of keys. `read` returns the values of queues whose part is a hash.
 pub(crate) async fn of_values<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>) -> F,
@@ -31,15 +31,15 @@ where
         parts.into_iter().partition(|part| key::is_hashed(part));
     let mut names: Vec<_> = plain.iter().filter_map(|part| key::unescape(part)).collect();
     for batch in hashed.chunks(BATCH) {
-        // One that was removed meanwhile has none.
+        // A value that was removed meanwhile is not among the texts.
         names.extend(read(batch.to_vec()).await?.iter().filter_map(|text| name_in(text)));
     }
     names.sort_unstable();
     Ok(names)
 }
 
-/// The names, in order, of the queues that these parts of keys stand for. An entry has the name of its queue in its text, unless
-/// another library wrote it; `read` reads the texts of entries, each with the part of its queue.
+/// The sorted names of the queues with these parts of keys. `read` returns the texts of entries, each with the part of its queue:
+/// a text has the queue's name, unless another library wrote it.
 pub(crate) async fn of_entries<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>, Extent) -> F,

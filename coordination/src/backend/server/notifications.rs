@@ -1,11 +1,9 @@
-//! Notifications, on stores whose server tells by itself, on the one connection, whatever somebody publishes: Redis and
-//! PostgreSQL.
+//! Notifications on Redis and PostgreSQL, whose servers send to a connection whatever is published on its channels.
 //!
-//! Each process has a channel of its own, on which whoever leaves a queue tells exactly those whom he kept
-//! waiting, and whether their turn has come by that. Who observes a queue, or waits for an entry that is not
-//! the one right before his own, listens to the queue's channel, where everything that happens is told.
-//! A message may be lost with its connection, so that waiters look again: after each loss of a connection, and
-//! when the lease of what they wait for may be over.
+//! Each process has a channel of its own. A client that leaves a queue tells there exactly those entries that it blocked, and
+//! whether anything else blocks them now. Whoever observes a queue, or waits for an entry that is not the newest one before its
+//! own, listens to the queue's channel, where every change of the queue is told. Messages are lost when a connection breaks. So
+//! waiters ask the server again after each loss of a connection, and when the lease of the entry that they wait for may be over.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +13,13 @@ use super::bounded_cache::BoundedCache;
 use super::shared_watches;
 use crate::backend::Mode;
 
-/// How old a message may be that stands for an answer.
+/// Up to this age, a message that an entry's turn has come stands for the server's answer to `position`.
 const FRESH: Duration = Duration::from_millis(500);
-/// How long a channel is subscribed to after its last follower has gone. Followers go and come back for each read of
-/// their queue: with 20,000 of them a read may take seconds.
+/// How long a channel stays subscribed after its last follower. Followers stop listening while they read their queue, and a read
+/// may take seconds with 20,000 followers.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
+/// What somebody waits for: that the entry with this number is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wait {
     pub(crate) queue: String,
@@ -29,66 +27,66 @@ pub(crate) struct Wait {
     pub(crate) mode: Mode,
 }
 
-/// What was told on this process's channel.
+/// A message on this process's channel: an entry that blocked one of ours is gone.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) wait: Wait,
-    /// The entry that waited.
+    /// The number of our entry that was blocked.
     pub(crate) waiter: u64,
-    /// Nothing blocks it any more.
+    /// Whether nothing else blocks our entry.
     pub(crate) is_turn: bool,
 }
 
-/// What was told on a queue's channel: an entry that is gone, or has become shared; `None`: something else.
+/// A message on a queue's channel: the number of an entry, and whether it is gone or has become shared; `None`: something else.
 pub(crate) type Happened = Option<(u64, bool)>;
 
-/// All that is listened to.
+/// All channels and waits of this process.
 pub(crate) struct Subscriptions {
     /// This process's channel.
     own: String,
-    /// What the channels of queues begin with.
+    /// The prefix of the names of queues' channels.
     queues: String,
     followed: shared_watches::SharedWatches<String, Followed>,
-    /// What is waited for, or was told a moment ago.
+    /// What somebody waits for, and what was told of a wait a moment ago.
     waits: shared_watches::SharedWatches<Wait, Waited>,
-    /// Entries whose turn has come, with when that was told.
+    /// Our entries whose turn has come, and when that was told.
     turns: BoundedCache<(String, u64), Instant>,
 }
 
-/// What was told of something that is waited for.
+/// What is known of a wait.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Waited {
     /// Nothing: the server was not asked, and does not know that somebody waits.
     #[default]
     Unknown,
-    /// It blocks an entry of ours, and the server tells us on our own channel when it does no more.
+    /// The entry blocks one of ours, and the server will tell us on our own channel when it no longer does.
     Blocks(Known),
-    /// It blocks nothing of ours any more.
+    /// The entry blocks none of ours any more.
     Over,
 }
 
-/// On which connection the server said that something blocks, and until when that has its lease.
+/// The connection on which the server said that an entry blocks, and when that entry's lease may end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) epoch: u64,
     pub(crate) until: Instant,
 }
 
-/// What was told of a queue on its channel.
+/// What was told on a queue's channel.
 #[derive(Default)]
 pub(crate) struct Followed {
-    /// The number of the last message: another one for each.
+    /// The number of the last message; each message has a higher one.
     pub(crate) count: u64,
-    /// The connection on which the channel is subscribed to.
+    /// The connection on which the channel is subscribed.
     epoch: Option<u64>,
 }
 
-/// What was told of a queue before it was read last.
+/// What was known of a queue when it was last read.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
-    /// The number of the last message when it was asked for; `None`: nobody listened.
+    /// The number of the last message before the read; `None`: the channel was not subscribed.
     pub(crate) count: Option<u64>,
-    /// When the first of its leases may be over.
+    /// When the first lease of the queue's entries may end.
     pub(crate) expires: Option<Instant>,
 }
 
@@ -104,7 +102,8 @@ impl Subscriptions {
         }
     }
 
-    /// What a new connection has to subscribe to: what somebody listens to, or did a moment ago.
+    /// The channels that a new connection has to subscribe: this process's, and those of queues with followers, now or a moment
+    /// ago.
     pub(crate) fn channels(&self) -> Vec<String> {
         self.followed.sweep();
         let followed = self.followed.keys();
@@ -116,7 +115,8 @@ impl Subscriptions {
         format!("{}{queue}", self.queues)
     }
 
-    /// They are subscribed to on this connection: what was told before may have been missed.
+    /// Notes that these channels are subscribed on this connection. Earlier messages may have been lost, so each follower is
+    /// woken.
     pub(crate) fn subscribed(&self, channels: &[String], epoch: u64) {
         for queue in channels.iter().filter_map(|channel| channel.strip_prefix(&self.queues)) {
             self.followed.tell(&queue.to_owned(), |followed| {
@@ -126,7 +126,7 @@ impl Subscriptions {
         }
     }
 
-    /// Listens to a queue; answers the channel, if it is not subscribed to on this connection.
+    /// Begins to follow a queue. Returns the queue's channel if it is not subscribed on this connection yet.
     pub(crate) fn follow(
         &self,
         queue: &str,
@@ -138,14 +138,14 @@ impl Subscriptions {
         (followed, channel)
     }
 
-    /// The number of the last message of the queue, if it is listened to on this connection.
+    /// The number of the queue's last message; `None`: the channel is not subscribed on this connection.
     pub(crate) fn count(&self, queue: &str, epoch: u64) -> Option<u64> {
         let followed = self.followed.find(&queue.to_owned())?;
         let followed = followed.borrow();
         (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
-    /// A message came.
+    /// A message has come on a channel.
     pub(crate) fn told(&self, channel: &str, text: &str) {
         if channel == self.own {
             Passed::read(text).into_iter().for_each(|passed| self.passed(passed));
@@ -158,7 +158,8 @@ impl Subscriptions {
         if passed.is_turn {
             self.turns.note((passed.wait.queue.clone(), passed.waiter), Instant::now());
         }
-        // Somebody may be about to ask.
+        // The wait may begin only after this message: then it finds that it is over. So the message is kept even if nobody waits
+        // yet.
         drop(self.wait(&passed.wait));
         self.over(&passed.wait);
     }
@@ -184,11 +185,11 @@ impl Subscriptions {
         });
     }
 
-    /// The server said that this blocks an entry of ours, and will tell us when it does no more.
+    /// Notes that the server said that this blocks an entry of ours, and will tell us when it no longer does.
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
-            // Its end may have been told before this answer came.
+            // The message of its end may have come before the answer that it blocks.
             if !waited.is_over() {
                 *waited = Waited::Blocks(known);
             }
@@ -201,18 +202,19 @@ impl Subscriptions {
         self.waits.end_if_idle(wait);
     }
 
-    /// Waits for what the server may not have been asked about.
+    /// Begins to wait. The server may not have been told of this wait.
     pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
         self.waits.join(wait).0
     }
 
-    /// Forgets what nobody has waited for during a moment. Answers the channels that nobody listens to any more.
+    /// Forgets waits that nobody has waited for during the linger time. Returns the channels of queues that nobody follows any
+    /// more.
     pub(crate) fn sweep(&self) -> Vec<String> {
         self.waits.sweep();
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
-    /// Whether the server told just now that nothing blocks this entry.
+    /// Whether the server told a moment ago that nothing blocks this entry. The message counts once.
     pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
@@ -226,7 +228,7 @@ impl Waited {
 }
 
 impl Passed {
-    /// `queue gone mode waiter free|blocked`.
+    /// Parses `queue gone mode waiter free|blocked`.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
@@ -236,7 +238,7 @@ impl Passed {
     }
 }
 
-/// `gone 7` or `shared 7`; others are of no interest to those who wait for an entry.
+/// Parses `gone 7` or `shared 7`; other messages say nothing to those who wait for an entry.
 pub(crate) fn happened(text: &str) -> Happened {
     let (what, seq) = text.split_once(' ')?;
     let seq = seq.parse().ok()?;
@@ -247,7 +249,7 @@ pub(crate) fn happened(text: &str) -> Happened {
     }
 }
 
-/// A mode as our scripts write it.
+/// The word for a mode in scripts and messages.
 pub(crate) fn word_for(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
@@ -284,7 +286,7 @@ mod tests {
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
-        // Its session is lost while somebody waits for it yet.
+        // An entry of ours, which waited for this, is lost with its session while another still waits.
         hub.forget(&wait);
         let (following, channel) = hub.follow("lock/a", 1);
         assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));

@@ -1,4 +1,4 @@
-//! The book of one's own entries, from before they are entered until they are known to be gone.
+//! Our own entries, from before they are entered until they are known to be gone.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::backend::{EntryId, Mode, NewEntry, SessionId};
 use crate::env::unix_micros;
 
-/// Our entries, and what the store's code knows of each.
+/// Our entries, with what the store's code remembers of each.
 pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
 
 /// An entry of ours.
@@ -14,7 +14,7 @@ pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
 pub(crate) struct Own<T> {
     pub(crate) session: SessionId,
     pub(crate) mode: Mode,
-    /// When it was first to be entered, in milliseconds of the wall clock.
+    /// When it was first tried to enter it, in milliseconds of the wall clock.
     pub(crate) since_ms: u64,
     pub(crate) known: T,
 }
@@ -26,7 +26,7 @@ impl<T> Default for OwnEntries<T> {
 }
 
 impl<T: Clone> OwnEntries<T> {
-    /// An entry is to be entered. Answers what is known of it, and whether that was tried before.
+    /// Notes that an entry is to be entered. Returns what is remembered of it, and whether entering it was tried before.
     pub(crate) fn begin(&self, entry: &NewEntry, new: impl FnOnce() -> T) -> (Own<T>, bool) {
         let mut entries = self.entries();
         if let Some(own) = entries.get(&entry.entry_ref.id) {
@@ -38,7 +38,7 @@ impl<T: Clone> OwnEntries<T> {
         (own, false)
     }
 
-    /// What is known of an entry; `None`: it is none of ours, or not any longer.
+    /// What is remembered of an entry; `None`: it is not ours, or not any more.
     pub(crate) fn own(&self, id: &EntryId) -> Option<Own<T>> {
         self.entries().get(id).cloned()
     }
@@ -51,7 +51,7 @@ impl<T: Clone> OwnEntries<T> {
         self.entries().get_mut(id).map(change)
     }
 
-    /// The entry is known to be gone.
+    /// Forgets an entry that is known to be gone.
     pub(crate) fn remove(&self, id: &EntryId) -> Option<Own<T>> {
         self.entries().remove(id)
     }
@@ -70,7 +70,7 @@ impl<T: Clone> OwnEntries<T> {
         self.entries().len()
     }
 
-    /// The session is over, and its entries with it. Answers what was known of them.
+    /// Forgets the entries of a session that is over. Returns what was remembered of them.
     pub(crate) fn forget(&self, session: SessionId) -> Vec<Own<T>> {
         let of_session =
             self.entries().extract_if(|_, own| own.session == session).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
-//! Where the servers of a URL are: each of its hosts at each of the addresses that the host's name has.
+//! The places of a URL's servers: each host at each of the addresses that its name has.
 //!
-//! One address of a name may be silent while another answers. So each is a place of its own, which has as much time to answer
-//! as a server has. A name is looked up when its turn comes, and anew after all places have failed, as it may have other
-//! addresses by then.
+//! One address of a name may be silent while another answers. So each address is a place of its own, with as much time to answer
+//! as a server has. A name is looked up when its host's turn comes. After all places have failed, it is looked up anew, as it may
+//! have other addresses by then.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -10,25 +10,25 @@ use std::net::SocketAddr;
 /// A host of the URL, at one of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
-    /// Which host it is, counted as in the URL.
+    /// The index of the host in the URL.
     pub(crate) host: usize,
-    /// `None`: its name was not looked up since all places have failed.
+    /// `None`: the host's name was not looked up since all places last failed.
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// All places, and the one to connect to.
+/// All places, each with the number of its failures since it answered, and which of them to connect to.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Vec<(Place, u32)>,
-    /// The index of the one to connect to.
+    /// The index of the place to connect to.
     current: usize,
     hosts: usize,
-    /// Where somebody has answered: there a name that was looked up anew is tried first.
+    /// The places where a server has answered. After a new lookup these are tried first.
     answered: HashSet<Place>,
 }
 
 impl Places {
-    /// Of so many hosts, one at least.
+    /// The places of `hosts` hosts, at least one.
     pub(super) fn new(hosts: usize) -> Self {
         let mut places =
             Self { all: Vec::new(), current: 0, hosts: hosts.max(1), answered: HashSet::new() };
@@ -40,19 +40,19 @@ impl Places {
         self.all.len()
     }
 
-    /// The one to connect to.
+    /// The place to connect to.
     pub(super) fn current(&self) -> Place {
-        // Invariant: there is one for each host at least.
+        // Invariant: there is at least one place for each host, and `current` is an index of one.
         self.all[self.current].0
     }
 
-    /// The name of the current place's host has these addresses.
+    /// Replaces the current place by one for each of these addresses of its host.
     pub(super) fn found(&mut self, addresses: &[SocketAddr]) {
         let Place { host, .. } = self.current();
         let at = |address: &SocketAddr| Place { host, address: Some(*address) };
         let mut found: Vec<_> = addresses.iter().map(at).collect();
         self.answered.retain(|place| place.host != host || found.contains(place));
-        // Stable: otherwise they stay in the system's order.
+        // The sort is stable: otherwise the addresses stay in the system's order.
         found.sort_by_key(|place| !self.answered.contains(place));
         if !found.is_empty() {
             let found = found.into_iter().map(|place| (place, 0));
@@ -60,8 +60,8 @@ impl Places {
         }
     }
 
-    /// The current one has failed: the next one is that which has failed least since it answered. Of those that have failed as
-    /// often, one where somebody has answered comes first, and then the next in turn.
+    /// The current place has failed. The next place is the one with the fewest failures since it answered. Among equals, a place
+    /// where a server has answered before comes first, then the next one in the order of the list.
     pub(super) fn failed(&mut self) {
         self.all[self.current].1 += 1;
         let count = self.all.len();
@@ -73,13 +73,13 @@ impl Places {
         self.current = next.unwrap_or_default();
     }
 
-    /// The current one has answered.
+    /// The current place has answered.
     pub(super) fn answered(&mut self) {
         self.all[self.current].1 = 0;
         self.answered.insert(self.current());
     }
 
-    /// All have failed: each name is to be looked up anew, that of the host whose turn it is first.
+    /// All places have failed, so each name is to be looked up anew, beginning with the current host's.
     pub(super) fn forget(&mut self) {
         let host = self.all.get(self.current).map_or(0, |(place, _)| place.host);
         let unknown = |host| (Place { host, address: None }, 0);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!((places.current(), places.count()), (Place { host: 0, address: None }, 1));
         places.found(&[address(1), address(2)]);
         assert_eq!(places.current(), at(0, 2));
-        // It has other addresses by now.
+        // The name has other addresses by now.
         places.forget();
         places.found(&[address(4), address(5)]);
         assert_eq!(places.current(), at(0, 4));

@@ -1,13 +1,14 @@
-//! As of when queues were read last: whoever waits for a change goes on from there.
+//! When each queue was last read: a wait for a change goes on from there.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
-/// As of when each queue was read last, in whatever the store counts, and the revision of that listing.
+/// For each queue, the revision of the listing that was last read, and the store's position at that moment, in whatever the store
+/// counts.
 ///
-/// A listing has a revision of its own: what the store counts moves with every other queue too.
+/// A listing needs a revision of its own, because the store's count moves with changes of other queues, too.
 pub(crate) struct Reads<T>(BoundedCache<QueueKey, (u64, T)>);
 
 impl<T> Default for Reads<T> {
@@ -17,20 +18,21 @@ impl<T> Default for Reads<T> {
 }
 
 impl<T: Copy> Reads<T> {
-    /// A queue was read. The last read counts and not the newest: a store that was restored counts from less.
+    /// Notes that a queue was read. The last read counts, and not the one with the highest count: a store that was restored
+    /// counts from less.
     pub(crate) fn note(&self, queue: &QueueKey, revision: u64, at: T) {
         self.0.note(queue.clone(), (revision, at));
     }
 
-    /// As of when the queue was read last, if it was this listing. Otherwise somebody else has read it since: whoever
-    /// asks reads again.
+    /// The store's position when this listing was read, if no other listing of the queue was read since; otherwise `None`, and
+    /// the caller reads again.
     pub(crate) fn at(&self, queue: &QueueKey, revision: u64) -> Option<T> {
         let read = self.0.get(queue, |read| *read);
         read.filter(|(last, _)| *last == revision).map(|(_, at)| at)
     }
 }
 
-/// A number for what is listed, which differs where that differs.
+/// A hash of what is listed, so that different listings have different revisions.
 pub(crate) fn revision_of<T: Hash>(listed: impl IntoIterator<Item = T>) -> u64 {
     let mut hasher = DefaultHasher::new();
     listed.into_iter().for_each(|part| part.hash(&mut hasher));

@@ -1,8 +1,9 @@
-//! Which of a store's servers is used: one at a time, the next one when it fails or falls silent. A server is a host at one of
-//! its addresses; see [`places`](super::places).
+//! Which of a store's servers is used: one at a time, and the next one when it fails or falls silent. A server is a host at one
+//! of its addresses; see [`places`](super::places).
 //!
-//! Each connection, or pool of connections, has a number, its *epoch*. What is found out about it says the epoch
-//! that it is about: of several calls that failed on one connection, only the first gives it up.
+//! Each connection, or pool of connections, has a number, its *epoch*. Whatever is found out about a connection is reported with
+//! its epoch: if several calls fail on one connection, only the first report gives the connection up, and a late report does not
+//! hit the next connection. The epoch and the state that belongs to it change together, under one mutex.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,19 +15,19 @@ use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
-/// While a session can still be saved, a server is tried at least this often.
+/// The longest pause between rounds of tries while a session can still be saved.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
 pub(crate) struct Rotation<C> {
     current: Mutex<Current<C>>,
-    /// Rises whenever a connection is given up, for what lives on it.
+    /// The epoch in use. Rises when a connection is given up; whatever lives on that connection waits for this.
     epoch: watch::Sender<u64>,
-    /// A call that takes longer than this has found a silent connection.
+    /// After this time without an answer, a call says that its connection is silent.
     patience: Duration,
-    /// Between rounds of tries, once all servers have failed, while a session can still be saved.
+    /// Pauses after all servers have failed, while a session can still be saved.
     hurry: DecorrelatedJitter,
-    /// The same, when it is too late for that: nothing was heard for as long as the lease.
+    /// Pauses after all servers have failed, when no session can be saved: no answer came for as long as the lease.
     calm: DecorrelatedJitter,
     lease: Duration,
 }
@@ -34,43 +35,43 @@ pub(crate) struct Rotation<C> {
 struct Current<C> {
     connection: Option<C>,
     places: Places,
-    /// When the last answer came on this connection.
+    /// When the last answer came on the connection in use.
     heard: Option<Instant>,
-    /// Connections given up since an answer came, or since the last pause: with each place one round is over.
+    /// How many connections were given up since an answer came, or since the last pause. One for each place completes a round.
     failures: usize,
-    /// When an answer came on any connection; at first, when it all began.
+    /// When an answer last came on any connection; before the first answer, when this was created.
     last_heard: Instant,
     hurry: DecorrelatedJitter,
     calm: DecorrelatedJitter,
-    /// No try before this.
+    /// No connection is tried before this moment.
     pause_until: Option<Instant>,
 }
 
-/// Whose turn it is.
+/// The server to connect to next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// Which server's.
+    /// The server's host and address.
     pub(crate) place: Place,
-    /// For the connection that is made.
+    /// The epoch of the connection that is to be made.
     pub(crate) epoch: u64,
-    /// Not before this moment: all have failed, and a server that is down, or coming up, is not stormed
-    /// (`R4`).
+    /// No connection is tried before this moment, because all servers have failed, and a server that is down, or starting, is not
+    /// stormed (`R4`).
     pub(crate) pause_until: Option<Instant>,
 }
 
-/// One use of a connection: dropped unfinished after too long a time, it condemns the connection.
+/// One use of a connection. If it is dropped unfinished after too long a time, its connection counts as silent, and is given up.
 pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
     started: Instant,
-    /// Whether the connection failed; `None`: not known, the call was dropped.
+    /// Whether the connection failed; `None`: not known, as the call was dropped.
     failed: Option<bool>,
-    /// Whether silence says something: not of a query that waits.
+    /// Whether a missing answer counts as silence. False for queries that the server answers only when something happens.
     is_prompt: bool,
 }
 
 impl<C> Rotation<C> {
-    /// Of so many hosts; a call on them takes `patience` at the most.
+    /// For this number of hosts; a call takes at most `patience`.
     pub(crate) fn new(hosts: usize, settings: &Settings, patience: Duration) -> Self {
         let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
         let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
@@ -95,12 +96,12 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// How many servers there are, as far as their names were looked up.
+    /// How many servers are known: one for each address, and one for each host whose name is not looked up yet.
     pub(crate) fn servers(&self) -> usize {
         self.current().places.count()
     }
 
-    /// The connection in use, if there is one, and its epoch.
+    /// The connection in use and its epoch, if there is one.
     pub(crate) fn connected(&self) -> Option<(C, u64)>
     where
         C: Clone,
@@ -116,7 +117,8 @@ impl<C> Rotation<C> {
         Turn { place, epoch: self.epoch(), pause_until: current.pause_until }
     }
 
-    /// The name of the host whose turn it is has these addresses, each of which has its turn.
+    /// Notes the addresses to which the name of the current host was looked up, for the connection of this epoch. Each address
+    /// gets its turn.
     pub(crate) fn found(&self, epoch: u64, addresses: &[SocketAddr]) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -124,7 +126,7 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// Uses this connection from now on, unless it was given up already.
+    /// Makes this the connection in use, unless its epoch was given up while it was made.
     pub(crate) fn install(&self, connection: C, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -136,18 +138,21 @@ impl<C> Rotation<C> {
         *self.epoch.borrow()
     }
 
-    /// Told of every connection that is given up.
+    /// Changes with every connection that is given up.
     pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
     }
 
-    /// A call begins on the connection of this epoch; see [`Attempt::ended`].
+    /// A call begins on the connection of this epoch. Its end is reported by [`Attempt::ended`] or by the drop.
     pub(crate) fn attempt(&self, epoch: u64) -> Attempt<'_, C> {
         Attempt { rotation: self, epoch, started: Instant::now(), failed: None, is_prompt: true }
     }
 
-    /// Gives up a connection, unless that was done already.
+    /// Gives up the connection of this epoch, unless it was given up already, and goes on to the next server.
     pub(crate) fn give_up(&self, epoch: u64) {
+        // Of several calls that fail on one connection, the first raises the epoch: the others are about an epoch of the past,
+        // and do nothing. Otherwise each of them would give up a server, and a pause would begin after one failure instead of a
+        // round.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = None;
@@ -166,7 +171,7 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// Gives up a connection that has nothing wrong with it, but leads to the wrong server: the next is made at once.
+    /// Gives up a connection that is sound but leads to the wrong server. The next one is made at once, without a pause.
     pub(crate) fn leave(&self, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -176,7 +181,7 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// An answer came, if only of an error.
+    /// Notes that an answer came on the connection of this epoch, even if the answer is an error.
     fn heard(&self, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -193,9 +198,9 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// Whether nothing came for too long a time, while a call of this start was waiting.
+    /// Whether no answer came on the connection for too long a time while a call that began at `started` was waiting.
     fn is_silent(&self, started: Instant) -> bool {
-        // A little less: who gives up a call after that time has begun to count a moment earlier.
+        // A little less than the patience: the caller began to count its time a moment before the attempt was started.
         let limit = self.patience * 9 / 10;
         let is_long_ago = |at: Instant| at.elapsed() >= limit;
         is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
@@ -207,7 +212,7 @@ impl<C> Rotation<C> {
 }
 
 impl<C> Attempt<'_, C> {
-    /// The server takes its time to answer, and silence says nothing.
+    /// Of a call that the server may take its time to answer: a missing answer is no sign of silence.
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self
@@ -225,8 +230,8 @@ impl<C> Drop for Attempt<'_, C> {
         match self.failed {
             Some(true) => rotation.give_up(self.epoch),
             Some(false) => rotation.heard(self.epoch),
-            // A caller who lost interest early says nothing about the connection. One whose time ran
-            // out does, unless others got answers meanwhile: then it is slow, and not silent.
+            // A call that is dropped early says nothing about the connection. A call that was dropped after its time ran out
+            // condemns the connection, unless others got answers on it meanwhile: then the server is slow, and not silent.
             None if self.is_prompt && rotation.is_silent(self.started) => {
                 rotation.give_up(self.epoch)
             }
@@ -262,7 +267,7 @@ mod tests {
         let second = rotation.turn();
         assert_eq!((rotation.connected(), second.place.host), (None, 1));
         assert!(second.pause_until.is_none());
-        // What comes late is not about this one.
+        // Reports about the first epoch say nothing about the second.
         rotation.install("late", first.epoch);
         rotation.attempt(first.epoch).ended(false);
         assert!(rotation.connected().is_none());

@@ -1,7 +1,11 @@
-//! Who waits for word of what: each key is watched once at the server, for all in this process who wait for it.
+//! Watches that are shared: a key is watched once at the server, for all in this process who wait for it.
 //!
-//! A watch *lingers*: it stays for a moment after its last waiter has gone, since processes that take turns wait for
-//! the same keys again and again. How a watch is begun and ended at the server is the store's; the hub says when.
+//! A watch *lingers*: it stays for a moment after its last waiter has gone, because processes that take turns wait for the same
+//! keys again and again. The store begins and ends watches at the server; this module says when.
+//!
+//! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter
+//! is first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and is told to
+//! begin a new one. Without that, a waiter could hold a receiver of a watch that has just been ended at the server.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,10 +17,10 @@ use tokio::sync::watch;
 
 /// How long a watch stays without a waiter, at least.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often to look which watches nobody waits for.
+/// How often idle watches are looked for.
 pub(crate) const SWEEP: Duration = Duration::from_millis(500);
 
-/// The keys that are watched, and what was told of each.
+/// The keys that are watched, and what each watch has told.
 pub(crate) struct SharedWatches<K, S> {
     linger: Duration,
     watched: Mutex<HashMap<K, Watched<S>>>,
@@ -25,7 +29,7 @@ pub(crate) struct SharedWatches<K, S> {
 
 struct Watched<S> {
     seen: watch::Sender<S>,
-    /// Since when nobody is known to wait.
+    /// When the watch was first seen without a waiter; `None`: it had waiters when it was last looked at.
     idle_since: Option<Instant>,
 }
 
@@ -36,7 +40,7 @@ impl<K, S> Default for SharedWatches<K, S> {
 }
 
 impl<K, S> SharedWatches<K, S> {
-    /// With watches that stay for so long without a waiter, at least.
+    /// With watches that stay at least this long without a waiter.
     #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn lingering(linger: Duration) -> Self {
         Self { linger, ..Self::default() }
@@ -44,9 +48,9 @@ impl<K, S> SharedWatches<K, S> {
 }
 
 impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
-    /// Begins to wait for word of a key. True: nobody did so far, and the watch is the caller's to begin.
+    /// Begins to wait for news of a key. True: the key was not watched, and the caller must begin the watch at the server.
     ///
-    /// The receiver fails when the watch has ended: something may have been missed, and whoever waits looks.
+    /// The receiver fails when the watch has ended. Something may have been missed then, so the waiter has to read the key.
     pub(crate) fn join(&self, key: &K) -> (watch::Receiver<S>, bool) {
         let mut watched = self.watched();
         let is_new = !watched.contains_key(key);
@@ -58,12 +62,12 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         (one.seen.subscribe(), is_new)
     }
 
-    /// [`join`](Self::join), if the key is watched already.
+    /// A receiver of the key's watch; `None`: the key is not watched.
     pub(crate) fn find(&self, key: &K) -> Option<watch::Receiver<S>> {
         self.watched().get(key).map(|watched| watched.seen.subscribe())
     }
 
-    /// Changes what was told of a key. Those who wait hear of it if `change` answers true. False: it is not watched.
+    /// Changes what the watch of a key has told. If `change` returns true, the waiters are woken. False: the key is not watched.
     pub(crate) fn tell(&self, key: &K, change: impl FnOnce(&mut S) -> bool) -> bool {
         let watched = self.watched();
         let Some(watched) = watched.get(key) else { return false };
@@ -71,18 +75,19 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         true
     }
 
-    /// A number that was never given before: a count of what was told that does not begin anew with a new watch.
+    /// A number that no call has returned before. Counted over all keys, so that a new watch of a key does not begin with a
+    /// number that the last one has used.
     pub(crate) fn next_number(&self) -> u64 {
         self.told.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ends the watches that nobody has waited for during a moment, and answers which those were.
+    /// Ends the watches that nobody has waited for during the linger time, and returns their keys.
     pub(crate) fn sweep(&self) -> Vec<K> {
         let is_over = |_: &K, watched: &mut Watched<S>| watched.is_over(self.linger);
         self.watched().extract_if(is_over).map(|(key, _)| key).collect()
     }
 
-    /// [`sweep`](Self::sweep) of one key: whether its watch has ended.
+    /// [`sweep`](Self::sweep) of one key. True: the key is not watched any more.
     pub(crate) fn sweep_one(&self, key: &K) -> bool {
         let mut watched = self.watched();
         let is_over = watched.get_mut(key).is_none_or(|watched| watched.is_over(self.linger));
@@ -92,7 +97,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         is_over
     }
 
-    /// Ends a watch if nobody waits for it: whether it has ended.
+    /// Ends the watch of a key at once if nobody waits for it. True: the key is not watched any more.
     pub(crate) fn end_if_idle(&self, key: &K) -> bool {
         let mut watched = self.watched();
         let is_idle = watched.get(key).is_none_or(Watched::is_idle);
@@ -102,17 +107,17 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         is_idle
     }
 
-    /// Ends a watch, whoever waits.
+    /// Ends a watch, even if somebody waits. Dropping its sender tells the waiters.
     pub(crate) fn end(&self, key: &K) {
         self.watched().remove(key);
     }
 
-    /// Ends all watches: where the connection broke, whoever waits looks, and then joins again.
+    /// Ends all watches, because the connection broke. The waiters are told, read their keys, and join again.
     pub(crate) fn end_all(&self) {
         self.watched().clear();
     }
 
-    /// How many of the keys that are watched are of this kind.
+    /// How many of the watched keys are of this kind.
     #[cfg(feature = "consul")]
     pub(crate) fn count(&self, is: impl Fn(&K) -> bool) -> usize {
         self.watched().keys().filter(|key| is(key)).count()
@@ -132,7 +137,8 @@ impl<S> Watched<S> {
         self.seen.receiver_count() == 0
     }
 
-    /// Whether it has been idle for so long.
+    /// Whether nobody has waited for this long. Counts from the first call that found no waiter, so the watch lingers a little
+    /// longer.
     fn is_over(&mut self, linger: Duration) -> bool {
         if !self.is_idle() {
             self.idle_since = None;

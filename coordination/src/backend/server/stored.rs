@@ -1,4 +1,4 @@
-//! What stores that keep bytes keep of entries and values: one JSON text each.
+//! The text that a store of bytes keeps for an entry and for a value: JSON.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,12 +9,12 @@ use crate::backend::{Data, Entry, EntryId, Mode, NewEntry, Value, Write, Writer}
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// An entry. Other libraries write texts of their own, or none.
+/// The text of an entry. Other libraries write other texts, or none.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredEntry {
     member: String,
     since_ms: u64,
-    /// The name in full, where the key has its hash only.
+    /// The queue's full name, if the key has only its hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -23,16 +23,16 @@ pub(crate) struct StoredEntry {
     data: String,
 }
 
-/// A queue's value.
+/// The text of a queue's value.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredValue {
-    /// Of the write that made it.
+    /// The id of the write that made this value.
     pub(crate) id: u64,
     pub(crate) data: String,
-    /// The version that it replaced.
+    /// The version that this write replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
-    /// The name in full, where the key has its hash only.
+    /// The queue's full name, if the key has only its hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
@@ -66,7 +66,7 @@ impl StoredEntry {
         })
     }
 
-    /// The entry that this text tells of. Of another library's, which tells nothing, only what is known without it.
+    /// The entry with this text. Another library's text tells nothing, so its entry has only an id, a number and a mode.
     pub(crate) fn entry(id: impl Into<Arc<str>>, seq: u64, named: Mode, text: &[u8]) -> Entry {
         let stored = Self::read(text);
         let mode = mode_of(named, stored.as_ref());
@@ -86,12 +86,12 @@ pub(crate) fn data_of(bytes: Vec<u8>) -> Result<Data> {
     Ok(text.into())
 }
 
-/// What mode an entry with this text has, whose key says that it was entered with mode `named`.
+/// The mode of an entry with this text, whose key says that it was entered with mode `named`.
 pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
     mode_of(named, StoredEntry::read(text).as_ref())
 }
 
-/// One that was downgraded keeps its key, and its text says that it is shared.
+/// An entry that was downgraded keeps its key, and its text says that it is shared.
 fn mode_of(named: Mode, stored: Option<&StoredEntry>) -> Mode {
     let is_shared = stored.is_some_and(|stored| stored.shared);
     if is_shared { Mode::Shared } else { named }
@@ -102,12 +102,12 @@ impl StoredValue {
         Self { id, data: data.to_owned(), replaced: None, name: stored_name(queue) }
     }
 
-    /// What this write makes of the data.
+    /// The text that this write puts, with this data.
     pub(crate) fn by(write: &Write, data: &str) -> Self {
         Self { replaced: write.expected, ..Self::new(&write.queue, write.id, data) }
     }
 
-    /// The value that it is, in this version.
+    /// The value of this text, with its version.
     pub(crate) fn into_value(self, version: u64) -> Value {
         let writer = self.replaced.map(|replaced| Writer { id: self.id, replaced });
         Value { version, data: self.data.into(), writer }
@@ -127,26 +127,26 @@ impl StoredValue {
     }
 }
 
-/// The name that is kept with an entry or a value, where the key does not tell it.
+/// The full name to be kept in the text of an entry or value, if the key has only its hash.
 pub(crate) fn stored_name(queue: &QueueKey) -> Option<String> {
     queue.is_hashed().then(|| queue.name().to_owned())
 }
 
-/// The name in a text that was written by us under a hashed key.
+/// The full name in a text that we wrote under a hashed key.
 pub(crate) fn name_in(text: &[u8]) -> Option<String> {
     serde_json::from_slice::<Named>(text).ok()?.name
 }
 
-/// The name of the queue whose keys have this segment; `None`: there is no such queue, or only the text of
-/// another of its entries tells its name.
+/// The name of the queue whose keys have this segment. `None`: there is no such queue, or its name is hashed and this text does
+/// not tell it.
 ///
-/// A key of another program may have a segment that is no name's encoding: no queue of ours has its entries.
+/// Another program's key may have a segment that encodes no name: then none of our queues has these entries.
 pub(crate) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
     let name = if key::is_hashed(segment) { name_in(text) } else { key::unescape(segment) }?;
     (!name.is_empty() && key::encode(&name) == segment).then_some(name)
 }
 
-/// Two names with one hash must not share a lock (S8).
+/// Two names with the same hash must not share a lock (S8).
 pub(crate) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
     if queue.is_hashed() && name_in(text).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));

@@ -1,4 +1,4 @@
-//! One connection for all callers, to a server that is not there.
+//! One connection for all callers, to servers that do not exist.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::url::Url;
 
 type Says = fn(Place) -> Result<&'static str, Failure>;
 
-/// Servers, and what each of them says to who connects.
+/// Servers, and the answer of each to whoever connects.
 struct Servers {
     says: Vec<Says>,
     hosts: Vec<Host>,
