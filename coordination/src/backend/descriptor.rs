@@ -1,4 +1,4 @@
-//! What is known of a store before it is asked: each store has one descriptor, and the [registry](super::registry) lists
+//! What is known of a store before it is asked. Each store has one descriptor, and the [registry](super::registry) lists all of
 //! them.
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ pub(crate) struct Descriptor {
     pub(crate) name: &'static str,
     /// The options beyond the common ones, in the order in which errors list them.
     pub(crate) options: &'static [UrlOption],
-    /// The namespace that a URL names elsewhere than in its option.
+    /// The namespace, if the URL of this store can name it outside of the option `namespace`.
     pub(crate) namespace: fn(&Url) -> Option<String>,
-    /// How a holder is told that somebody else took its lock away, or ended its session.
+    /// How a holder finds out that another client removed its entry, or ended its session.
     pub(crate) loss_detection: LossDetection,
-    /// Whether the store is nothing but memory of this process.
+    /// Whether the store exists in the memory of this process only.
     pub(crate) is_in_process: bool,
     /// Takes the store's own options out of the URL, and checks all that can be checked without asking the store.
     pub(crate) parse: fn(&mut Url) -> Result<Box<dyn Connect>>,
 }
 
-/// What a URL says, and how to connect by it.
+/// A parsed URL of one store, with which to connect.
 #[async_trait]
 pub(crate) trait Connect: Send + Sync {
     /// Connects, on the runtime on which the session will live.

@@ -13,65 +13,64 @@
 //!
 //! Calls that are dropped, repeated or late:
 //!
-//! * `cancel-safe`: the caller may drop any future at any await. A request that was sent by then may still take effect.
-//!   The caller repeats the call under the same id, or removes the entry by its id; both must work then.
-//! * `repeat`: a call may be repeated under the same id, because its answer was lost. `open` and `enter` find what the
-//!   earlier call made and answer the same; `update` answers true again; `leave` and `close` of what is gone succeed.
-//! * `late-open`: once `close` was answered, no `open` of this session that was sent before it takes its member id any
-//!   more, nor that of a later session, however late its request reaches the store.
-//! * `late-enter`: once `leave` was answered, no `enter` of this entry that was sent before it takes effect any more,
-//!   however late its request reaches the store.
-//! * `late-update`: once an `update` was answered, no `update` of this entry that was sent before it takes effect.
-//! * `late-write`: a `write` that was given up may reach the store after later writes. It is compared like any other,
-//!   so that it never overwrites what came later, and never takes effect a second time.
-//! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated one answers the version
-//!   that the first one made, unless the value was written or removed since.
+//! * `cancel-safe`: the caller may drop any future at any await. A request that was sent by then may still take effect. The
+//!   caller repeats the call under the same id, or removes the entry by its id; both must work then.
+//! * `repeat`: a call may be repeated under the same id, because its answer was lost. `open` and `enter` find what the earlier
+//!   call made and answer the same; `update` answers true again; `leave` and `close` succeed if the entry or the session is gone
+//!   already.
+//! * `late-open`: once `close` was answered, an `open` of this session that was sent earlier does not take the member id, not
+//!   even away from a later session, however late the request reaches the store.
+//! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier takes no effect, however late the
+//!   request reaches the store.
+//! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier takes no effect.
+//! * `late-write`: a `write` that was given up may reach the store after later writes. It is compared like any other, so that it
+//!   never overwrites what came later, and never takes effect a second time.
+//! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated one answers the version that the
+//!   first one made, unless the value was written or removed since.
 //!
 //! Time:
 //!
-//! * `bounded`: no await on the store is without a bound, inside `gone` and `changed` too. The session bounds all calls
-//!   but these two, by dropping them. `gone` and `changed` may last as long as nothing happens, so they bound each
-//!   single request of theirs themselves, and a request without an answer in time is an error that can be retried.
-//! * `recheck`: `gone` and `changed` must not depend on a notification, which may be lost: they ask the store again at
-//!   least once in every `recheck`, or resolve so that the caller asks. They may resolve early.
-//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries.
-//!   A call may begin anew where others changed what it needs meanwhile.
-//!
-//! * `beside`: the records beside a `write` are written with the value or not at all, and by nothing else. So what was read
-//!   of them is so as long as the value has the version that it had before and after.
+//! * `bounded`: no await on the store is without a bound, inside `gone` and `changed` too. The session bounds all calls but these
+//!   two, by dropping them. `gone` and `changed` may last as long as nothing happens, so they bound each of their requests
+//!   themselves, and a request without an answer in time is an error that can be retried.
+//! * `recheck`: `gone` and `changed` must not depend on a notification, which may be lost: they ask the store again at least once
+//!   in every `recheck`, or resolve so that the caller asks. They may resolve early.
+//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. A call may
+//!   begin anew if others changed meanwhile what the call is based on.
 //!
 //! Order:
 //!
-//! * `order`: an entry's number is its fencing token. It is larger than every number given before in the same queue,
-//!   across crashes, restarts of the store, and an empty queue.
-//! * `blocker`: `enter` and `position` name the newest live entry before this one that is not compatible with it by
-//!   [`Mode`], and none if there is no such entry. An entry keeps its number when it is updated.
+//! * `order`: an entry's number is its fencing token. It is larger than every number given before in the same queue, across
+//!   crashes, restarts of the store, and an empty queue.
+//! * `blocker`: `enter` and `position` name the newest live entry before this one that is not compatible with it by [`Mode`], and
+//!   none if there is no such entry. An entry keeps its number when it is updated.
 //! * `versions`: a value's version is larger than every version before in the same queue, across removals too.
+//! * `beside`: the records beside a `write` are written with the value or not at all, and by nothing else. So if the value has
+//!   the same version before and after a read of records, the records that were read belong to that version.
 //! * `snapshot`: `read` answers entries and value as of one moment, and another `revision` whenever any of it differs.
-//! * `pages`: `queues` and `names` answer a page at a time, so that no call takes longer the more names there are; as far
-//!   as the store's own interface allows. The first page is asked for without a cursor, each further one with that of the
-//!   page before. What is there from the first page to the last is on one of them, or on several.
+//! * `pages`: `queues` and `names` answer a page at a time, so that a call does not take longer if there are more names, as far
+//!   as the store's own interface allows. The first page is asked for without a cursor, each further one with the cursor of the
+//!   page before. A name that exists from the first page to the last is on at least one of them.
 //!
 //! Ownership:
 //!
-//! * `own-entries`: `update` and `position` answer for entries of the session that is named in the call, which is open;
-//!   for an entry of another session they answer false and `None`. No call but `leave` changes an entry of another
+//! * `own-entries`: `update` and `position` answer for entries of the session that is named in the call, which is open. For an
+//!   entry of another session `update` answers false, and `position` `None`. No call but `leave` changes an entry of another
 //!   session.
-//! * `held`: `renew` tells of each held entry that is gone as soon as it has found that. What is wrong with one entry, or
-//!   cannot be found out of it now, keeps back neither the heartbeat nor the news of others.
-//! * `exact-leave`: `leave` removes exactly the entry that is named, and none that came later and has its key by now.
+//! * `held`: `renew` tells of each held entry that is gone as soon as it has found that out. If the fate of one entry cannot be
+//!   found out at the moment, `renew` still extends the lease, and still tells of the others.
+//! * `exact-leave`: `leave` removes exactly the entry that is named, and not a later one that has the same key by now.
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
 //!   `enter` under it succeeds any more. Its values stay.
-//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whatever becomes of
-//!   that call: a session that is lost may have no other.
+//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whatever becomes
+//!   of that call. A session that was lost may have no other `close`.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
 //! Errors:
 //!
-//! * `lost`: [`ErrorKind::Lost`](crate::ErrorKind::Lost) means that the store says that the session is over, and nothing
-//!   else is of that kind: a store that cannot be reached is not. Transient kinds are retried. Every other kind is
-//!   final and goes to the user.
+//! * `lost`: an error is [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the store says that the session is over, and only then:
+//!   not if the store cannot be reached. Transient kinds are retried. Every other kind is final and goes to the user.
 //! * `effect`: an error says whether the call may have taken effect; if that is not known, the effect is `Unknown`.
 
 use std::os::fd::OwnedFd;
@@ -93,7 +92,8 @@ pub(crate) mod registry;
 mod server;
 mod types;
 
-// The stores, which `registry.rs` lists. Not in its macro: rustfmt formats no module that a macro declares.
+// The stores, which `registry.rs` lists. They are declared here and not by its macro, because rustfmt does not format a module
+// that a macro declares.
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "etcd")]
@@ -117,32 +117,32 @@ pub(crate) use self::types::*;
 /// Sessions: a client's liveness at the store.
 #[async_trait]
 pub(crate) trait Sessions: Send + Sync + 'static {
-    /// Opens the session and answers the lease granted; `None`: it lives as long as the process.
+    /// Opens the session, and answers the lease that the store granted; `None`: the session lives as long as the process.
     ///
-    /// Repeating it with the same id is harmless. [`MemberExists`](crate::ErrorKind::MemberExists)
-    /// when another live session has the member id.
+    /// Repeating the call with the same id is harmless. The error is [`MemberExists`](crate::ErrorKind::MemberExists) if another
+    /// live session has the member id.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>>;
 
-    /// Since when the lease of a session that [`open`](Self::open) has answered counts, if from before that call: an opening may go
-    /// on when the call that began it is given up.
+    /// When the lease of a session began, if before the last call of [`open`](Self::open). On some stores the opening goes on
+    /// when the call that began it is given up, so that a later call finds a session that is older than itself.
     fn asked(&self, _session: SessionId) -> Option<BootInstant> {
         None
     }
 
-    /// Extends the lease. Tells which of the `held` entries are gone, where
-    /// [`loss_detection`](Characteristics::loss_detection) says that it is this call's to find out.
+    /// Extends the lease. On stores whose [`loss_detection`](Characteristics::loss_detection) says so, this call also finds out
+    /// which of the `held` entries are gone, and reports them to `gone`.
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()>;
 
-    /// Resolves with the reason when the store says by itself that the session is over, where one does (T3). Never on other
-    /// stores, where the next [`renew`](Self::renew) tells.
+    /// Resolves with the reason when the store says by itself that the session is over (T3). On stores that do not say so, never:
+    /// there the next [`renew`](Self::renew) finds it out.
     async fn ended(&self, _session: SessionId) -> LossReason {
         std::future::pending().await
     }
 
-    /// Ends the session and removes all that it owns. Idempotent.
+    /// Ends the session and removes all that belongs to it. Idempotent.
     async fn close(&self, session: SessionId) -> Result<()>;
 
-    /// How much is kept here of sessions and their entries, for the check of `forgets`.
+    /// How much this process keeps of sessions and their entries, for the check of `forgets`.
     #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         0
@@ -151,7 +151,8 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// [`close`](Self::close) when the runtime is going away and nothing can be waited for.
     fn close_now(&self, _session: SessionId) {}
 
-    /// What keeps the session alive beyond this process' death, for who has it open; `None`: there is no such thing.
+    /// A file that keeps the session alive as long as some process has it open, even after this process ends; `None`: the store
+    /// has no such file.
     fn session_file(&self, _session: SessionId) -> Result<Option<OwnedFd>> {
         Ok(None)
     }
@@ -160,30 +161,28 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 /// Ordered entries in queues.
 #[async_trait]
 pub(crate) trait Entries: Send + Sync + 'static {
-    /// Appends the entry, or finds it when it is there already, and tells where it stands.
+    /// Appends the entry, or finds it if it is there already. Returns its position.
     async fn enter(&self, entry: &NewEntry) -> Result<Position>;
 
-    /// Gives one's own entry, which has this number, the mode and the data that are said here; its number
-    /// stays. A shared entry does not become exclusive. False: it is gone, or belongs to another session.
-    /// Idempotent.
+    /// Gives our own entry, which has the number `seq`, the mode and the data of `entry`; the entry keeps its number. A shared
+    /// entry cannot become exclusive. False: the entry is gone, or belongs to another session. Idempotent.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
-    /// Removes exactly this entry: the one with this number, where that is known. Idempotent.
+    /// Removes exactly this entry: the one with the number `seq`, if that is known. Idempotent.
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;
 
-    /// Where one's own entry, which has this number, stands now; `None`: it is gone, or belongs to
-    /// another session.
+    /// The position of our own entry, which has the number `seq`; `None`: the entry is gone, or belongs to another session.
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>>;
 
-    /// The queue's live entries and its value, as of one moment.
+    /// The live entries and the value of the queue, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 
-    /// The queue's value at a moment during the call, and the entries that had come by then and stand until the call is over.
-    /// Others that have left meanwhile may be missing.
+    /// The queue's value at a moment during the call, and at least the entries that had been entered by that moment and stand
+    /// until the call is over. Entries that leave during the call may be missing.
     ///
-    /// For whoever asks what stands before an entry of his own, or for a change that counts only if the value is as it was
-    /// read. A store in which a look takes several requests may have no [`read`](Self::read) of a queue into which others come
-    /// and from which they go all the time, and always has this.
+    /// This is enough for a caller who needs the entries before its own, or who makes a change on condition of the value's
+    /// version. On a store whose listing takes several requests, [`read`](Self::read) may fail as long as entries come and go all
+    /// the time; this call does not.
     async fn read_standing(&self, queue: &QueueKey) -> Result<Listing> {
         self.read(queue).await
     }
@@ -191,8 +190,8 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// A page of the names of the queues of this kind that have a live entry.
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 
-    /// Removes what a page of queues has left that have neither an entry nor a value and were not used for this long,
-    /// where a store keeps something of such queues. Counts them one by one, and answers where the next page begins.
+    /// Removes what a store keeps of queues that have neither entry nor value and were not used for this long. Goes through one
+    /// page of queues, adds one to `removed` for each that was removed, and returns where the next page begins.
     async fn prune(
         &self,
         _unused: Duration,
@@ -202,18 +201,18 @@ pub(crate) trait Entries: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Whether a call that enters this entry, which is our own, may have been sent: one that was not is dropped when nobody
-    /// waits for it any longer.
+    /// Whether a call that enters this entry of ours may have been sent. If not, nothing needs to be undone when the caller gives
+    /// up.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         true
     }
 
-    /// [`enter`](Self::enter), if it can be done here and now without waiting for anything.
+    /// Does [`enter`](Self::enter) on the spot, if it can be done without waiting; `None`: it cannot.
     fn enter_now(&self, _entry: &NewEntry) -> Option<Result<Position>> {
         None
     }
 
-    /// [`leave`](Self::leave), if it can be done here and now without waiting for anything.
+    /// Does [`leave`](Self::leave) on the spot, if it can be done without waiting; `None`: it cannot.
     fn leave_now(&self, _entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         None
     }
@@ -222,49 +221,48 @@ pub(crate) trait Entries: Send + Sync + 'static {
 /// Values of queues, which belong to no session.
 #[async_trait]
 pub(crate) trait Values: Send + Sync + 'static {
-    /// Writes the queue's value and answers its version (of a removed value: the one it had); `None`: it,
-    /// or the queue, is not as expected, and nothing was done. A repeated call answers what the first
-    /// one did, unless the value was written again in between, or was removed: then it may answer `None`.
+    /// Writes the queue's value and answers its version; for a removal, the version that was removed. `None`: the value or the
+    /// queue is not as the write expects, and nothing was done. A repeated call answers what the first one did. If the value was
+    /// written or removed in between, it may answer `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
 
-    /// The queue's records of these names, [`MOST_BESIDE`] at the most, in order; `None` stands for one that is not there.
-    /// Each as of a moment of its own.
+    /// The queue's records with these names, at most [`MOST_BESIDE`], in the order of the names; `None` stands for a record that
+    /// does not exist. Each record is read at a moment of its own.
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>>;
 
     /// A page of the names of the queues of this kind that have a value.
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 }
 
-/// Waiting for what others do.
+/// Waiting for changes that others make.
 #[async_trait]
 pub(crate) trait Watching: Send + Sync + 'static {
-    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. A
-    /// notification may be lost, so the store is asked again at least once in every `recheck`. It may
-    /// resolve early: callers look again.
+    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. A notification may be lost,
+    /// so the store is asked again at least once in every `recheck`. The call may resolve early: callers look again.
     async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
     -> Result<()>;
 
-    /// Resolves when [`read`](Entries::read) would answer another revision than this; after `recheck` in
-    /// any case. It may resolve early: callers look again.
+    /// Resolves when [`read`](Entries::read) would answer another revision than this, and after `recheck` in any case. The call
+    /// may resolve early: callers look again.
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;
 }
 
-/// A store that is connected.
+/// A connected store.
 pub(crate) trait Store: Sessions + Entries + Values + Watching {
-    /// Its name, which is its first scheme: for errors and logs.
+    /// The store's name, which is its first scheme: for errors and logs.
     fn scheme(&self) -> &'static str;
 
-    /// What this store, as found at connect, can promise.
+    /// What this store can promise, as found out while connecting.
     fn characteristics(&self) -> Characteristics;
 
-    /// A renewal that was confirmed proves those that were answered at least this long before it was sent; zero: itself
-    /// too. For stores where a server answers before the one that ends sessions has heard of it.
+    /// For stores where a server answers a renewal before the server that ends sessions has heard of it. There a confirmed
+    /// renewal proves those earlier ones that were answered at least this long before it was sent. Zero: it proves itself, too.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// How long the client may wait before it connects again, on stores that end a connection with its session, and say why
-    /// on the next one.
+    /// For stores that end a connection together with its session, and say why only on the next connection: how long the client
+    /// may wait before it connects again.
     fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,29 +1,29 @@
 //! Lists of names, a page at a time.
 //!
-//! Each store uses one of the two kinds of cursors: only a build with both can say that something here is used by none.
+//! A store uses one of the two kinds of cursors, so the compiler can tell unused code only in a build with both kinds.
 #![cfg_attr(not(all(feature = "memory", feature = "file")), allow(dead_code))]
 
 use std::sync::Arc;
 
 use crate::error::Result;
 
-/// How many names, or keys that tell of names, a page of a list has at most.
+/// The largest number of names, or of keys from which names are found, on a page.
 pub(crate) const PAGE: usize = 250;
 
 /// A part of a list of names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) names: Vec<String>,
-    /// Where the next part begins; `None`: this is the last one.
+    /// Where the next page begins; `None`: this is the last one.
     pub(crate) next: Option<Cursor>,
 }
 
-/// How far a list was read. What it means is for the store that made it.
+/// How far a list has been read. Only the store that made a cursor understands it.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
-    /// To this.
+    /// To this place in the list.
     To(Arc<[u8]>),
-    /// To the beginning of what is left.
+    /// A list that was read as a whole, and how much of it is left.
     Left(Left),
 }
 
@@ -32,7 +32,7 @@ impl Cursor {
         Self::To(place.into())
     }
 
-    /// The place in the list; empty: its beginning.
+    /// The place up to which the list was read; empty: the beginning.
     pub(crate) fn place(from: Option<&Self>) -> &[u8] {
         match from {
             Some(Self::To(place)) => place,
@@ -41,7 +41,7 @@ impl Cursor {
     }
 }
 
-/// A list that a store tells only at once, and what of it was not gone through.
+/// A list that the store returns only as a whole, and how far the pages have come.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     all: Arc<[String]>,
@@ -49,7 +49,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// What is left from here; at the beginning, all.
+    /// What is left at this cursor; without one, the whole list from `all`.
     pub(crate) async fn from(
         cursor: Option<&Cursor>,
         all: impl Future<Output = Result<Vec<String>>>,
@@ -60,7 +60,7 @@ impl Left {
         }
     }
 
-    /// A page of it, and where the next one begins.
+    /// The next page, and where the page after that begins.
     pub(crate) fn page(&self) -> (&[String], Option<Cursor>) {
         let left = self.all.get(self.from..).unwrap_or_default();
         match left.split_at_checked(PAGE) {

@@ -49,17 +49,17 @@ struct Listed {
     descriptor: Option<&'static Descriptor>,
 }
 
-/// The store of a simulation, if there was one in this process.
+/// The store of a simulation, once one has run in this process.
 #[cfg(all(coordination_internals, feature = "memory"))]
 static SIMULATED: std::sync::OnceLock<&'static Descriptor> = std::sync::OnceLock::new();
 
-/// Makes a simulation's store one that a URL can name; its scheme is its name.
+/// Makes a simulation's store known to [`descriptor`]; its name is its scheme.
 #[cfg(all(coordination_internals, feature = "memory"))]
 pub(crate) fn offer_simulated(descriptor: &'static Descriptor) {
     SIMULATED.get_or_init(|| descriptor);
 }
 
-/// A store that a URL names, with everything checked that can be without asking it.
+/// The store that a URL names. All that can be checked without asking the store is checked.
 pub(crate) struct Target {
     shown: String,
     descriptor: &'static Descriptor,
@@ -79,7 +79,7 @@ impl Target {
         Ok((Self { shown, descriptor, connect }, settings))
     }
 
-    /// Whether the store is nothing but memory of this process.
+    /// Whether the store exists in the memory of this process only.
     pub(crate) fn is_in_process(&self) -> bool {
         self.descriptor.is_in_process
     }
@@ -96,12 +96,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// How the store that a URL names tells of a loss.
+/// How a holder on the store of this URL finds out about a loss.
 pub(crate) fn loss_detection(url: &str) -> Result<LossDetection> {
     Ok(descriptor(&Url::parse(url)?.scheme)?.loss_detection)
 }
 
-/// The store of a scheme, if there is one and its feature is on.
+/// The descriptor of the store with this scheme; an error if the scheme is unknown or its feature is off.
 fn descriptor(scheme: &str) -> Result<&'static Descriptor> {
     #[cfg(all(coordination_internals, feature = "memory"))]
     if let Some(simulated) = SIMULATED.get().filter(|simulated| simulated.name == scheme) {

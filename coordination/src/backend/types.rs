@@ -45,22 +45,21 @@ impl fmt::Debug for SessionId {
 
 /// An entry's name within its queue.
 ///
-/// Ours are `<session>-<128 random bits>`, made by the client so that a lost answer can be asked
-/// for again; on an etcd queue a contender of another library may stand beside them, under a name of
-/// its own making.
+/// The id of our entries is `<session>-<128 random bits>`, made by the client, so that the client can ask again after a lost
+/// answer. On etcd, entries of other libraries may stand in the queue, under names that those libraries make.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EntryId(Arc<str>);
 
 impl Hash for EntryId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The end is random enough, and this is on the path of every file lock.
+        // The last 16 characters are random enough, and hashing is on the path of every file lock.
         self.0.as_bytes().last_chunk::<16>().hash(state);
     }
 }
 
 impl EntryId {
     pub(crate) fn random(session: SessionId) -> Self {
-        // By hand, not by formatting: this is on the path of every file lock.
+        // Written by hand, as formatting is slower, and this is on the path of every file lock.
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);
@@ -69,7 +68,7 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Whether it is an entry of this session: on every store its name begins with that.
+    /// Whether this is an entry of the session: on every store an entry's name begins with its session's.
     pub(crate) fn is_of(&self, session: SessionId) -> bool {
         let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
         owner == Some(Ok(session.0))
@@ -97,14 +96,14 @@ impl fmt::Debug for EntryId {
     }
 }
 
-/// Which entry of which queue.
+/// An entry, by its queue and its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EntryRef {
     pub(crate) queue: QueueKey,
     pub(crate) id: EntryId,
 }
 
-/// Is told of held entries that are gone.
+/// Called for each held entry that is gone.
 pub(crate) type Gone<'a> = dyn Fn(&EntryId) + Send + Sync + 'a;
 
 /// A session to open.
@@ -124,18 +123,18 @@ pub(crate) struct NewSession {
 /// Text that a recipe keeps with an entry, or as a queue's value. No store looks into it.
 pub(crate) type Data = Arc<str>;
 
-/// Which entries an entry gets along with.
+/// With which entries an entry is compatible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
-    /// None: every entry before it blocks it.
+    /// With none: every entry before it blocks it.
     #[default]
     Exclusive,
-    /// Other shared ones: only exclusive entries before it block it.
+    /// With other shared ones: only exclusive entries before it block it.
     Shared,
 }
 
 impl Mode {
-    /// Whether an entry of this mode keeps a later one of that mode waiting.
+    /// Whether an entry of this mode makes an entry of mode `later`, which comes after it, wait.
     pub(crate) fn blocks(self, later: Self) -> bool {
         self == Self::Exclusive || later == Self::Exclusive
     }
@@ -146,44 +145,44 @@ impl Mode {
 pub(crate) struct NewEntry {
     pub(crate) entry_ref: EntryRef,
     pub(crate) session: SessionId,
-    /// Shown with the entry.
+    /// Shown to people with the entry.
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
     pub(crate) room: Room,
 }
 
-/// What its owner has yet to give an entry before its turn has come. A store whose disk may be full keeps room for that from the
-/// moment when the entry is let in.
+/// The updates that an entry will need until its turn has come. A store whose disk may fill up reserves space for them when the
+/// entry is entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// How many updates there are to be.
+    /// The number of these updates.
     pub(crate) updates: usize,
-    /// How many bytes of data each of them has at the most.
+    /// The largest size of their data, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl Room {
-    /// What is left of it after one of the updates.
+    /// The updates that are left after one of them.
     pub(crate) fn after_update(self) -> Self {
         Self { updates: self.updates.saturating_sub(1), ..self }
     }
 }
 
-/// Where an entry stands.
+/// An entry's number, and what blocks the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Its sequence number, which is its fencing token.
+    /// The sequence number of the entry, which is its fencing token.
     pub(crate) seq: u64,
-    /// The newest live entry before it that its [`Mode`] does not get along with; `None`: there is none.
+    /// The newest live entry before this one that is not compatible with it by [`Mode`]; `None`: there is none.
     pub(crate) blocker: Option<Blocker>,
 }
 
-/// An entry that another has to wait for.
+/// An entry for which another one has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocker {
     pub(crate) id: EntryId,
-    /// Tells it from a later entry of the same id, which other libraries make.
+    /// Distinguishes this entry from a later one with the same id: other libraries use ids again.
     pub(crate) seq: u64,
 }
 
@@ -193,14 +192,14 @@ impl From<&Entry> for Blocker {
     }
 }
 
-/// An entry as listed.
+/// An entry in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: EntryId,
     pub(crate) seq: u64,
     /// Empty for a contender of another library.
     pub(crate) member: Arc<str>,
-    /// When it was entered, by its client's wall clock: shown to people, never used to decide.
+    /// When the entry was entered, by its client's wall clock: shown to people, never used to decide.
     pub(crate) since: Option<SystemTime>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
@@ -209,23 +208,23 @@ pub(crate) struct Entry {
 /// A queue as it was at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
-    /// Differs whenever anything listed here does; for [`Watching::changed`](super::Watching::changed).
+    /// Differs whenever anything in the listing differs; for [`Watching::changed`](super::Watching::changed).
     pub(crate) revision: u64,
     /// The live entries, in order.
     pub(crate) entries: Vec<Entry>,
     pub(crate) value: Option<Value>,
-    /// The store's own clock at that moment; `None`: it has none that can be read.
+    /// The store's own clock at that moment; `None`: the store has no clock that can be read.
     pub(crate) clock: Option<Clock>,
 }
 
 impl Listing {
-    /// The entry of this number.
+    /// The entry with this number.
     pub(crate) fn entry(&self, seq: u64) -> Option<&Entry> {
         let index = self.entries.binary_search_by_key(&seq, |entry| entry.seq).ok()?;
         self.entries.get(index)
     }
 
-    /// The entries before this number.
+    /// The entries with smaller numbers.
     pub(crate) fn before(&self, seq: u64) -> &[Entry] {
         let end = self.entries.partition_point(|entry| entry.seq < seq);
         self.entries.get(..end).unwrap_or_default()
@@ -235,10 +234,10 @@ impl Listing {
 /// A queue's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Larger than that of every value before it in this queue, removed ones included.
+    /// Larger than the version of every value before in this queue, removed ones included.
     pub(crate) version: u64,
     pub(crate) data: Data,
-    /// The write that made it, where the store keeps that.
+    /// The write that made this value, on stores that keep it.
     pub(crate) writer: Option<Writer>,
 }
 
@@ -250,10 +249,10 @@ pub(crate) struct Writer {
     pub(crate) replaced: u64,
 }
 
-/// A store's clock: the same for all its clients, steady, and never set back.
+/// The reading of a store's clock, which is the same for all clients, steady, and never set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Another epoch: the clock has started anew, and older times mean nothing.
+    /// Changes when the clock starts anew: readings of different epochs cannot be compared.
     pub(crate) epoch: u64,
     pub(crate) now: Duration,
 }
@@ -262,29 +261,31 @@ pub(crate) struct Clock {
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) queue: QueueKey,
-    /// Random, made by the client: a repeated call is told by it from another's write.
+    /// Random, chosen by the client: distinguishes a repeated call from a write of another client.
     pub(crate) id: u64,
-    /// The version that the value has; `None`: there is no value.
+    /// The version that the value must have; `None`: there must be no value.
     pub(crate) expected: Option<u64>,
     /// The new value; `None` removes it.
     pub(crate) data: Option<Data>,
-    /// Only if the queue has no live entry.
+    /// Whether the queue must have no live entry.
     pub(crate) if_empty: bool,
-    /// What is written with it or not at all: at most [`MOST_BESIDE`], none of them twice. Not beside a removal.
+    /// Records that are written together with the value, or not at all: at most [`MOST_BESIDE`], with different names. A removal
+    /// has none.
     pub(crate) beside: Vec<Beside>,
 }
 
-/// How many records a write has beside it, and how many are read at once, at the most: what every store can do in one step.
+/// The largest number of records that are written, or read, in one call: every store can do so many in one step.
 pub(crate) const MOST_BESIDE: usize = 56;
 
-/// A record of a queue, as a write leaves it.
+/// A change of one of a queue's records, made together with a write of the value.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
     /// Letters, digits and `-`.
     pub(crate) name: Arc<str>,
     /// `None` removes it.
     pub(crate) data: Option<Data>,
-    /// Whether there was none before, as of the version that is expected. ZooKeeper creates and changes by two operations.
+    /// Whether the record does not exist yet, as of the expected version of the value. ZooKeeper has different operations to
+    /// create and to change.
     #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "one store asks"))]
     pub(crate) is_new: bool,
 }

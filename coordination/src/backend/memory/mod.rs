@@ -79,7 +79,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(config: &Config, settings: &Settings) -> Self {
-        // A NUL cannot be part of a namespace, so two pairs never make one name.
+        // A namespace has no NUL, so different pairs of name and namespace have different names here.
         Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
     }
 
@@ -95,13 +95,13 @@ impl Memory {
         self.store.entries()
     }
 
-    /// The entries in queues of this kind that another one blocks.
+    /// The blocked entries in queues of this kind.
     #[cfg(coordination_internals)]
     pub(crate) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
         self.store.waiters(kind)
     }
 
-    /// Removes an entry, whosever it is.
+    /// Removes an entry of any session.
     #[cfg(coordination_internals)]
     pub(crate) fn remove(&self, entry: &EntryRef) {
         self.store.leave(entry);

@@ -1,4 +1,4 @@
-//! The shared map.
+//! A named store: one map under one mutex.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -17,13 +17,13 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::number_after;
 
-/// The stores of this process that somebody is connected to.
+/// The stores of this process to which a coordinator is connected.
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
 
 /// One named store.
 pub(super) struct Store {
     state: Mutex<State>,
-    /// Where its clock starts: tokio's, so that a test can pause it.
+    /// The origin of its clock. It is tokio's clock, so that a test can pause it.
     start: Instant,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Store {
 struct State {
     sessions: HashMap<SessionId, Arc<str>>,
     queues: BTreeMap<QueueKey, Queue>,
-    /// The largest number given in any queue, to an entry, a value or a revision: one counter for all
-    /// keeps a queue's numbers rising after the queue itself was dropped for being empty.
+    /// The largest number that was given to an entry, a value or a revision of any queue. There is one counter for all queues, so
+    /// that a queue's numbers go on rising after the queue was empty and was dropped.
     last: u64,
 }
 
@@ -42,7 +42,7 @@ struct Queue {
     by_id: HashMap<EntryId, u64>,
     value: Option<Value>,
     records: HashMap<Arc<str>, Data>,
-    /// The last write, and what it answered.
+    /// The id of the last write, and its answer.
     written: Option<(u64, u64)>,
     revision: watch::Sender<u64>,
 }
@@ -54,12 +54,12 @@ struct Stored {
     since: SystemTime,
     mode: Mode,
     data: Data,
-    /// Told of updates, and dropped with the entry: that is how listeners learn that it is gone.
+    /// Sends when the entry is updated, and is dropped with the entry: so listeners learn that the entry is gone.
     alive: watch::Sender<()>,
 }
 
 impl Store {
-    /// The store of this name, made if nobody is connected to it.
+    /// The store of this name; made if nobody is connected to it.
     pub(super) fn named(name: &str) -> Arc<Self> {
         let mut stores = STORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         stores.retain(|_, store| store.strong_count() > 0);
@@ -71,7 +71,7 @@ impl Store {
         store
     }
 
-    /// An empty one.
+    /// An empty store.
     pub(super) fn new() -> Self {
         Self { state: Mutex::default(), start: Instant::now() }
     }
@@ -129,7 +129,7 @@ impl Store {
         Ok(held.iter().filter(is_gone).map(|entry| entry.id.clone()).collect())
     }
 
-    /// What a renewal that does not know of the release does.
+    /// For the canary `RenewalAfterRelease`: enters a released entry again, as a renewal would that does not know of the release.
     fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
         let entry = NewEntry {
             entry_ref: entry.clone(),
@@ -262,12 +262,12 @@ impl Store {
         names.iter().map(|name| records?.get(name).cloned()).collect()
     }
 
-    /// A channel that tells the queue's revision.
+    /// A channel with the queue's revision.
     pub(super) fn listen_to_queue(&self, queue: &QueueKey) -> watch::Receiver<u64> {
         self.state().queues.entry(queue.clone()).or_default().revision.subscribe()
     }
 
-    /// Nobody listens to the queue any more.
+    /// Drops the queue if nothing needs it, after a listener has gone.
     pub(super) fn tidy(&self, queue: &QueueKey) {
         let mut state = self.state();
         if state.queues.get(queue).is_some_and(|queue| !queue.is_used()) {
@@ -290,7 +290,7 @@ impl Store {
         counts: impl Fn(&Queue) -> bool,
     ) -> Page {
         let after = str::from_utf8(Cursor::place(from)).unwrap_or_default();
-        // The smallest name begins the list; no name has it in front of what was read.
+        // `\0` is the smallest name that there can be: so without a cursor the list begins with the first queue of the kind.
         let first = QueueKey::new(kind, if after.is_empty() { "\0" } else { after }, usize::MAX);
         let Ok(first) = first else { return Page::default() };
         let state = self.state();
@@ -308,7 +308,7 @@ impl Store {
         }
     }
 
-    /// A channel that tells of updates of the entry and closes when it goes; `None`: it is gone, or does
+    /// A channel that sends when the entry is updated, and closes when the entry is removed; `None`: the entry is gone, or does
     /// not block a waiter of this mode.
     pub(super) fn listen(&self, entry: &EntryRef, waiter: Mode) -> Option<watch::Receiver<()>> {
         let state = self.state();
@@ -333,14 +333,14 @@ impl State {
 }
 
 impl Queue {
-    /// Counts a change and tells of it; answers its number.
+    /// Takes the next number, makes it the queue's revision, and returns it.
     fn moved(&mut self, last: &mut u64) -> u64 {
         *last = number_after(*last, unix_micros());
         self.revision.send_replace(*last);
         *last
     }
 
-    /// Whether there is a reason to keep it.
+    /// Whether anything needs the queue: an entry, a value or a listener.
     fn is_used(&self) -> bool {
         !self.entries.is_empty() || self.value.is_some() || self.revision.receiver_count() > 0
     }
@@ -355,7 +355,7 @@ impl Queue {
         }
         let moved = self.moved(last);
         self.value = write.data.clone().map(|data| Value { version: moved, data, writer: None });
-        // A removal answers the version that was removed.
+        // For a removal, the version of the value that was removed.
         let version = self.value.as_ref().map(|value| value.version).or(current)?;
         for Beside { name, data, .. } in &write.beside {
             match data {

@@ -11,7 +11,7 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// Somebody who listens to a queue, which may be empty; then nothing else keeps it.
+/// A listener on a queue. The queue may be empty otherwise, so it is dropped with its last listener.
 struct Listening<'a> {
     store: &'a Store,
     queue: &'a QueueKey,
@@ -34,9 +34,10 @@ impl Watching for Memory {
         waiter: Mode,
         _recheck: Duration,
     ) -> Result<()> {
-        // No notification is ever lost here: the entry itself is what is listened to.
+        // No `recheck` is needed: a waiter listens to the entry itself, so that no notification is ever lost.
         if let Some(mut alive) = self.store.listen(entry, waiter) {
-            // Updated, or dropped with the entry: callers look again.
+            // The result does not matter: the entry was updated, or was dropped with its sender. Callers look again in both
+            // cases.
             let _ = alive.changed().await;
         }
         Ok(())
@@ -45,7 +46,8 @@ impl Watching for Memory {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut listening = Listening { store: &self.store, queue, channel: None };
         let channel = listening.channel.insert(self.store.listen_to_queue(queue));
-        // The sender goes with the store, which is held here.
+        // The sender is dropped with the queue, which is kept as long as it has a listener. If a test drops all queues, this call
+        // returns early, as it may.
         let moved = channel.wait_for(|now| *now != revision);
         let _ = tokio::time::timeout(recheck, moved).await;
         Ok(())

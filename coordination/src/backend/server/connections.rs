@@ -178,8 +178,8 @@ impl<L: Link> Connections<L> {
 
     /// The outcome of the task that makes a connection; starts one if there is none.
     ///
-    /// The mutex makes sure that callers who come at once find the same task. A caller who found no connection while the last task
-    /// was finishing starts another task, which looks for a connection first.
+    /// The mutex makes sure that callers who come at once find the same task. A caller who found no connection while the last
+    /// task was finishing starts another task, which looks for a connection first.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
         if let Some((until, failure)) = &state.refused
