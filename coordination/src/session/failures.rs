@@ -1,22 +1,22 @@
-//! Why the store does not answer, as far as it has said so: for those who get no answer of their own.
+//! The last failures of a session's calls: they explain to a caller whose time is over why the store did not answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind};
 
-/// The failures of what is tried again and again, since it last succeeded.
+/// The failures of a repeated call, since the call last succeeded.
 #[derive(Default)]
 pub(crate) struct Failures(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
     last: Option<Error>,
-    /// The kinds that somebody has to do something about, and of which was warned.
+    /// The kinds of errors that do not pass by waiting, and of which a warning was logged.
     warned: Vec<ErrorKind>,
 }
 
 impl Failures {
-    /// It failed in this way. The first time that waiting alone does not help, that is a warning.
+    /// Notes a failure. If it is the first of a kind that does not pass by waiting, logs a warning.
     pub(crate) fn note(&self, error: &Error) {
         let mut noted = self.noted();
         if is_lasting(error.kind()) && !noted.warned.contains(&error.kind()) {
@@ -26,7 +26,7 @@ impl Failures {
         noted.last = Some(error.clone());
     }
 
-    /// It succeeded.
+    /// Forgets the failures, because the call succeeded.
     pub(crate) fn clear(&self) {
         *self.noted() = Noted::default();
     }
@@ -40,13 +40,14 @@ impl Failures {
     }
 }
 
-/// Whether waiting alone does not help: somebody has to change something.
+/// Whether waiting does not help: somebody has to change something.
 fn is_lasting(kind: ErrorKind) -> bool {
     use ErrorKind::{Auth, Config, Permission, Tls};
     matches!(kind, Auth | Permission | Tls | Config)
 }
 
-/// The error of a call whose time is over: with the failure that says most of those that are known.
+/// The error of a call whose time is over. Of the known failures it names one that waiting does not end, if there is such a one,
+/// or else the first.
 pub(crate) fn late(
     operation: &'static str,
     message: &str,

@@ -1,4 +1,4 @@
-//! The task that keeps a session alive: open, renew, lose, open again.
+//! The task that keeps a session alive: opens it, renews its lease, ends it when it is lost, and opens the next one.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ pub(crate) struct Stop(oneshot::Sender<Result<()>>);
 pub(crate) struct Control(mpsc::UnboundedSender<Stop>);
 
 impl Control {
-    /// Closes the session, within a limited time. It may have been closed before.
+    /// Closes the session, within a limited time. Succeeds if the session was closed before.
     pub(crate) async fn stop(&self) -> Result<()> {
         let (confirm, confirmed) = oneshot::channel();
         if self.0.send(Stop(confirm)).is_err() {
             return Ok(());
         }
-        // The keeper answers every stop that it has received. If it ends without an answer, its runtime has ended.
+        // The keeper answers every stop that it receives. Without an answer, its runtime has ended.
         confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::RuntimeEnded)))
     }
 }
@@ -53,7 +53,7 @@ pub(crate) async fn start(target: Target, settings: Settings) -> Result<(Arc<Ses
             Ok((backend, lease)) => {
                 let session = Arc::new(Session::new(backend, settings, lease));
                 let keeper = Keeper { session: Arc::clone(&session), stops };
-                // If the caller has gone away it has dropped its `Control`, and the keeper ends because of that.
+                // If the caller has dropped its future, its `Control` is dropped too, and the keeper ends because of that.
                 let _ = report.send(Ok(session));
                 keeper.run().await;
             }
@@ -112,13 +112,13 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         Ok(Err(error)) => error,
         Err(elapsed) => failed.unwrap_or_else(|| late(elapsed)),
     };
-    // Perhaps the session was opened, or a part of it. Then it would keep the member id until its lease ends, and the
+    // The session, or a part of it, may have been opened. If it stayed, it would keep the member id until its lease ends, and the
     // caller's next try would be refused because of its own session (S9).
     let _ = timeout(DROP_TIMEOUT, caught("close", backend.close(id))).await;
     Err(error.on_backend(backend.scheme()))
 }
 
-/// Opens the first session; notes the last failure that may pass, after which it is tried again.
+/// Opens the first session. Failures that may pass are noted in `failed`, and the opening is tried again.
 async fn open_while_unavailable(
     backend: &dyn Store,
     settings: &Settings,
@@ -145,7 +145,8 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
     };
     let granted = caught("open", opening).await??;
     tracing::debug!(session = %new.id, ?granted, "session opened");
-    // What has passed of the lease is past, but the next heartbeat brings all of it again.
+    // If an earlier call opened the session, a part of its lease has passed. The next heartbeat extends the lease to its full
+    // length.
     let asked = backend.asked(new.id).map_or(sent, |asked| asked.min(sent));
     let origin = Origin {
         store: backend.scheme(),
@@ -155,7 +156,7 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
     Ok(Lease::new(new.id, granted, asked, Arc::new(origin)))
 }
 
-/// Why keeping a session ended.
+/// Why the keeper stopped renewing a session.
 enum End {
     Lost(LossReason),
     Closed(Close),
@@ -163,9 +164,9 @@ enum End {
 
 /// Why a session is to be closed.
 enum Close {
-    /// Somebody waits for the answer.
+    /// Somebody called `stop` and waits for the answer.
     Asked(Stop),
-    /// All who used it are gone.
+    /// The last coordinator, lock and guard were dropped.
     Dropped,
 }
 
@@ -176,7 +177,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self) {
-        // However this task ends, also with its runtime, all guards are lost with it.
+        // Dropped however this task ends, also with its runtime: then all guards are lost.
         let _closing = Closing(Arc::clone(&self.session));
         while let Some(lease) = self.session.lease_now_or_lost() {
             match self.keep(&lease).await {
@@ -189,14 +190,14 @@ impl Keeper {
         }
     }
 
-    /// Renews the lease until it is lost or the coordinator ends.
+    /// Renews the lease until the session is lost or is to be closed.
     async fn keep(&mut self, lease: &Arc<Lease>) -> End {
         let session = Arc::clone(&self.session);
         let interval = session.heartbeat_interval(lease.ttl);
         let mut delays = session.retry_delays(lease.ttl);
         let mut confirmed = ConfirmedHeartbeats::new(session.backend.proof_delay(), lease.opened);
-        // Heartbeats are sent by tokio's clock, which a test can pause. Until when they extend the lease is computed
-        // by the clock that counts suspend.
+        // The time of the next heartbeat is read from tokio's clock, which a test can pause. How far a heartbeat extends the
+        // lease is computed with the clock that counts the time that the host is suspended.
         let mut next = Instant::now() + interval;
         loop {
             if let Err(end) = self.unless_over(lease, tokio::time::sleep_until(next)).await {
@@ -232,7 +233,7 @@ impl Keeper {
         }
     }
 
-    /// Runs `work` unless the lease or the coordinator ends first.
+    /// Runs `work`, unless the session is lost or is to be closed before it is done.
     async fn unless_over<T>(
         &mut self,
         lease: &Lease,
@@ -256,23 +257,25 @@ impl Keeper {
         self.session.states.tell(State::Lost(reason));
     }
 
-    /// Opens the next session; an error says why it is to be closed before that was done, and which one it would have been.
+    /// Opens the next session. The error says that the session is to be closed before one was opened; it has the id of the last
+    /// try.
     async fn reopen(&mut self, old: SessionId) -> Result<(), (SessionId, Close)> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
-        // A store that is back has to be used again within two leases and five seconds (L5), in which the store's own
-        // back-off between connections has to fit as well.
+        // Once the store is back, the coordinator must use it within two leases and five seconds (L5), and the store's own
+        // back-off between connections has to fit into this time as well.
         let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
-        // One id for all tries: if a try opened the session and its answer was lost, the next try finds that session, and is
-        // not refused because of a taken member id (S9). Unless that is over by then.
+        // All tries use one id. If a try opened the session and its answer was lost, the next try finds that session, and is not
+        // refused because its member id is taken (S9). If the store says that the session of this id is over, the next try has a
+        // new id.
         let mut new = SessionId::random();
         let mut remains = vec![old];
         loop {
             let tries = async {
                 while let Some(&old) = remains.last() {
-                    // The store may still hold the entries of the lost session. They would end with its lease; this
-                    // is sooner.
+                    // The store may still hold the entries of the lost session. They would end with its lease; closing the
+                    // session ends them sooner.
                     let closing =
                         session.attempt(Some(session.ttl()), "close", session.backend.close(old));
                     if closing.await.is_err() {
@@ -280,9 +283,8 @@ impl Keeper {
                     }
                     remains.pop();
                 }
-                // Longer than a heartbeat may take: on some stores this is several steps, and no hold depends on them. A
-                // session whose opening was given up too early is found by the next try, but by then much of its lease
-                // may be over.
+                // Longer than a heartbeat may take: on some stores opening takes several steps, and no hold depends on it. If the
+                // opening is given up too early, the next try finds the session, but much of its lease may be over by then.
                 let limit = session.ttl() / 6;
                 let opening = timeout(limit, open(&*session.backend, settings, new));
                 opening.await.unwrap_or_else(|_| {
@@ -297,8 +299,8 @@ impl Keeper {
             };
             match opened {
                 Ok(lease) => {
-                    // Nothing remains now, though perhaps nobody has confirmed that: it has the old one's member id, with
-                    // which the store opens no other session while that one lives.
+                    // Every session in `remains` is over, even if no `close` was confirmed: the new session has the same member
+                    // id, and the store opens no session with a member id while another with the same member id lives.
                     session.failures.clear();
                     session.phase.send_replace(Phase::Open(Arc::new(lease)));
                     session.states.tell(State::Connected);
@@ -308,7 +310,8 @@ impl Keeper {
                     tracing::debug!(%error, "no new session yet");
                     session.failures.note(&error);
                     if error.loss_reason().is_some() {
-                        // The older ones are over by the store's word.
+                        // The store says that the session `new` is over. Those that were pushed here by earlier tries are over
+                        // too, by the same word, so only the lost session and this one are still closed before the next try.
                         remains.truncate(1);
                         remains.push(std::mem::replace(&mut new, SessionId::random()));
                     }
@@ -322,7 +325,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the session at the store, and the one that may be opening, as far as time allows.
+    /// Ends the session at the store, and also the one that was being opened, as far as time allows.
     async fn close(&mut self, lease: &Lease, opening: Option<SessionId>, why: Close) {
         if sings(Canary::ClosedBeforeTold) {
             let closing = self.session.backend.close(lease.id);
@@ -339,7 +342,7 @@ impl Keeper {
         };
         let failed = Failures::default();
         let closing = timeout(limit, async {
-            // Side by side: the store may have no word any more of one that is lost.
+            // Both at once: the store may not answer at all about a session that is lost.
             let closing = self.close_with_retries(lease, lease.id, &failed);
             match opening {
                 Some(opening) => {
@@ -358,7 +361,7 @@ impl Keeper {
             Err(late.with_effect(crate::Effect::Unknown))
         });
         self.session.states.tell(State::Closed);
-        // From here on a new request to stop is answered by the sender itself, so none is left without an answer.
+        // From here on `Control::stop` finds the channel closed and returns at once, so no request is left without an answer.
         self.stops.close();
         let mut asked = match why {
             Close::Asked(stop) => Some(stop),
@@ -370,7 +373,7 @@ impl Keeper {
         }
     }
 
-    /// Notes why it failed.
+    /// Closes a session, again and again until it succeeds or fails for good; the failures are noted in `failed`.
     async fn close_with_retries(
         &self,
         lease: &Lease,
@@ -390,7 +393,7 @@ impl Keeper {
     }
 }
 
-/// Resolves when the session is to be closed.
+/// Resolves when the session is to be closed, with the reason.
 async fn close_wanted(stops: &mut mpsc::UnboundedReceiver<Stop>) -> Close {
     stops.recv().await.map_or(Close::Dropped, Close::Asked)
 }
@@ -400,19 +403,19 @@ async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
         LossDetection::Heartbeat => lease.held(),
         LossDetection::Watch => Vec::new(),
     };
-    // Told as it is found, be the rest of the answer late or an error.
+    // Each loss is reported as soon as the store finds it, even if the rest of the answer comes late or is an error.
     let gone = |id: &EntryId| lease.entry_lost(id);
     session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held, &gone)).await
 }
 
 async fn deadline_passed(lease: &Lease) {
-    // Heartbeats move the deadline during the sleep, so look again until it has passed.
+    // A heartbeat may move the deadline during the sleep: so the clock is compared with it again.
     while lease.loss_reason().is_none() {
         sleep_until(lease.deadline()).await;
     }
 }
 
-/// Marks everything as closed when the keeper ends, for whatever reason.
+/// Marks the session as closed and its guards as lost when the keeper ends without having done so.
 struct Closing(Arc<Session>);
 
 impl Drop for Closing {

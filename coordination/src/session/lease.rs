@@ -15,14 +15,14 @@ use crate::events::{About, Origin};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
-/// Which of a session's confirmed heartbeats count.
+/// Which of a session's confirmed heartbeats count for its lease.
 ///
-/// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, it counts once another
-/// heartbeat was confirmed that was sent at least that delay after the answer. Until then the newest earlier one counts,
-/// and at first the opening of the session.
+/// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, a heartbeat counts once another one was
+/// confirmed that was sent at least the delay after the answer. Until then an earlier heartbeat counts, and at first the opening
+/// of the session.
 pub(crate) struct ConfirmedHeartbeats {
     delay: Duration,
-    /// In the order of their sending; the first one counts.
+    /// In the order of their sending. The first one counts; those after it are not proved yet.
     confirmed: VecDeque<Confirmed>,
 }
 
@@ -38,14 +38,15 @@ impl ConfirmedHeartbeats {
         Self { delay, confirmed: VecDeque::from([opening]) }
     }
 
-    /// The heartbeat sent at `sent` was answered. Answers when the newest heartbeat that counts was sent.
+    /// Notes that the heartbeat sent at `sent` was answered at `answered`. Returns when the newest heartbeat that counts was
+    /// sent.
     pub(crate) fn confirm(&mut self, sent: BootInstant, answered: BootInstant) -> BootInstant {
         if self.delay.is_zero() {
             return sent;
         }
         self.confirmed.push_back(Confirmed { sent, answered });
-        // Invariant: counted from the answer. The earlier one may have waited for a connection, or been on its way, until
-        // just before that, and the server has to have had it for the whole delay when the proof is sent.
+        // Invariant: the delay is counted from the answer. The earlier heartbeat may have waited for a connection, or been on its
+        // way, until just before its answer, and the server must have had it for the whole delay when the next one is sent.
         let is_proved = |earlier: &Confirmed| earlier.answered.saturating_add(self.delay) <= sent;
         while self.confirmed.get(1).is_some_and(is_proved) {
             self.confirmed.pop_front();
@@ -53,8 +54,8 @@ impl ConfirmedHeartbeats {
         self.confirmed.front().map_or(sent, |newest| newest.sent)
     }
 
-    /// How long the next heartbeat has to wait after an answer, to prove the one that was answered; nothing where it
-    /// comes sooner anyway.
+    /// How long the next heartbeat has to wait after an answer in order to prove the heartbeat that was answered; zero if the
+    /// delay is longer than the interval, so that a later heartbeat proves it.
     pub(crate) fn pause(&self, interval: Duration) -> Duration {
         if self.delay <= interval { self.delay } else { Duration::ZERO }
     }
@@ -67,15 +68,15 @@ pub(crate) struct Lease {
     pub(crate) id: SessionId,
     /// As granted by the store; `None`: the session lives as long as the process.
     pub(crate) ttl: Option<Duration>,
-    /// When its opening was sent.
+    /// When the request that opened the session was sent.
     pub(crate) opened: BootInstant,
     pub(crate) origin: Arc<Origin>,
     /// Nanoseconds of [`BootInstant`], or [`PASSED`].
     ///
-    /// Invariant: once anybody has seen that the deadline has passed, this is `PASSED` for good, so that a late
-    /// heartbeat cannot revive a lock that was already reported as lost.
+    /// Invariant: once anybody has seen that the deadline has passed, this is `PASSED` for good, so that a late heartbeat cannot
+    /// revive a lock that was already reported as lost.
     deadline: AtomicU64,
-    /// Set by whoever learns first that the lease is lost.
+    /// Set by whoever first learns that the lease is lost.
     end: Signal,
     holds: Mutex<Holds>,
 }
@@ -113,7 +114,7 @@ impl Lease {
         }
     }
 
-    /// Until when the lease may be relied on, if nothing more is heard from the store.
+    /// Until when the lease can be relied on, if nothing more is heard from the store.
     pub(crate) fn deadline(&self) -> BootInstant {
         BootInstant::from_nanos(self.deadline.load(Ordering::SeqCst))
     }
@@ -137,11 +138,11 @@ impl Lease {
             if swapped.is_ok() {
                 return Some(LossReason::DeadlinePassed);
             }
-            // A heartbeat was confirmed between the two reads: look again.
+            // A heartbeat moved the deadline between the two reads: look again.
         }
     }
 
-    /// A heartbeat sent at `sent` was confirmed. False: too late, the lease is lost.
+    /// Moves the deadline on, because a heartbeat that was sent at `sent` was confirmed. False: too late, the lease is lost.
     pub(crate) fn extend(&self, sent: BootInstant) -> bool {
         let new = deadline(self.ttl, sent).as_nanos();
         loop {
@@ -149,7 +150,7 @@ impl Lease {
                 return false;
             }
             let old = self.deadline.load(Ordering::SeqCst);
-            // Another thread may have asked `lost` meanwhile. Never overwrite `PASSED`.
+            // Another thread may have called `loss_reason` meanwhile, and seen the deadline pass. Never overwrite `PASSED`.
             if old == PASSED {
                 return false;
             }
@@ -197,6 +198,9 @@ impl Lease {
         hold: &Arc<Hold>,
     ) -> Result<(), LossReason> {
         let mut holds = self.holds();
+        // Under the mutex: if `lose` comes first, the hold is refused; if it comes second, it finds the hold in the map, and
+        // loses it. Without the mutex a hold could be registered just after `lose` has gone through the map, and would never be
+        // told.
         match holds.ended.or_else(|| self.loss_reason()) {
             Some(reason) => Err(reason),
             None => {
@@ -207,7 +211,7 @@ impl Lease {
         }
     }
 
-    /// Removes a hold that is being released: heartbeats no longer look after its entry.
+    /// Removes a hold that is being released: heartbeats do not check its entry any more.
     pub(crate) fn deregister(&self, id: &EntryId) {
         self.holds().by_entry.remove(id);
     }
@@ -217,8 +221,8 @@ impl Lease {
         self.holds().by_entry.values().map(|held| held.entry.clone()).collect()
     }
 
-    /// Whether a guard of this process stands for the entry with this number. Not while the grant is on its way to a
-    /// caller, who may have gone away.
+    /// Whether a guard of this process holds the entry with this number. False while the grant is on its way to its caller, who
+    /// may have dropped the future.
     pub(crate) fn holds_number(&self, queue: &QueueKey, seq: u64) -> bool {
         let is_it = |held: &Held| {
             held.seq == Some(seq)
@@ -228,7 +232,7 @@ impl Lease {
         self.holds().by_entry.values().any(is_it)
     }
 
-    /// The store says that this entry is gone.
+    /// Loses the hold of this entry, which the store says is gone.
     pub(crate) fn entry_lost(&self, id: &EntryId) {
         let held = self.holds().by_entry.remove(id);
         if let Some(held) = held {
@@ -303,13 +307,13 @@ impl Hold {
         self.released.load(Ordering::SeqCst)
     }
 
-    /// True for the first call only: whoever made that has to release.
+    /// True for the first call only: that caller must release the entry.
     pub(crate) fn begin_release(&self) -> bool {
         if let Some(monitor) = self.monitor.get() {
             monitor.abort();
         }
         let is_first = !self.released.swap(true, Ordering::SeqCst);
-        // Whoever follows it is told that it is over.
+        // Wakes `wait_over`: who follows the grant is told of its release.
         self.loss.changed.notify_waiters();
         is_first
     }
@@ -330,7 +334,7 @@ impl Hold {
         self.loss.wait().await
     }
 
-    /// Resolves when it was released, with `None`, or lost, with the reason.
+    /// Resolves with `None` when the grant is released, or with the reason when it is lost.
     pub(crate) async fn wait_over(&self) -> Option<LossReason> {
         self.loss
             .wait_for(|reason| (reason.is_some() || self.is_released()).then_some(reason))
@@ -364,7 +368,7 @@ impl Signal {
 
     fn set(&self, reason: LossReason) {
         let code = 1 + REASONS.iter().position(|known| *known == reason).unwrap_or_default();
-        // They fit in a byte. The first one stays.
+        // The codes fit in a byte. The first reason stays.
         let _ = self.reason.compare_exchange(0, code as u8, Ordering::SeqCst, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
@@ -373,7 +377,7 @@ impl Signal {
         self.wait_for(|reason| reason).await
     }
 
-    /// Resolves when `is_over` answers something of the reason, which it is asked after each change.
+    /// Resolves with the first `Some` of `is_over`, which is called with the reason now and after each change.
     async fn wait_for<T>(&self, is_over: impl Fn(Option<LossReason>) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -413,7 +417,7 @@ mod tests {
         assert!(confirmed.confirmed.len() <= 3, "{:?}", confirmed.confirmed.len());
     }
 
-    /// A server may have had it only just before it answered.
+    /// The server may have had the heartbeat only just before it answered.
     #[test]
     fn a_heartbeat_that_took_long_is_proved_later() {
         let at = |ms: u64| BootInstant::from_nanos(ms * 1_000_000);
