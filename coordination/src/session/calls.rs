@@ -1,4 +1,4 @@
-//! Calls to the store on behalf of recipes: how long each may take, and which are repeated until when.
+//! Calls to the store on behalf of recipes: how long each may take, and which are repeated, and until when.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 use crate::time::BootInstant;
 
-/// Whether the store may have carried out an earlier try, the answer to which was lost.
+/// Whether an earlier try of the call, whose answer was lost, may have been carried out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt(bool);
 
-/// Which queues are listed.
+/// Which queues are to be listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Having {
-    /// Those with a live entry.
+    /// Queues with a live entry.
     AnEntry,
     AValue,
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when its caller stops waiting.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -41,19 +41,19 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// What became of a compare-and-set.
+/// The outcome of a compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The value has this version now, or was removed.
     Yes(u64),
     /// The value was not the expected one, so nothing was written.
     No,
-    /// The value is not the expected one any more. Ours may have been written, and then replaced by another.
+    /// The value is not the expected one. Our write may have been carried out, and its value replaced by another write.
     Unknown,
 }
 
 impl Session {
-    /// One call to the store, bounded in time.
+    /// Makes one call to the store, bounded in time.
     pub(crate) async fn attempt<T>(
         &self,
         ttl: Option<Duration>,
@@ -87,7 +87,7 @@ impl Session {
         .map_err(|error| error.on_backend(self.backend.scheme()))
     }
 
-    /// Waits until an entry is gone, or no longer blocks one of this mode. It may return early.
+    /// Waits until an entry is gone, or no longer blocks entries of this mode. May return early.
     pub(crate) async fn gone(
         &self,
         entry: &EntryRef,
@@ -144,8 +144,8 @@ impl Session {
         outcome
     }
 
-    /// [`retry_until_settled`](Self::retry_until_settled) for an entry that stands and waits: that we are not let in any more, or not allowed to look,
-    /// may pass as well (`F-56`).
+    /// [`retry_until_settled`](Self::retry_until_settled) for an entry that stands in the queue and waits. That the store does
+    /// not let us in, or does not let us look, may pass as well (`F-56`), so such calls are repeated too.
     pub(crate) async fn retry_while_waiting<T, C>(
         &self,
         lease: &Lease,
@@ -205,7 +205,8 @@ impl Session {
         })
     }
 
-    /// What became of a write that is in doubt, as far as the value says which write made it, and what that replaced.
+    /// Finds out what became of a write that is in doubt: the value may tell which write made it, and which version that
+    /// replaced.
     async fn settle(&self, operation: &'static str, write: &Write) -> Written {
         match self.retry_briefly(operation, || self.backend.read_standing(&write.queue)).await {
             Ok((listing, _)) => judge(write, listing.value.as_ref()),
@@ -240,17 +241,17 @@ impl Session {
             names.dedup();
             Ok(names)
         });
-        // Nobody waits for it any more when this is dropped.
+        // When this future is dropped, nobody waits for the task any more.
         let _listing = AbortOnDrop(listing.abort_handle());
         listing.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
     }
 
-    /// Removes what unused queues have left; answers of how many.
+    /// Removes what unused queues have left at the store; returns the number of queues.
     pub(crate) async fn prune(self: &Arc<Self>, unused: Duration) -> Result<u64> {
         self.check_open("prune")?;
         let session = Arc::clone(self);
         let pruning = self.spawn(async move {
-            // What a page has removed counts though it took too long to answer.
+            // Outside of the loop: what a call has removed counts even if the call took too long and is repeated.
             let (removed, mut from) = (AtomicU64::new(0), None);
             loop {
                 let page = || session.backend.prune(unused, from.as_ref(), &removed);
@@ -265,10 +266,10 @@ impl Session {
         pruning.await.unwrap_or_else(|ended| Err(self.unanswered("prune", ended)))
     }
 
-    /// Removes one entry: tries until the store has confirmed it, or until the session has ended, which removes the
+    /// Removes one entry: repeats the call until the store has confirmed it, or until the session has ended, which removes the
     /// entry too.
     ///
-    /// Notes why it failed.
+    /// Failures are noted in `failed`.
     async fn leave(
         &self,
         lease: &Lease,
@@ -286,8 +287,7 @@ impl Session {
             });
         let outcome = tokio::select! {
             biased;
-            // The entry was held when the release began, and the store may have carried it out before the session
-            // ended.
+            // The entry was held when the release began, and the store may have removed it before the session ended.
             reason = lease.ended() => {
                 Err(Error::lost("release", reason).with_effect(Effect::Unknown))
             }
@@ -353,7 +353,7 @@ impl Session {
     }
 }
 
-/// What became of a write, by what was found after it.
+/// The outcome of a write that is in doubt, by the value that was found after it.
 fn judge(write: &Write, found: Option<&Value>) -> Written {
     match (found.and_then(|value| value.writer), found) {
         (Some(writer), Some(value)) if writer.id == write.id => Written::Yes(value.version),
@@ -363,7 +363,7 @@ fn judge(write: &Write, found: Option<&Value>) -> Written {
     }
 }
 
-/// What the store says of the session in answer to any call counts as if a heartbeat had brought it.
+/// If the store says in an answer to any call that the session is over, that ends the lease as after a heartbeat.
 fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
     if let Err(error) = outcome
         && let Some(reason) = error.loss_reason()
@@ -372,14 +372,14 @@ fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
     }
 }
 
-/// Whether the same call may succeed later: the store could not be reached, or not answer. Its certificate is among that: it
-/// was right when the session was opened.
+/// Whether the same call may succeed later, because the store could not be reached or did not answer. Errors of TLS are among
+/// them: the server's certificate was valid when the session was opened.
 pub(crate) fn may_pass(error: &Error) -> bool {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     matches!(error.kind(), Unavailable | Refused | Dns | Tls)
 }
 
-/// Whether the store does not let us in, or not do this. To whoever waits already, that may pass as well.
+/// Whether the store does not let us in, or does not allow the call. For an entry that waits already, this may pass as well.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Auth | ErrorKind::Permission)
 }
@@ -399,10 +399,10 @@ mod tests {
         };
         assert_eq!(judged(Some(Writer { id: 7, replaced: 40 })), Written::Yes(50));
         assert_eq!(judged(Some(Writer { id: 8, replaced: 40 })), Written::No);
-        // Ours may have come in between.
+        // Ours may have been written in between, and replaced.
         assert_eq!(judged(Some(Writer { id: 8, replaced: 45 })), Written::Unknown);
         assert_eq!((judged(None), judge(&write, None)), (Written::Unknown, Written::Unknown));
-        // What is to be created may be created again when it was removed.
+        // The value that our write created may have been removed, and another one created since.
         let creates = Write { id: 7, ..Write::new(&queue, None, None) };
         let other = Some(Writer { id: 8, replaced: 40 });
         let found = Value { version: 50, data: "1".into(), writer: other };

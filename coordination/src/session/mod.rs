@@ -1,9 +1,8 @@
-//! A coordinator's session: what recipes ask of it.
+//! A coordinator's session, as recipes use it.
 //!
-//! One task, the [`keeper`], opens a session at the store, renews its [`lease`](Lease), tells when that is lost, and
-//! opens the next session. Every call to the store that may take time runs on the keeper's runtime, so that neither a
-//! caller who drops its future nor a program whose executor is blocked can interrupt it. The caller's future only
-//! waits for the answer.
+//! One task, the [`keeper`], opens a session at the store, renews its [`lease`](Lease), tells when the lease is lost, and opens
+//! the next session. Every call to the store that may take time runs on the keeper's runtime, so that neither a caller who drops
+//! its future nor a program whose executor is blocked can interrupt the call. The caller's future only waits for the answer.
 
 mod calls;
 mod failures;
@@ -44,7 +43,7 @@ pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
 pub use state::{State, StateWatch};
 
-/// From the store's word that something is gone to the word to its holder.
+/// The longest time from the store's notification that something is gone until its holder is told.
 const LOSS_TOLD: Duration = Duration::from_millis(50);
 /// The longest that closing may take, however long the lease is.
 const LONGEST_STOP: Duration = Duration::from_secs(5);
@@ -56,9 +55,9 @@ const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 /// Whether a session is open at the moment.
 #[derive(Clone)]
 enum Phase {
-    /// The lease before was lost.
+    /// The last lease was lost, and the next session is being opened.
     Opening {
-        /// What the store had granted.
+        /// The lease that the store granted last.
         last: Option<Duration>,
     },
     Open(Arc<Lease>),
@@ -74,10 +73,11 @@ pub(crate) struct Session {
     pub(crate) states: States,
     phase: watch::Sender<Phase>,
     observers: Observers,
-    /// Of heartbeats, and of what opens the next session.
+    /// The failures of heartbeats, and of opening the next session.
     failures: Failures,
     handle: Handle,
-    /// The thread on which the session's runtime was last seen, if it has only one: it may be run by one after another.
+    /// The thread on which the session's runtime was last seen, if the runtime has only one thread at a time: different threads
+    /// may run it, one after the other.
     only_thread: Option<Mutex<ThreadId>>,
     /// The process that connected.
     process: Process,
@@ -113,7 +113,7 @@ impl Session {
         self.process.is_this()
     }
 
-    /// Refuses to work in a forked child.
+    /// Fails in a forked child.
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
         if self.is_own_process() {
             return Ok(());
@@ -123,7 +123,7 @@ impl Session {
         Err(Error::new(ErrorKind::Closed, operation, message))
     }
 
-    /// Refuses to wait in a blocking call on the only thread that could answer it.
+    /// Fails if this is a blocking call, on the only thread that could run the tasks for which the call waits.
     pub(crate) fn check_thread(&self, operation: &'static str) -> Result<()> {
         let is_here = |handle: Handle| handle.id() == self.handle.id();
         let waits_for_itself = || {
@@ -150,14 +150,14 @@ impl Session {
         }
     }
 
-    /// Refuses to work in a forked child, where it would wait for itself, and when the coordinator was stopped.
+    /// Fails in a forked child, in a blocking call that would wait for itself, and after the coordinator was stopped.
     pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
         self.check_process(operation)?;
         self.check_thread(operation)?;
         self.closed().map_or(Ok(()), |reason| Err(Error::lost(operation, reason)))
     }
 
-    /// Why the coordinator has ended, if it has.
+    /// Why the coordinator has ended; `None` while it has not.
     fn closed(&self) -> Option<LossReason> {
         match &*self.phase.borrow() {
             Phase::Closed(reason) => Some(*reason),
@@ -195,17 +195,17 @@ impl Session {
         Error::lost(operation, self.closed().unwrap_or(LossReason::RuntimeEnded))
     }
 
-    /// The error of a call whose task has ended in this way.
+    /// The error of a call whose task has ended, with the reason that tokio gives.
     pub(crate) fn unanswered(&self, operation: &'static str, ended: JoinError) -> Error {
         panics::of_task(operation, ended).unwrap_or_else(|| self.ended(operation))
     }
 
-    /// The state as this process has it: in a forked child the session is closed.
+    /// The state as seen by this process: in a forked child the session is closed.
     pub(crate) fn state(&self) -> State {
         if self.is_own_process() { self.states.current() } else { State::Closed }
     }
 
-    /// Follows the state, likewise.
+    /// Subscribes to the states as seen by this process.
     pub(crate) fn watch_state(&self) -> StateWatch {
         if self.is_own_process() { self.states.subscribe() } else { StateWatch::of_a_child() }
     }
@@ -215,8 +215,8 @@ impl Session {
         self.state() == State::Connected
     }
 
-    /// The error of a call whose time is over, while the store did not answer or refused: with why, as far as that is known, by
-    /// this call or by the session.
+    /// The error of a call whose time is over while the store did not answer, or refused. `said`: the failure of the call itself,
+    /// if it had one; the failures of the session are considered too.
     pub(crate) fn late(
         &self,
         operation: &'static str,
@@ -226,7 +226,7 @@ impl Session {
         failures::late(operation, message, said.into_iter().chain(self.failures.last()))
     }
 
-    /// Runs a task on the session's runtime, which goes on when the caller's executor is blocked or has ended.
+    /// Runs a task on the session's runtime, where it goes on even if the caller's executor is blocked or has ended.
     pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -234,7 +234,7 @@ impl Session {
         env::spawn(&self.handle, task)
     }
 
-    /// The lease as the store granted it, also when it was the last one; the one asked for on stores that grant none.
+    /// The lease that the store granted, or granted last; the one that was asked for if the store grants none.
     pub(crate) fn ttl(&self) -> Duration {
         match &*self.phase.borrow() {
             Phase::Open(lease) => lease.ttl,
@@ -249,7 +249,7 @@ impl Session {
         self.settings.call_timeout(self.ttl())
     }
 
-    /// How long whoever waits for an entry, or holds it, relies on notifications before it asks the store itself.
+    /// How long a waiter for an entry, or the holder of one, relies on notifications before it asks the store itself.
     pub(crate) fn recheck_interval(&self, lease: &Lease, entry: &EntryId) -> Duration {
         if sings(Canary::NoRecheck) {
             return Duration::from_secs(365 * 24 * 60 * 60);
@@ -262,13 +262,13 @@ impl Session {
 
     fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
         let heartbeat = self.settings.heartbeat;
-        // On a store where the answer to a heartbeat confirms only the heartbeat before it, two have to fit into the
-        // time of one.
+        // On a store where a heartbeat's answer confirms only the heartbeat before it, two heartbeats have to fit into the time
+        // of one.
         let share = if self.backend.proof_delay().is_zero() { 3 } else { 6 };
         ttl.map_or(heartbeat, |ttl| heartbeat.min(ttl / share))
     }
 
-    /// How late a holder may be told that something was taken away from it.
+    /// How late a holder may be told that its entry or session was taken away.
     pub(crate) fn loss_delay(&self) -> Duration {
         match self.backend.characteristics().loss_detection {
             LossDetection::Watch => self.backend.reconnect_delay() + LOSS_TOLD,
@@ -291,8 +291,8 @@ impl Session {
     }
 }
 
-/// Thousands of entries that were entered together would be looked at together, for ever. So each has an interval of
-/// its own, from 70 to 100 percent of the longest, by its number.
+/// The recheck interval of the entry with this hash: 70 to 100 percent of the longest. With one interval for all, thousands of
+/// entries that were entered together would be read from the store at the same moments, for ever.
 fn own_interval(longest: Duration, number: u64) -> Duration {
     longest - longest.mul_f64(0.3 * (number as f64 / u64::MAX as f64))
 }

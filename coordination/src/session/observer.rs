@@ -1,4 +1,4 @@
-//! What observers see of a queue. All observers of a process share what is read of the store.
+//! What observers see of a queue. All observers of a queue in this process share one task that reads it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,27 +14,27 @@ use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
 
-/// The shortest time between two reads.
+/// The shortest time between two reads of a queue.
 const MOST_OFTEN: Duration = Duration::from_millis(1);
 
 /// A queue as it was at some moment.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) listing: Listing,
-    /// How often the store was out of reach so far. An observer that sees this number rise may have missed changes.
+    /// How often the store could not be reached so far. If this number rises, the observer may have missed changes.
     pub(crate) gaps: u64,
 }
 
-/// What is seen of a queue.
+/// How a queue is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sight {
     /// The queue as it was at one moment: [`read`](crate::backend::Entries::read).
     Moment,
-    /// [`read_standing`](crate::backend::Entries::read_standing).
+    /// The queue by [`read_standing`](crate::backend::Entries::read_standing), which may leave out entries that come or go.
     Standing,
 }
 
-/// What is observed, and how.
+/// A queue that is observed, and how it is read.
 type Observed = (QueueKey, Sight);
 type Sender = watch::Sender<Option<Arc<View>>>;
 type Receiver = watch::Receiver<Option<Arc<View>>>;
@@ -61,7 +61,7 @@ impl Views {
         Self { receiver, process: Process::this() }
     }
 
-    /// The next view; at first the present one.
+    /// Waits for the next view; the first call returns the current one as soon as there is one.
     ///
     /// # Cancel safety
     ///
@@ -92,7 +92,8 @@ impl Views {
 impl Drop for Views {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The last receiver tells the sender that it goes, and the sender's mutex may be locked for ever.
+            // The last receiver would notify the sender when it is dropped, and the sender's mutex may be locked for ever by a
+            // thread of the parent. A forgotten clone keeps it from being the last.
             std::mem::forget(self.receiver.clone());
         }
     }
@@ -107,20 +108,22 @@ impl Session {
         }
     }
 
-    /// Tells all observers that there will be no more views. Called once the phase is `Closed`.
+    /// Tells all observers that there will be no more views. Called when the phase is `Closed`.
     pub(super) fn end_observers(&self) {
-        // Not left to the tasks: they may end with their runtime before they can do it.
+        // Not left to the tasks that read the queues: these may end with their runtime before they do it.
         self.observers.by_queue().clear();
     }
 
     /// Follows a queue. All who follow the same queue share one task, which reads it.
     pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey, sight: Sight) -> Views {
-        // A channel without a sender says at once that there are no more views.
+        // A receiver without a sender tells at once that there are no more views.
         let ended = || Views::new(watch::channel(None).1);
         if !self.is_own_process() {
             return ended();
         }
         let mut observed = self.observers.by_queue();
+        // Under the mutex: `end_observers` is called after the phase has become `Closed`, so it either finds the sender that is
+        // inserted below, or this check sees the phase. Otherwise an observer could wait for ever.
         if self.closed().is_some() {
             return ended();
         }
@@ -153,7 +156,8 @@ impl Session {
                 }
             }
             let mut observed = self.observers.by_queue();
-            // Checked under the mutex, so that nobody can start to follow in between.
+            // Under the mutex: `observe` either has subscribed before, and is counted here, or comes later, and starts another
+            // task.
             if sender.receiver_count() == 0 {
                 observed.remove(&what);
                 return;
@@ -183,7 +187,7 @@ impl Session {
             match looked.await {
                 Ok(()) => {
                     delays = self.retry_delays(Some(ttl));
-                    // A queue that changes all the time is read now and then only; views may be left out.
+                    // A queue that changes all the time is read only once in a while; observers skip views then.
                     tokio::time::sleep_until(begun + MOST_OFTEN).await;
                 }
                 Err(error) => {

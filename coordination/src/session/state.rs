@@ -46,7 +46,7 @@ pub struct StateWatch {
 }
 
 impl StateWatch {
-    /// In a forked child the session is closed.
+    /// The watch of a forked child, where the session counts as closed.
     pub(crate) fn of_a_child() -> Self {
         Self::new(State::Closed, mpsc::unbounded_channel().1)
     }
@@ -75,7 +75,7 @@ impl StateWatch {
     }
 }
 
-/// Where the session's task tells states.
+/// Tells the subscribers of a coordinator about its states; shared by the session's tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct States(Arc<Mutex<Subscribers>>);
 
@@ -88,8 +88,8 @@ struct Subscribers {
 
 impl Subscribers {
     fn add(&mut self, sender: mpsc::UnboundedSender<State>) {
-        // Whoever only asks for the state is gone before it changes next. Those make room before more is taken, so that this
-        // costs each call the same however many there were.
+        // A subscriber that only asked for the current state is gone by now. When the list is full, such subscribers are removed
+        // before the list grows: so a subscription costs the same however many came and went.
         if self.senders.len() == self.senders.capacity() {
             self.senders.retain(|sender| !sender.is_closed());
             self.senders.reserve(self.senders.len() + 1);
@@ -116,7 +116,7 @@ impl States {
         StateWatch::new(subscribers.current, changes)
     }
 
-    /// Tells a state, unless it is the present one, or the present one is the last there is.
+    /// Tells the subscribers of a state, unless it is the current one, or the current one is `Closed`, which is the last.
     pub(crate) fn tell(&self, state: State) {
         let mut subscribers = self.lock();
         if subscribers.current == state || subscribers.current == State::Closed {
