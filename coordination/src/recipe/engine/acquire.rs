@@ -1,7 +1,7 @@
-//! The caller's side of a turn. The protocol runs in a task of the session, and the caller's future only listens for
-//! its answer.
+//! The caller's side of a turn. The protocol runs in a task of the session, and the caller's future only waits for the task's
+//! answer.
 //!
-//! So that future may be dropped at any await: the task then gives up what it would have handed over.
+//! So the caller's future may be dropped at any await: the task then gives up the grant that it would have handed over.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use crate::key::QueueKey;
 use crate::panics::on_purpose;
 use crate::session::{Session, Sight};
 
-/// How long a caller whose time is over is kept until its entry is removed. With that it may be late by twice as much.
+/// How long a caller whose time is over may be kept until its entry is removed. The caller may be late by up to twice as much.
 const CLEARING: Duration = Duration::from_millis(50);
 
 /// Takes the turn in `queue`; `None` only for [`Waiting::Never`].
@@ -67,7 +67,7 @@ pub(crate) async fn run_acquire(
         drive(acquire, started, answer).await;
     };
     let task = Unforked::new(session.spawn(task.in_current_span()));
-    // Dropped, it wakes the task, which a forked child must not do.
+    // Dropping the receiver wakes the task, which a forked child must not do.
     let outcome = match Unforked::new(answered).await {
         Ok(outcome) => outcome,
         Err(_) => Err(match task.await {
@@ -81,10 +81,11 @@ pub(crate) async fn run_acquire(
     outcome
 }
 
-/// Lets other tasks of this thread run when the caller's task has had its share: a loop of acquires that all succeed at once
-/// would otherwise never do so.
+/// Lets other tasks of this thread run when the caller's task has used up its budget. Acquires that succeed at once never wait,
+/// so a loop of them would keep its thread for ever.
 ///
-/// Where the caller blocks its thread, with an executor of its own, its task is never given a new share: there it goes on.
+/// If the caller blocks its thread with an executor of its own, tokio never renews the budget: there this goes on after one
+/// yield.
 async fn give_way() {
     if coop::has_budget_remaining() {
         return coop::consume_budget().await;
@@ -100,7 +101,8 @@ async fn give_way() {
     give_way.await;
 }
 
-/// Enters at once, on stores that can do so without waiting; `None` on all others, and where a judge decides.
+/// Enters at once, on stores that can do so without waiting; `None` on all other stores, and if a policy decides whose turn it
+/// is.
 fn start_now(
     session: &Arc<Session>,
     queue: &QueueKey,
@@ -113,7 +115,7 @@ fn start_now(
     match session.backend.enter_now(own.entry()) {
         Some(Ok(position)) => Some(Ok(Started::new(own, position))),
         Some(Err(error)) => match error.loss_reason() {
-            // Nothing was granted, so all that is lost is the session: wait for the next one.
+            // Nothing was granted, so only the session is lost: wait for the next one.
             Some(reason) => {
                 own.lease().lose(reason);
                 None
@@ -127,7 +129,7 @@ fn start_now(
     }
 }
 
-/// Waits for the turn on the caller's behalf, answers, and removes the entry if the caller has gone away.
+/// Waits for the turn on the caller's behalf, and answers. If the caller has gone away, removes the entry.
 async fn drive(
     acquire: Acquire,
     started: Option<Started>,
@@ -141,22 +143,23 @@ async fn drive(
         outcome = &mut turn => return drop(answer.send(outcome)),
         () = answer.closed() => false,
         () = out_of_time(&acquire) => true,
-        () = acquire.waits.tell_that_it_is_long() => unreachable!(),
+        never = acquire.waits.tell_that_it_is_long() => match never {},
     };
     let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
-    // An entry may be on its way to the store: its fate has to be known before it can be removed.
+    // The protocol ends when it sees this. A request may be on its way to the store: its outcome must be known before the entry
+    // can be removed.
     drop(cancel);
     if is_late {
-        // Most often that is done at once, so that the caller's next try does not meet what this one left.
+        // Wait a moment for the removal, which is most often done at once: then the caller's next try does not meet this entry.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
         let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
         let late = too_late(&acquire, is_blocked, refused);
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
-            // The turn came at the last moment.
+            // The turn came at the last moment: the caller gets the grant.
             Ok(Ok(Some(own))) => Ok(Some(own)),
             Ok(Err(error)) => Err(error),
-            // It is removed then, if the store can be reached.
+            // A try may have left an entry, which is removed when the store can be reached.
             Ok(Ok(None)) | Err(_) if !is_blocked && may_be_there => {
                 Err(late.with_effect(Effect::Unknown))
             }
@@ -170,7 +173,7 @@ async fn drive(
     drop(turn.await);
 }
 
-/// Resolves when the caller's time is over; never, if it waits for ever.
+/// Resolves when the caller's time is over; never, if the caller waits without a limit.
 async fn out_of_time(acquire: &Acquire) {
     let session = &acquire.session;
     match acquire.waiting.limit(session.call_timeout()) {
@@ -183,8 +186,7 @@ async fn out_of_time(acquire: &Acquire) {
     }
 }
 
-/// The error of a caller whose time is over: if no other entry was in its way, it was the store that kept it waiting, which
-/// may have said why.
+/// The error of a caller whose time is over. If no other entry was in its way, the store kept it waiting, and may have said why.
 fn too_late(acquire: &Acquire, is_blocked: bool, refused: Option<Error>) -> Error {
     let session = &acquire.session;
     match refused {

@@ -5,16 +5,16 @@ use serde::Serialize;
 use crate::backend::Data;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most bytes that are kept with an entry.
+/// The largest size of an entry's data, in bytes.
 pub(crate) const MAX_ENTRY_BYTES: usize = 4 * 1024;
-/// The most bytes that are kept as a queue's value.
+/// The largest size of a queue's value, in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 * 1024;
 
-/// What a user gave as JSON text for the store, of at most `max` bytes.
+/// Makes JSON text of a user's value, of at most `max` bytes.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Value`](crate::ErrorKind::Value): it cannot be written as JSON, or is too large.
+/// [`ErrorKind::Value`](crate::ErrorKind::Value): the value cannot be written as JSON, or is too large.
 pub(crate) fn to_data(
     operation: &'static str,
     value: &(impl Serialize + ?Sized),
@@ -30,11 +30,11 @@ pub(crate) fn to_data(
     Ok(text.into())
 }
 
-/// Reads text from the store.
+/// Reads a value from JSON text that the store has.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it is not what this library writes there.
+/// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the text is not what this library writes there.
 pub(crate) fn from_data<T: serde::de::DeserializeOwned>(
     operation: &'static str,
     data: &str,
@@ -45,7 +45,7 @@ pub(crate) fn from_data<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// What a store could answer, for tests of the code that reads it.
+/// Entries and listings that a store could return, for tests of the code that reads them.
 #[cfg(test)]
 pub(crate) mod stored {
     use super::Data;

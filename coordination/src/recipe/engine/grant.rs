@@ -28,7 +28,7 @@ pub struct Grant {
     token: FencingToken,
     /// When it was granted, as seen by this process.
     since: Instant,
-    // After the entry, whose removal begins with its drop.
+    // Dropped after `own`, whose drop begins the removal of the entry: until then the session must stay open.
     _coordinator: KeepsOpen,
 }
 
@@ -128,7 +128,7 @@ impl Grant {
     /// [`ErrorKind::Storage`](crate::ErrorKind::Storage): there are too many open files.
     pub fn session_file(&self) -> Result<Option<OwnedFd>> {
         let session = self.own.session();
-        // In a forked child a guard is dead.
+        // In a forked child every guard is lost.
         if !session.is_own_process() {
             return Ok(None);
         }
@@ -144,7 +144,9 @@ impl Grant {
     }
 
     pub(crate) async fn release(&self) -> Result<()> {
-        // Whoever releases has ended what ran under it. What is lost while it is being released is in doubt, as the release is.
+        // A caller that releases has ended the work under the grant. If the grant was lost before the release, all of that work
+        // was done, so its effect is `Applied`. If the grant is lost during the release, the effect is in doubt, as that of the
+        // release is.
         let ended = |error: Error| match (error.loss_reason(), error.effect()) {
             (Some(_), Effect::None) => error.with_body(Effect::Applied),
             _ => error,
@@ -156,13 +158,13 @@ impl Grant {
         self.since
     }
 
-    /// Releases it this long after it was granted, even if the returned value is dropped.
+    /// Releases the grant when this much time has passed since it was granted, even if the returned value is dropped.
     pub(crate) fn release_after(self, held_for: Duration) -> TimedRelease {
         let end = self.since.checked_add(held_for);
         self.release_at(end)
     }
 
-    /// Releases it at that moment; `None` is later than the clock will ever show.
+    /// Releases the grant at this moment; `None`: later than the clock will ever show.
     pub(crate) fn release_at(self, end: Option<Instant>) -> TimedRelease {
         let grant = Arc::new(self);
         let kept = Arc::clone(&grant);
@@ -179,7 +181,7 @@ impl Grant {
                 tokio::select! {
                     biased;
                     () = end => kept.own.let_go(),
-                    // It is lost, so there is nothing to release.
+                    // The grant is lost, so there is nothing to release.
                     _ = kept.lost() => {}
                 }
             });
@@ -187,7 +189,7 @@ impl Grant {
         TimedRelease(grant)
     }
 
-    /// The error of an operation during which it was lost, or before.
+    /// The error of an operation before or during which the grant was lost.
     pub(crate) fn loss_error(
         &self,
         operation: &'static str,
@@ -231,7 +233,7 @@ impl std::ops::Deref for TimedRelease {
     }
 }
 
-/// Makes a guard of a struct with a field `grant`: implements what is the same for all guards.
+/// Implements what is the same for all guards, for a guard that is a struct with a field `grant`.
 macro_rules! guard {
     ($guard:ident, $what:literal) => {
         impl $guard {
@@ -288,14 +290,14 @@ mod tests {
         let lock = coordinator.lock("vol-7")?;
         let guard = lock.acquire(None).await?;
         tokio::time::sleep(ms(100)).await;
-        // It counts from the grant, not from the order.
+        // The time counts from the grant, not from the call of `release_after`.
         let timed = guard.release_after(ms(300));
         tokio::time::sleep(ms(199)).await;
         assert!(timed.is_held() && lock.try_acquire().await?.is_none());
         tokio::time::sleep(ms(3)).await;
         assert!(!timed.is_held());
         let guard = lock.try_acquire().await?.expect("it is free");
-        // Later than any clock can tell, or a day.
+        // Later than the clock can show, so within a day nothing happens.
         drop(guard.release_after(Duration::MAX));
         tokio::time::sleep(ms(86_400_000)).await;
         assert!(lock.try_acquire().await?.is_none());

@@ -1,4 +1,4 @@
-//! Follows a grant from outside: whether it is held, and when that ends.
+//! Follows a grant from outside: whether it is held, and when it ends.
 
 use std::fmt;
 use std::future::pending;
@@ -74,7 +74,7 @@ impl LossWatch {
         loss_reason(&self.lease, &self.hold, self.process)
     }
 
-    /// Waits until it is lost; for ever, if it is released before.
+    /// Waits until the grant is lost; for ever, if it is released before.
     pub(in crate::recipe) async fn into_loss(self) -> (Self, LossReason) {
         match self.lost().await {
             Some(reason) => (self, reason),
@@ -82,7 +82,7 @@ impl LossWatch {
         }
     }
 
-    /// The loss as an error; `stood`: how far what was to run under the grant had come.
+    /// The loss as an error. `stood`: how far the work under the grant had come.
     pub(crate) fn error(
         &self,
         operation: &'static str,

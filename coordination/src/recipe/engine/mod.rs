@@ -1,4 +1,4 @@
-//! What all recipes are made of: an entry of ours in a queue, its turn, and the grant that comes of it.
+//! What all recipes are built on: our own entry in a queue, its turn, and the grant that follows.
 
 pub(crate) mod acquire;
 pub(crate) mod data;

@@ -11,16 +11,16 @@ use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};
 
-/// How long after a grant the watch on its entry starts, so that a shorter hold costs no watch.
+/// How long after a grant the watch on its entry starts: a shorter hold needs no watch.
 const UNWATCHED: Duration = Duration::from_millis(20);
 
-/// What an entry is to contain.
+/// The contents of a new entry.
 #[derive(Clone)]
 pub(crate) struct Contents {
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
-    /// What is yet to be done to it before its turn has come.
+    /// The updates that the entry will need until its turn has come.
     pub(crate) room: Room,
 }
 
@@ -30,10 +30,10 @@ pub(crate) struct OwnEntry {
     lease: Arc<Lease>,
     entry: NewEntry,
     hold: Arc<Hold>,
-    /// Known once the store has answered that it was entered.
+    /// Known once the store has answered that the entry was entered.
     seq: Option<u64>,
-    /// Held while an update is in flight, so that updates reach the store in their order. Made with the first update;
-    /// a plain lock makes none.
+    /// Held while an update is in flight, so that updates reach the store in their order. Made with the first update: a plain
+    /// lock needs none.
     updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
 }
 
@@ -70,7 +70,7 @@ impl OwnEntry {
         self.seq = Some(seq);
     }
 
-    /// The entry has been given this data meanwhile, if it was.
+    /// Notes the new data of the entry, if the policy has changed the data.
     pub(in crate::recipe) fn keeps(&mut self, data: Option<Data>) {
         if let Some(data) = data {
             self.entry.data = data;
@@ -82,18 +82,18 @@ impl OwnEntry {
         &self.entry.data
     }
 
-    /// The grant has reached the caller.
+    /// Notes that the grant has reached the caller.
     pub(in crate::recipe) fn deliver(&self) {
         self.hold.deliver();
     }
 
-    /// Goes on with the entry of the try before: a mistake on purpose.
+    /// For the canary `OldEntryAdopted`: goes on with the entry of the try before, by mistake.
     pub(in crate::recipe) fn adopt(&mut self, before: &mut Option<EntryId>) {
         let id = before.get_or_insert_with(|| self.entry.entry_ref.id.clone());
         self.entry.entry_ref.id = id.clone();
     }
 
-    /// Nothing was entered, so nothing is to be removed when this is dropped.
+    /// Drops this without removing the entry, because none was entered.
     pub(in crate::recipe) fn forget(self) {
         self.hold.begin_release();
     }
@@ -116,7 +116,7 @@ impl OwnEntry {
         loss_reason(&self.lease, &self.hold, self.session.process())
     }
 
-    /// Follows it without keeping it.
+    /// Follows the entry's loss without keeping the entry.
     pub(in crate::recipe) fn loss_watch(&self) -> LossWatch {
         let scheme = self.session.backend.scheme();
         let queue = self.entry.entry_ref.queue.clone();
@@ -124,7 +124,7 @@ impl OwnEntry {
         LossWatch { queue, scheme, lease, hold, process: self.session.process() }
     }
 
-    /// Resolves when [`loss_reason`](Self::loss_reason) would answer something.
+    /// Waits until [`loss_reason`](Self::loss_reason) is not `None`, and returns it.
     pub(crate) async fn wait_lost(&self) -> LossReason {
         match self.loss_reason() {
             Some(reason) => reason,
@@ -137,7 +137,8 @@ impl OwnEntry {
         self.hold.is_released()
     }
 
-    /// Gives the entry up, and answers whether the store confirmed that; of several calls the first one does it.
+    /// Gives the entry up, and returns whether the store has confirmed that. Of several calls only the first one removes the
+    /// entry.
     ///
     /// If the future is dropped, the release goes on in the background.
     pub(crate) async fn give_up(&self) -> Result<()> {
@@ -152,9 +153,10 @@ impl OwnEntry {
         self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq).await
     }
 
-    /// Gives it up in the background.
+    /// Gives the entry up in the background.
     pub(crate) fn let_go(&self) {
-        // First of all: a forked child holds nothing, and what comes next may be locked by a thread that it does not have.
+        // This is checked first: a forked child holds nothing, and what follows may wait for a mutex that a thread of the parent
+        // has locked.
         if self.session.is_own_process() && self.hold.begin_release() {
             self.lease.deregister(&self.entry.entry_ref.id);
             self.tell_released();
@@ -172,8 +174,8 @@ impl OwnEntry {
 
     /// Gives the entry this mode and data.
     ///
-    /// If the future is dropped, an update that was sent goes on; one that was still waiting for another in flight is
-    /// not made.
+    /// If the future is dropped, an update that was sent goes on; an update that was still waiting for an earlier one is not
+    /// made.
     pub(crate) async fn update(
         &self,
         operation: &'static str,
@@ -183,7 +185,7 @@ impl OwnEntry {
         self.update_for(operation, mode, data, Room::default()).await
     }
 
-    /// [`update`](Self::update) of an entry whose turn has not come yet, and which has this room from then on.
+    /// [`update`](Self::update) of an entry whose turn has not come yet. `room`: the updates that it still needs after this one.
     pub(in crate::recipe) async fn update_for(
         &self,
         operation: &'static str,
@@ -196,7 +198,7 @@ impl OwnEntry {
         }
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
         let (entry, seq) = (NewEntry { mode, data, room, ..self.entry.clone() }, self.seq);
-        // Taken before the task starts, since tasks may start in another order than they were spawned.
+        // Locked before the task starts, because tasks may start in another order than they were spawned.
         let updating = Arc::clone(self.updating.get_or_init(Arc::default));
         let turn = updating.lock_owned().await;
         let task = self.session.spawn(async move {
@@ -217,7 +219,7 @@ impl OwnEntry {
         }
     }
 
-    /// Our turn has come: registers the hold with the lease, which refuses if it is lost.
+    /// Registers the hold with the lease, because the turn has come. Fails if the lease is lost.
     pub(in crate::recipe) fn grant(&mut self) -> Result<()> {
         let registered = self.lease.register(&self.entry.entry_ref, self.seq, &self.hold);
         registered.map_err(|reason| Error::lost("acquire", reason))?;
@@ -240,11 +242,11 @@ impl OwnEntry {
                 let recheck = session.recheck_interval(&lease, &entry.entry_ref.id);
                 let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
                 if let Err(error) = gone {
-                    // Where notifications fail, the entry may be there to be looked at all the same.
+                    // Even if notifications fail, the entry itself can perhaps be read.
                     tracing::debug!(%error, "cannot watch our entry");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
-                // `gone` may resolve early, for example because of an update, and that is no loss.
+                // `gone` may resolve early, for example after an update: so the entry is lost only if it is not found.
                 let look = async { session.backend.position(&entry, seq).await };
                 match session.attempt(lease.ttl, "watch", look).await {
                     Ok(None) => return lease.entry_lost(&entry.entry_ref.id),

@@ -12,10 +12,10 @@ use crate::session::Sight;
 
 /// Decides from the whole queue what one entry in it is to do.
 ///
-/// All entries before that one are in the listing; of those behind it some that come or go may be missing.
+/// The listing has all entries before that one. Of the entries after it, some that come or go may be missing.
 ///
-/// It may be asked about a listing that is stale. If it then answers anything but [`Wait`](Decision::Wait), the queue
-/// is read again, and only what it answers about the fresh listing is done.
+/// The policy may be asked about a stale listing. If it then decides anything but [`Wait`](Decision::Wait), the queue is read
+/// again, and only what the policy decides from the fresh listing is done.
 pub(crate) trait Policy: Send + Sync {
     /// # Errors
     ///
@@ -29,18 +29,18 @@ pub(crate) enum Decision {
     Wait,
     /// Wait until this earlier entry has [decided](Decision::Publish) or is gone, then ask again.
     WaitFor(Blocker),
-    /// Store this data with the entry and make it a shared one, then ask again. By becoming shared it tells the
-    /// entries behind it that it has decided what to do.
+    /// Store this data with the entry and make the entry shared, then ask again. By becoming shared the entry tells the entries
+    /// after it that it has decided.
     Publish(Data),
-    /// The turn has come, once this data is stored with the entry, which becomes a shared one too.
+    /// The turn has come, as soon as this data is stored with the entry, which is made shared at the same time.
     Take(Data),
     /// The turn has come.
     Grant,
-    /// Write this as the queue's value, which it does not have yet, then ask again.
+    /// Write this as the queue's value, which has another value or none, then ask again.
     Initialize(Data),
 }
 
-/// Does what the judge says until it says that the turn has come.
+/// Does what the policy decides, until it decides that the turn has come.
 pub(in crate::recipe) async fn await_decision(
     acquire: &Acquire,
     own: &OwnEntry,
@@ -50,7 +50,7 @@ pub(in crate::recipe) async fn await_decision(
     let seq = own.seq().unwrap_or_default();
     let mut views = None;
     loop {
-        // Invariant (S6): read anew for every decision, which also shows that our own entry still stands.
+        // Invariant (S6): the queue is read anew for every decision, which also shows that our own entry still stands.
         let read = || session.backend.read_standing(queue);
         let listing = match &views {
             None => session.retry_until_settled(lease, "acquire", read).await?,
@@ -86,7 +86,7 @@ pub(in crate::recipe) async fn await_decision(
             Decision::Initialize(data) => {
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
-                // Whether it was written or not, the next read shows the value.
+                // Whether it was written or not, the next read shows the queue's value.
                 session
                     .retry_until_settled(lease, "acquire", || session.backend.write(&write))
                     .await?;
@@ -100,7 +100,8 @@ pub(in crate::recipe) async fn await_decision(
                 _ = lease.ended() => return Ok(Turn::EntryLost),
                 view = views.next() => view?,
             };
-            // A view may be older than what was read above. So it only says when to read again, and not what to do.
+            // A view may be older than the listing that was read above. So a view only says when to read again, and not what to
+            // do.
             let listed = view.listing.entry(seq);
             let now = listed.map(|listed| policy.decide(&view.listing, listed));
             if !matches!(now, Some(Ok(Decision::Wait))) {

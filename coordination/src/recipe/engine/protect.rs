@@ -1,4 +1,4 @@
-//! What runs under grants, beside the loss of any of them.
+//! Runs a future under grants, until it is done or one of the grants is lost.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use crate::error::{Effect, LossReason, Result};
 pin_project! {
     /// Runs a future until it is done, or until one of the grants is lost.
     ///
-    /// No `async fn`, here and wherever a future of the user is passed on: each would keep copies of it, and a future that
-    /// is protected on every level of a program would be several times as large with each.
+    /// Not an `async fn`, here and wherever a user's future is passed on: each `async fn` would keep copies of the future, so
+    /// that a future that is protected on every level of a program would grow several times with each level.
     #[project = Stage]
     pub(in crate::recipe) enum Protected<F> {
         Runs {
@@ -26,7 +26,7 @@ pin_project! {
     }
 }
 
-/// Resolves with the error of the first loss, for a body that stands there.
+/// Resolves with the first grant that is lost, and the reason.
 type Loss = Pin<Box<dyn Future<Output = (LossWatch, LossReason)> + Send>>;
 
 impl<F: Future> Protected<F> {
@@ -49,7 +49,7 @@ impl<F: Future> Future for Protected<F> {
                 Ok(ready!(future.poll(context)))
             }
         };
-        // The caller goes on when the future has been dropped.
+        // The future is dropped before the caller goes on.
         self.set(Self::Ended);
         Poll::Ready(ended)
     }
@@ -59,7 +59,7 @@ fn stood(began: bool) -> Effect {
     if began { Effect::Unknown } else { Effect::None }
 }
 
-/// Waits until one of them is lost, and answers which and why; for ever if there are none.
+/// Waits until one of the grants is lost, and returns which one and why. Waits for ever if there are none.
 pub(crate) async fn first_lost(watches: Vec<LossWatch>) -> (LossWatch, LossReason) {
     let mut losses: Vec<_> = watches.into_iter().map(|watch| Box::pin(watch.into_loss())).collect();
     poll_fn(|context| {

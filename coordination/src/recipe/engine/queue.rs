@@ -1,4 +1,4 @@
-//! A named queue, as a recipe has it: its entries, its value, and who follows it.
+//! A named queue, as a recipe uses it: its entries, its value, and the observers that follow it.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -20,23 +20,23 @@ use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
 use crate::session::{Session, Sight, Views, Written, may_pass};
 
-/// A coordinator, whose session stays open as long as somebody has this.
+/// Keeps the coordinator, and with it the session, open as long as somebody has a clone.
 pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
 
-/// A queue of one name and kind. Cheap to clone.
+/// The queue of one name and kind. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Queue {
     pub(crate) session: Arc<Session>,
     pub(crate) key: QueueKey,
-    /// Keeps the session open as long as a recipe can be used with it.
+    /// Keeps the session open as long as this queue can be used.
     coordinator: KeepsOpen,
 }
 
-/// What a step of [`Queue::modify`] decides.
+/// The decision of a step of [`Queue::modify`].
 pub(crate) enum Change<T> {
-    /// Write this value, and answer that.
+    /// Write this value, or remove it, and return the answer.
     Write(Option<Data>, T),
-    /// Leave the value as it is, and answer that.
+    /// Leave the value as it is, and return the answer.
     Keep(T),
 }
 
@@ -45,13 +45,13 @@ impl Queue {
         Self { session, key, coordinator }
     }
 
-    /// The queue of the same name for something else.
+    /// The queue of the same name and another kind.
     pub(crate) fn of_kind(&self, kind: &'static str) -> Result<Self> {
         let key = QueueKey::new(kind, self.key.name(), self.session.settings.max_name_bytes)?;
         Ok(Self { key, ..self.clone() })
     }
 
-    /// The queue of another name, prefix included, for the same.
+    /// The queue of another name, prefix included, and the same kind.
     pub(crate) fn of_name(&self, name: &str) -> Result<Self> {
         let key = QueueKey::new(self.key.kind(), name, self.session.settings.max_name_bytes)?;
         Ok(Self { key, ..self.clone() })
@@ -66,7 +66,7 @@ impl Queue {
         self.key.name()
     }
 
-    /// What an entry of this process contains unless its recipe says otherwise.
+    /// The contents of an entry of this process, for recipes that need nothing else.
     pub(crate) fn contents(&self) -> Contents {
         Contents {
             member: Arc::clone(&self.session.settings.member),
@@ -115,7 +115,7 @@ impl Queue {
             .await
     }
 
-    /// Changes the value by compare-and-set, and starts again as long as others change it in between.
+    /// Changes the value by compare-and-set. If others change it in between, starts again with the value that it has then.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Queue {
         Ok(self.modify_versioned(operation, step).await?.0)
     }
 
-    /// [`modify`](Self::modify), which also answers the version that it has written, if it has written.
+    /// [`modify`](Self::modify), which also returns the version that was written; `None`: the value was left as it is.
     pub(crate) async fn modify_versioned<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -165,13 +165,12 @@ impl Queue {
         self.run(operation, async move { session.write(operation, &write).await }).await
     }
 
-    /// Follows the queue, together with all others in this process that do.
+    /// Follows the queue. All in this process who follow it share one task that reads it.
     pub(crate) fn observe(&self, sight: Sight) -> Views {
         self.session.observe(&self.key, sight)
     }
 
-    /// Waits until `find` finds something in the queue, and answers that. It was there at some moment during the
-    /// call.
+    /// Waits until `find` finds something in the queue, and returns what it found. That was there at some moment during the call.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.
@@ -195,7 +194,7 @@ impl Queue {
         let search = async {
             let mut views = None;
             loop {
-                // Read by this call itself, as the view that others follow may be older.
+                // Read by this call itself: the view that observers share may be older than the call.
                 let listing = match self.read(operation).await {
                     Ok(listing) => listing,
                     Err(error) if may_pass(&error) => {
@@ -233,11 +232,11 @@ impl Queue {
         }
     }
 
-    /// Waits until this moment. It does so on the session's runtime, since the caller may have none.
+    /// Waits until this moment, on the session's runtime, because the caller may have none.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Closed`]: the session's runtime has ended before.
+    /// [`ErrorKind::Closed`]: the session's runtime ended before.
     pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
         let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
         let mut timer = Timer(sleeping, Process::this());
@@ -253,7 +252,7 @@ impl Queue {
         }
     }
 
-    /// One bounded call to the store, on the session's runtime.
+    /// Makes one call to the store, bounded in time, on the session's runtime.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -264,7 +263,7 @@ impl Queue {
         self.run(operation, call).await
     }
 
-    /// Runs a task on the session's runtime. It goes on when the caller drops its future.
+    /// Runs a task on the session's runtime, where it goes on if the caller drops its future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -306,17 +305,17 @@ async fn look(
     sight: Sight,
 ) -> Result<Listing> {
     let read = session.retry_briefly(operation, || session.read(key, sight)).await;
-    // A read has no effect, whether it was answered or not.
+    // A read has no effect, whether its answer came or not.
     read.map(|(listing, _)| listing).map_err(|error| error.with_effect(Effect::None))
 }
 
-/// The error when our write may have been carried out before somebody else's.
+/// The error if our write may have been carried out, and its value replaced by another write.
 pub(crate) fn in_doubt(operation: &'static str) -> Error {
     let message = "the answer was lost, and the value was changed since";
     Error::new(ErrorKind::Unavailable, operation, message).with_effect(Effect::Unknown)
 }
 
-/// A timer that is stopped when nobody waits for it any more.
+/// A timer that is stopped when it is dropped.
 struct Timer(tokio::task::JoinHandle<()>, Process);
 
 impl Drop for Timer {

@@ -1,9 +1,9 @@
-//! Numbered slots of a queue: which entry has which, and which may take one.
+//! Numbered slots of a queue: which entry has which of them, and which entry may take some.
 //!
-//! An entry's data says how many slots it wants and, once it has them, which. The entry is exclusive until it has
-//! decided what to do, and shared from then on. It decides once every entry before it has decided. So entries decide
-//! one after the other, in the order of the queue, and no two take the same slot. The tokens of a slot rise, since
-//! whoever takes it later also came later.
+//! An entry's data says how many slots the entry wants and, once it has them, which ones. An entry is exclusive until it has
+//! decided what to do, and shared from then on. It decides when all entries before it have decided. So entries decide one after
+//! the other, in the order of the queue, and no two take the same slot. The tokens of a slot's holders rise, because whoever
+//! takes the slot later also came later.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ pub(in crate::recipe) const MAX_SLOTS: u32 = 10_000;
 /// The most slots that one entry can take: its data lists their numbers.
 pub(in crate::recipe) const MAX_TAKEN: u32 = 500;
 
-/// What an entry's data says.
+/// The data of an entry that wants slots.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::recipe) struct Claim {
-    /// How many slots it wants.
+    /// How many slots the entry wants.
     pub(in crate::recipe) wants: u32,
-    /// Which slots it has; empty: none yet.
+    /// Which slots the entry has; empty: none yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::recipe) slots: Vec<u32>,
-    /// Whether it was let in to stand by.
+    /// Whether the entry was let in to stand by.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::recipe) standby: bool,
 }
@@ -39,7 +39,7 @@ pub(in crate::recipe) struct Claim {
 impl Claim {
     pub(in crate::recipe) fn of(entry: &Entry) -> Result<Self> {
         let claim: Self = from_data("acquire", &entry.data)?;
-        // No version of this library writes such an entry, and to work with its numbers could need much memory.
+        // No version of this library writes such numbers, and working with them could take much memory.
         if claim.wants > MAX_TAKEN || claim.slots.iter().any(|slot| *slot >= MAX_SLOTS) {
             let message = "the store has an entry with more slots than there can be";
             return Err(Error::new(ErrorKind::Corrupt, "acquire", message));
@@ -63,7 +63,7 @@ impl Claim {
         to_data("acquire", self, MAX_ENTRY_BYTES)
     }
 
-    /// What the entry needs room for until it has its slots: so many updates.
+    /// The room that the entry needs until it has its slots, for this many updates.
     pub(in crate::recipe) fn room(&self, updates: usize) -> Result<Room> {
         let slots = (0..self.wants).map(|_| MAX_SLOTS - 1).collect();
         let longest = Self { slots, standby: true, ..self.clone() };
@@ -71,9 +71,9 @@ impl Claim {
     }
 }
 
-/// The lowest free slots, counted from 0, if as many are free as are wanted.
+/// The lowest free slots, counted from 0; `None`: fewer are free than are wanted.
 pub(in crate::recipe) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> Option<Vec<u32>> {
-    // After the number of slots was made smaller, slots above it may still be in use. They count too.
+    // After a resize to fewer slots, slots above the limit may still be in use. They count against the limit, too.
     let counted = if sings(Canary::SlotsAboveLimit) { 0 } else { used.len() };
     let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(counted);
     let free: Vec<_> = (0..limit)
@@ -84,7 +84,8 @@ pub(in crate::recipe) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> O
     (free.len() == usize::try_from(wants).unwrap_or(usize::MAX)).then_some(free)
 }
 
-/// The stored limits, if they are the wanted ones, or if limits that were `resized` since are accepted.
+/// The stored limits; `None`: there are none. It is an error if they differ from the wanted ones, unless the caller accepts
+/// limits that were `resized`.
 pub(in crate::recipe) fn stored<L>(
     listing: &Listing,
     wanted: &L,
@@ -102,7 +103,7 @@ where
     Err(Error::new(ErrorKind::Mismatch, "acquire", message))
 }
 
-/// Stores other limits, whatever they were.
+/// Stores these limits, whatever limits are stored now.
 pub(in crate::recipe) async fn set_limits(
     queue: &Queue,
     limits: impl Serialize + Send + 'static,
@@ -130,7 +131,7 @@ pub struct Occupant {
     pub standby: bool,
 }
 
-/// Who has slots and who waits for them, in the order of the queue. Slots are numbered from `first` on.
+/// The holders of slots and the waiters, in the order of the queue. The numbers of slots begin with `first`.
 pub(in crate::recipe) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
     let listing = queue.read("list").await?;
     let mut occupants = Vec::new();
@@ -150,7 +151,7 @@ pub(in crate::recipe) async fn occupants(queue: &Queue, first: u32) -> Result<Ve
     Ok(occupants)
 }
 
-/// Refuses a number of slots that is not possible.
+/// Fails if this number of slots is not between 1 and `max`.
 pub(in crate::recipe) fn check(what: &str, count: u32, max: u32) -> Result<u32> {
     if (1..=max).contains(&count) {
         return Ok(count);

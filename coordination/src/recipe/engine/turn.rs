@@ -1,9 +1,7 @@
-//! Taking a turn: enter the queue, wait until the entry's turn has come, or leave. All recipes with a queue are made
-//! of this.
+//! Taking a turn: enter the queue, wait until the entry's turn has come, or leave. Every recipe with a queue is built on this.
 //!
-//! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, look whether the entry still stands, confirm that
-//! the session does. Whose turn it is depends on the entries before ours, or on what a [`Policy`] says of the whole
-//! queue.
+//! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, check that the entry still stands, confirm that the
+//! session is alive. Whose turn it is depends on the entries before ours, or on what a [`Policy`] decides from the whole queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +18,7 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::session::{Lease, Session};
 
-/// What to ask of a queue.
+/// What a caller asks of a queue.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) contents: Contents,
@@ -28,30 +26,30 @@ pub(crate) struct Request {
     pub(crate) policy: Option<Arc<dyn Policy>>,
 }
 
-/// A caller's request for its turn, on its way.
+/// A caller's request for its turn, while the protocol runs for it.
 pub(in crate::recipe) struct Acquire {
     pub(in crate::recipe) session: Arc<Session>,
     pub(in crate::recipe) queue: QueueKey,
     pub(in crate::recipe) request: Request,
     pub(in crate::recipe) waiting: Waiting,
     pub(in crate::recipe) waits: Waits,
-    /// Whether the entry is known to wait for another one, and not for the store.
+    /// Whether the entry is known to wait for another entry, and not for the store.
     pub(in crate::recipe) is_blocked: AtomicBool,
     pub(in crate::recipe) tries: Mutex<Tries>,
 }
 
-/// What became of the tries to enter.
+/// What is known of the tries to enter.
 #[derive(Default)]
 pub(in crate::recipe) struct Tries {
-    /// Why the store refused the last one.
+    /// Why the store refused the last try.
     pub(in crate::recipe) refused: Option<Error>,
-    /// One of them may have left an entry, or may yet.
+    /// Whether one of the tries may have entered an entry, or may yet do so.
     pub(in crate::recipe) may_be_there: bool,
 }
 
-/// An entry that has been entered, and where it stood then.
+/// An entry that was entered, and its position at that moment.
 pub(in crate::recipe) struct Started {
-    // Boxed: it is handed on several times, on the path of every lock.
+    // Boxed, because it is moved several times on the path of every lock.
     pub(in crate::recipe) own: Box<OwnEntry>,
     pub(in crate::recipe) position: Position,
 }
@@ -63,18 +61,19 @@ impl Started {
     }
 }
 
-/// What waiting for the turn came to.
+/// The outcome of waiting for the turn.
 pub(in crate::recipe) enum Turn {
-    /// It has come. With the data that the entry has now, if that was changed.
+    /// The turn has come. With the entry's new data, if the policy changed the data.
     Mine(Option<Data>),
-    /// It has not come, and the caller does not wait.
+    /// The turn has not come, and the caller does not wait.
     NotNow,
     /// The session ended, or somebody removed the entry.
     EntryLost,
 }
 
 impl Acquire {
-    /// The protocol. Runs until the turn has come or `cancelled` closes; goes on with the entry that was `started`.
+    /// The protocol. Runs until the turn has come or `cancelled` closes; begins with the entry that was `started`, if there is
+    /// one.
     pub(in crate::recipe) async fn contend(
         &self,
         mut started: Option<Started>,
@@ -86,10 +85,10 @@ impl Acquire {
                 Some(started) => started,
                 None => {
                     if cancelled.has_changed().is_err() {
-                        // What the store said last is told to a caller whose time is over.
+                        // `refused` stays as it is: a caller whose time is over is told what the store said last.
                         return Ok(None);
                     }
-                    // What was in the way of an entry that was lost is not in the way of the next one.
+                    // The last entry was lost, and with it what was known of the reasons why it had to wait.
                     self.is_blocked.store(false, Ordering::SeqCst);
                     self.tries().refused = None;
                     let lease = tokio::select! {
@@ -97,7 +96,8 @@ impl Acquire {
                         _ = cancelled.changed() => return Ok(None),
                         lease = self.session.lease("acquire") => lease?,
                     };
-                    // No session of this member opens while the one before may be alive: with that, what was there has gone.
+                    // The store opens no session of this member while the session before may be alive. Now that one is open, the
+                    // earlier session is over, and with it any entry that an earlier try has left.
                     self.tries().may_be_there = false;
                     match self.enter(lease, &mut adopted, &cancelled).await? {
                         Some(started) => started,
@@ -131,7 +131,7 @@ impl Acquire {
                 Ok(Turn::EntryLost) => {}
                 Err(error) if error.kind() == ErrorKind::Lost => {}
                 Err(error) => {
-                    // Removed before the caller hears of it: its next try must not meet this entry.
+                    // Removed before the caller is told, so that the caller's next try does not meet this entry.
                     drop(own.give_up().await);
                     return Err(error);
                 }
@@ -139,7 +139,7 @@ impl Acquire {
         }
     }
 
-    /// Enters under this lease; `None`: the session was lost meanwhile, or nobody waits for it any longer.
+    /// Enters under this lease; `None`: the session was lost meanwhile, or the caller does not wait any longer.
     async fn enter(
         &self,
         lease: Arc<Lease>,
@@ -162,7 +162,7 @@ impl Acquire {
                     *self.tries() = Tries { may_be_there: before || !did_nothing, refused };
                     entered.map(Some)
                 }
-                // What was tried before may have entered it: it is given up with `own`.
+                // An earlier try may have entered the entry. It is removed when `own` is dropped.
                 Err(_) => Ok(None),
             }
         });
@@ -170,8 +170,8 @@ impl Acquire {
             Ok(position) => Ok(position.map(|position| Started::new(own, position))),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
             Err(error) if error.effect() == Effect::Unknown || self.tries().may_be_there => {
-                // The entry may be there although the call was refused, by this try or by one before: it is removed before
-                // the caller hears of it.
+                // The call was refused, but this try or an earlier one may have entered the entry: it is removed before the
+                // caller is told.
                 let gone = own.give_up().await.is_ok();
                 Err(error.with_effect(if gone { Effect::None } else { Effect::Unknown }))
             }
@@ -183,8 +183,8 @@ impl Acquire {
         self.tries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call that enters this entry; `None`: nobody waits for it any longer, and nothing was sent so far. Its place
-    /// in the line of calls is for those who wait.
+    /// Runs a call that enters this entry. `None`: the caller does not wait any longer, and nothing was sent so far. Then the
+    /// call is dropped, so that its slot among the calls in flight goes to callers who wait.
     async fn unless_unsent(
         &self,
         own: &OwnEntry,
@@ -235,8 +235,8 @@ impl Acquire {
         }
     }
 
-    /// Waits until an entry is gone, or no longer blocks an entry of this mode; false: our session ended. It may
-    /// return early, so the caller looks for itself.
+    /// Waits until an entry is gone, or no longer blocks an entry of this mode. False: our session has ended. May return early,
+    /// so the caller checks for itself.
     pub(in crate::recipe) async fn await_gone(
         &self,
         own: &OwnEntry,
@@ -270,7 +270,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// Whoever had to wait for another entry, and then for the store, is told the latter.
+    /// A caller that had to wait for another entry first, and then for the store, is told of the store.
     #[tokio::test(start_paused = true)]
     async fn what_was_in_the_way_before_a_loss_is_not_in_the_way_after_it() {
         let _run = Run::begin(1);
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// However the end of the time falls, whoever was refused all the time is told what the store said.
+    /// Whenever the time ends, a caller that was refused all the time is told what the store said.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_time_takes_nothing_from_what_the_store_said() {
         let _run = Run::begin(1);
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// An entry of which nothing was heard stands until its session is over at the store, which is later than it is over here.
+    /// An entry whose answer was lost stands until its session is over at the store, which is later than in this process.
     #[tokio::test(start_paused = true)]
     async fn what_may_stand_after_a_loss_is_told() {
         let _run = Run::begin(1);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// How long a caller waits for what it has asked for.
+/// How long a caller waits for its turn or for what it looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// Until it comes.
+    /// Without a limit.
     Forever,
     /// At most this long.
     For(Duration),
@@ -14,7 +14,7 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    /// What a caller's `timeout` means: `None` waits for ever, and zero is a try.
+    /// The meaning of a caller's `timeout`: `None` waits for ever, and zero is a try.
     pub(crate) fn within(timeout: Option<Duration>) -> Self {
         match timeout {
             None => Self::Forever,
@@ -23,7 +23,7 @@ impl Waiting {
         }
     }
 
-    /// The `timeout` that means this.
+    /// The `timeout` with this meaning.
     pub(crate) fn timeout(self) -> Option<Duration> {
         match self {
             Self::Forever => None,
@@ -32,7 +32,8 @@ impl Waiting {
         }
     }
 
-    /// How long to wait for the store in all; a try waits this long for its answer. `None`: there is no limit.
+    /// How long to wait for the store in all: for a try, `a_try`, within which the store's answer must come. `None`: there is no
+    /// limit.
     pub(crate) fn limit(self, a_try: Duration) -> Option<Duration> {
         match self {
             Self::Forever => None,
@@ -41,7 +42,7 @@ impl Waiting {
         }
     }
 
-    /// What is left of it after this time; `None`: nothing. A try stays a try.
+    /// What is left of the waiting time after `elapsed`; `None`: nothing. A try stays a try.
     pub(crate) fn after(self, elapsed: Duration) -> Option<Self> {
         match self {
             Self::For(limit) => {

@@ -1,5 +1,6 @@
 //! What is told of a wait: who is in the way, once it is long or over.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,7 +72,7 @@ impl Waits {
     }
 
     /// Warns once if the wait is a long one; never returns.
-    pub(in crate::recipe) async fn tell_that_it_is_long(&self) {
+    pub(in crate::recipe) async fn tell_that_it_is_long(&self) -> Infallible {
         let Some(moment) = self.begun.checked_add(self.session.settings.long_wait) else {
             return pending().await;
         };
