@@ -8,15 +8,15 @@ use crate::url::Url;
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Absolute.
+    /// The directory; an absolute path.
     pub(super) directory: PathBuf,
     /// Tokens and values survive loss of power: every grant and every write waits for the disk.
     /// Default: false.
     pub(super) durable: bool,
-    /// Take a network file system in spite of all. Default: false, as `flock` does not reach
-    /// other hosts on some of them and notifications do on none.
+    /// Use a network file system although `flock` does not reach other hosts on some of them, and notifications do on none.
+    /// Default: false.
     pub(super) network_allowed: bool,
-    /// Users of the directory's group share it. Default: false, its owner alone.
+    /// The users of the directory's group share it. Default: false, only its owner uses it.
     pub(super) is_for_group: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The directory, opened once and checked: owner, mode, file system.
+//! A directory of the store, opened once and checked: owner, mode, file system.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -18,55 +18,56 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// Never follow a planted link, never wait on a planted FIFO, never leak into a child.
+/// Never follow a link, never wait for a FIFO's other end, and never pass the descriptor to a child that executes a program.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// Do not write a time of access with every read, which only the owner may ask for.
+/// Do not update the access time with every read. Only the file's owner may ask for that.
 const QUIET: OFlags = OFlags::NOATIME;
 
-/// How often, and how long before each time, it is looked whether somebody who has just made a file or a directory has set its
-/// mode by now: his umask may have kept others out, or himself.
+/// How often, and with which pauses, a file or directory is opened that cannot be accessed: its maker may not have set its mode
+/// yet, and its umask may keep others out until then, or even the maker.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
 
-/// Which file an open descriptor or a path means.
+/// The identity of a file, opened or not.
 ///
-/// All files of a store are on one file system, so the number alone tells them apart.
+/// All files of a store are on one file system, so the inode number alone tells them apart.
 pub(super) type Inode = u64;
 
-/// After a change, another one has another time only if it comes later than this: some file systems keep seconds.
+/// Some file systems keep times in seconds: only a change that comes at least this much later has a different time for certain.
 const STEP: Duration = Duration::from_secs(3);
-/// A file that is not written is touched when it is this old: long before cleaners of temporary files take it for unused.
+/// A file that is not written to is touched when its times are this old: long before programs that clean up temporary files take
+/// it for unused.
 const OLD: Duration = Duration::from_secs(60 * 60);
 
-/// A file is fresh for about as long: whoever has made it may be about to lock it.
+/// A new file counts as fresh for about this long: its maker may be about to lock it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Which file it is, and when it was changed: differs from every earlier one once a file has [settled](Glimpse).
+/// A file's identity, and when it was changed. Once the file has [settled](Glimpse), this differs from every earlier state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) inode: Inode,
     changed: (i64, u32),
 }
 
-/// A file as it looks from outside, unopened.
+/// A file as it looks without being opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glimpse {
     pub(super) moment: Moment,
-    /// The last change is long enough ago for the next one to make another moment.
+    /// Whether the last change is so long ago that the next one will have a different time.
     pub(super) is_settled: bool,
 }
 
-/// A directory of ours, and its path for messages.
+/// A directory of ours, with its path for messages.
 #[derive(Debug)]
 pub(super) struct Directory {
     handle: OwnedFd,
     path: PathBuf,
-    /// Whose files these may be besides our own: those of this group's users.
+    /// The group whose users may own files here, too; `None`: only our own user may.
     group: Option<u32>,
 }
 
 impl Directory {
-    /// Opens the namespace's directory beneath the configured one, making both if only they are missing.
+    /// Opens the namespace's directory within the configured one. Makes each of them if it is missing, but not the parent.
     pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
         let path = &config.directory;
         let is_new = make(path)?;
@@ -88,7 +89,7 @@ impl Directory {
         root.subdirectory(&key::encode(namespace))
     }
 
-    /// Opens a directory within, making it if it is missing.
+    /// Opens a directory within this one; makes it if it is missing.
     pub(super) fn subdirectory(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);
         let is_new = match fs::mkdirat(&self.handle, name, Mode::RWXU) {
@@ -108,20 +109,20 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Opens a regular file of ours; makes it if `create` says so. `Ok(None)`: it is not there.
+    /// Opens a regular file of ours; with `create`, makes it if it is missing. `Ok(None)`: the file does not exist.
     pub(super) fn file(&self, name: &str, create: bool) -> Result<Option<OwnedFd>> {
         let flags = if create { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDWR };
         self.open_file(name, SAFE | flags)
     }
 
-    /// Opens a regular file of ours to ask for its lock only: inotify tells of the close of a file
-    /// that was open for writing, and whoever waits for that would wake for every such question.
+    /// Opens a regular file of ours only to look at its lock. It is opened for reading, because inotify notifies the close of a
+    /// file that was open for writing, and that would wake every waiter.
     pub(super) fn file_to_probe(&self, name: &str) -> Result<Option<OwnedFd>> {
         self.open_file(name, SAFE | OFlags::RDONLY)
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
-        // Of a user of the group, the owner may be another one.
+        // In a shared directory the file may have another owner.
         let flags = if self.group.is_none() { flags | QUIET } else { flags };
         match patiently(|| fs::openat(&self.handle, name, flags, self.file_mode())) {
             Ok(file) => self.checked(name, file).map(Some),
@@ -130,10 +131,10 @@ impl Directory {
         }
     }
 
-    /// Which file has this name now; `None`: none has.
+    /// The identity of the file with this name; `None`: there is no such file.
     pub(super) fn inode(&self, name: impl Arg) -> Result<Option<Inode>> {
-        // Nothing but the number: asking for times makes the kernel keep finer ones, and every write
-        // to the file that follows pays for it.
+        // Asks for the number only: if a program asks for times, the kernel keeps finer ones, and the next write to the file
+        // takes longer.
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO) {
             Ok(stat) => Ok(Some(stat.stx_ino)),
             Err(Errno::NOENT) => Ok(None),
@@ -141,8 +142,8 @@ impl Directory {
         }
     }
 
-    /// Looks at a file that somebody may need for months without writing to it, and makes sure that a cleaner of
-    /// temporary files does not take it for unused; `None`: there is no file of this name.
+    /// Looks at a file that somebody may need for months without writing to it, and touches it if it is old, so that a program
+    /// that cleans up temporary files does not take it for unused. `None`: there is no file with this name.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
         let failed = |errno| storage("stat", &self.path.join(name), errno);
         let what = StatxFlags::INO | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
@@ -170,7 +171,7 @@ impl Directory {
         }
     }
 
-    /// Whether there is a file of this name that was not written to for this long.
+    /// Whether there is a file with this name that was not written to for this long.
     pub(super) fn is_unused(&self, name: &str, unused: Duration) -> Result<bool> {
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME) {
             Ok(stat) => Ok(stat.stx_mtime.tv_sec <= seconds_ago(unused)),
@@ -179,7 +180,7 @@ impl Directory {
         }
     }
 
-    /// Whether somebody has made this file just now, and has not written to it yet.
+    /// Whether this file was made just now, and not written to yet.
     pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
         let what = StatxFlags::SIZE | StatxFlags::MTIME;
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
@@ -202,12 +203,12 @@ impl Directory {
         }
     }
 
-    /// The names of all files within.
+    /// The names of all files in the directory.
     pub(super) fn names(&self) -> Result<Vec<String>> {
         self.listing()?.filter_map(Result::transpose).collect()
     }
 
-    /// The names of all files within, one after the other; `None` for what is none of ours.
+    /// The names of the files in the directory, one after the other; `None` for a name that is not ours.
     pub(super) fn listing(
         &self,
     ) -> Result<impl Iterator<Item = Result<Option<String>>> + Send + use<'_>> {
@@ -215,13 +216,13 @@ impl Directory {
         let listing = fs::Dir::read_from(&self.handle).map_err(failed)?;
         Ok(listing.map(move |item| {
             let item = item.map_err(failed)?;
-            // Ours are ASCII.
+            // The names of our files are ASCII.
             let name = item.file_name().to_str().ok();
             Ok(name.filter(|name| !matches!(*name, "." | "..")).map(str::to_owned))
         }))
     }
 
-    /// Whether it is on a file system that is shared between hosts.
+    /// Whether the directory is on a file system that hosts share.
     pub(super) fn is_on_network(&self) -> Result<bool> {
         Ok(network_name(self.filesystem()?).is_some())
     }
@@ -230,7 +231,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// It cannot be looked at now, which says nothing of the directory.
+    /// The path cannot be looked at now, which says nothing about the directory.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         let there = match fs::stat(&self.path) {
             Ok(there) => there,
@@ -245,7 +246,7 @@ impl Directory {
         &self.path
     }
 
-    /// SEC-6: a regular file of ours with one name, or whoever planted it could hold or harm us.
+    /// SEC-6: a regular file of ours with only one name. Otherwise whoever planted it could hold our locks, or harm us.
     fn checked(&self, name: &str, file: OwnedFd) -> Result<OwnedFd> {
         let path = self.path.join(name);
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
@@ -260,7 +261,7 @@ impl Directory {
             return refuse("has more than one name (hard links)");
         }
         self.check_owner(&stat)?;
-        // Whoever has made it: the umask may have taken a part of it away.
+        // If the file is our own, sets the mode: the umask of its maker may have removed a part.
         let wanted = self.file_mode();
         if stat.st_uid == own() && !Mode::from_raw_mode(stat.st_mode).contains(wanted) {
             fs::fchmod(&file, wanted).map_err(|errno| storage("open", &path, errno))?;
@@ -285,13 +286,14 @@ impl Directory {
         Err(Error::new(ErrorKind::Permission, "open", message))
     }
 
-    /// Of a file: it is what it is to be whatever the umask.
+    /// The mode of our files, whatever the umask is.
     fn file_mode(&self) -> Mode {
         let own = Mode::RUSR | Mode::WUSR;
         if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
     }
 
-    /// Of a directory that was made just now, likewise. What is made within is of its group.
+    /// Sets the mode of a directory that was just made, whatever the umask is. With a group, files in the directory get that
+    /// group.
     fn set_mode(&self) -> Result<()> {
         let mode = match self.group {
             None => Mode::RWXU,
@@ -324,23 +326,23 @@ impl Directory {
     }
 }
 
-/// By the wall clock, as file systems have it.
+/// A moment by the wall clock, which file systems use.
 fn seconds_ago(duration: Duration) -> i64 {
     let then = Duration::from_micros(unix_micros()).saturating_sub(duration);
     i64::try_from(then.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Which file an open descriptor means.
+/// The identity of an open file.
 pub(super) fn inode(file: &OwnedFd) -> Result<Inode, Errno> {
     fs::fstat(file).map(|stat| stat.st_ino)
 }
 
-/// Who this process is, as files are concerned.
+/// The user as which this process accesses files.
 fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A user, with his name if this host has one for him.
+/// A user's number, with the name if this host has one for it.
 fn user(id: u32) -> String {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
@@ -351,7 +353,7 @@ fn user(id: u32) -> String {
     name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
 }
 
-/// Opens something that somebody may have made this moment, and not yet given its mode.
+/// Opens a file or directory that somebody may have made a moment ago, without having set its mode yet.
 fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..TRIES {
         match open() {
@@ -362,7 +364,7 @@ fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno
     open()
 }
 
-/// Makes the directory if its parent is there: a misspelt path must not become a new tree. Whether it was not there.
+/// Makes the directory if its parent exists: a misspelt path must not become a new tree. Returns whether it was made.
 fn make(path: &Path) -> Result<bool> {
     match fs::mkdir(path, Mode::RWXU) {
         Ok(()) => Ok(true),
@@ -376,8 +378,7 @@ fn make(path: &Path) -> Result<bool> {
     }
 }
 
-/// File systems on which `flock` or inotify does not mean what it means on a local one
-/// (`linux/magic.h`).
+/// File systems on which `flock` or inotify works differently than on a local one, by their magic numbers (`linux/magic.h`).
 const NETWORK: [(u64, &str); 12] = [
     (0x6969, "NFS"),
     (0xff53_4d42, "CIFS"),

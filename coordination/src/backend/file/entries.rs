@@ -1,4 +1,4 @@
-//! Entries: each change under the short lock of the queue's file.
+//! Entries: each change is made under the short lock of the queue's file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Entries for FileStore {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let store = self.store();
-        // Others take an entry for dead when its session's file is gone (`S6`).
+        // If the session's file is gone, others take the session's entries for dead (`S6`).
         if !store.sessions.is_in_place(entry.session)? {
             return Err(Error::lost("position", LossReason::Revoked));
         }
@@ -72,7 +72,8 @@ impl Entries for FileStore {
         Ok(next)
     }
 
-    /// A step that has not begun never begins once its caller has gone, and one that has is done before any later one.
+    /// If the caller has gone, a step that has not begun never begins, and a step that has begun is done before any later one: so
+    /// an entry that the caller gives up need not be waited for.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What the operating system says → our errors.
+//! Maps the errors of the operating system to ours.
 
 use std::io;
 use std::path::Path;
@@ -7,13 +7,13 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether the process, or the machine, has no file descriptor left.
+/// Whether the call failed because the process, or the machine, has no file descriptor left.
 pub(super) fn is_for_want_of_descriptors(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
     cause.and_then(Errno::from_io_error).is_some_and(wants_descriptors)
 }
 
-/// Likewise of a system call.
+/// [`is_for_want_of_descriptors`], of the error of a system call.
 pub(super) fn wants_descriptors(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }

@@ -1,8 +1,8 @@
-//! The number that all new queues go on from: see [`prune`](super::prune).
+//! The floor: the number above which all new queues begin, see [`prune`](super::prune).
 //!
-//! It is in a file beside those of the queues. That is made with their directory, so that raising the floor, which removes
-//! other files, needs no room on a full disk. Sessions look after it with their heartbeats: if somebody removes it, one of
-//! them makes it again, no lower than it was.
+//! It is in a file beside those of the queues. The file is made with their directory, so that raising the floor on a full disk,
+//! in order to remove other files, needs no space. Sessions look after it with their heartbeats: if somebody removes the file,
+//! one of them makes it again, and no lower than it was.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,39 +16,39 @@ use super::liveness::lock_named;
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 
-/// No queue's file has this name: it says of no kind.
+/// The name of the file. No queue's file has this name, as it has no kind.
 const FLOOR: &str = "floor";
-/// The file has this many bytes at most.
+/// The largest length of the file, in bytes.
 const LENGTH: usize = 64;
-/// How often it is read where somebody may be writing it: that takes a moment.
+/// How often the file is read while somebody may be writing it, which takes a moment.
 const TRIES: usize = 20;
 
-/// No new queue has a number below this.
+/// The floor as this process knows it.
 #[derive(Default)]
 pub(super) struct Floor {
-    /// The highest that was read or written so far: nobody can remove that.
+    /// The highest number that was read or written so far. It stays if somebody removes the file.
     known: AtomicU64,
 }
 
-/// The floor, while nobody else may change it.
+/// The floor's file, locked: nobody else changes it until this is dropped.
 pub(super) struct Raising<'a> {
     floor: &'a Floor,
     file: OwnedFd,
     inode: Inode,
-    /// What the file says.
+    /// The number in the file.
     written: u64,
 }
 
 impl Floor {
-    /// What new queues go on from.
+    /// Reads the file, and returns the number above which new queues begin.
     pub(super) fn read(&self, directory: &Directory) -> Result<u64> {
         self.look(directory)?;
         Ok(self.known())
     }
 
-    /// Sees to it that the file is there, and does not look unused to cleaners of temporary files.
+    /// Makes sure that the file exists, and does not look unused to programs that clean up temporary files.
     ///
-    /// A new one begins with the clock: what was numbered before is below that, also when the clock is set back later.
+    /// A new file begins with the clock's time: all numbers before are below that, even if the clock is set back later.
     pub(super) fn keep(&self, directory: &Directory, durable: bool) -> Result<()> {
         directory.keep(FLOOR)?;
         if self.look(directory)?.is_some() {
@@ -56,15 +56,15 @@ impl Floor {
         }
         match self.lock(directory)? {
             Some(mut raising) => raising.to(1, directory, durable),
-            // Somebody else is about it.
+            // Another process is making the file.
             None => Ok(()),
         }
     }
 
-    /// Others who prune wait until this is dropped. `None`: another one does.
+    /// Locks the file, so that others who prune have to wait. `None`: somebody else has it locked.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
-        // From here on dropping it unlocks.
+        // From here on the drop unlocks.
         let mut raising = Raising { floor: self, file, inode: 0, written: 0 };
         raising.inode =
             inode(&raising.file).map_err(|errno| storage("stat", directory.path(), errno))?;
@@ -72,14 +72,14 @@ impl Floor {
         Ok(Some(raising))
     }
 
-    /// Learns what the file says; `None`: nothing, or there is none.
+    /// Reads the file and remembers its number; `None`: there is no file, or no valid number in it.
     fn look(&self, directory: &Directory) -> Result<Option<u64>> {
         let Some(file) = directory.file_to_probe(FLOOR)? else { return Ok(None) };
         let mut tries = (0..TRIES).map(|_| self.look_at(directory, &file));
         tries.find_map(Result::transpose).transpose()
     }
 
-    /// `None`: it is being written, or was when the power went.
+    /// Reads an open file once. `None`: it is being written, or was when the power failed.
     fn look_at(&self, directory: &Directory, file: &OwnedFd) -> Result<Option<u64>> {
         let mut text = [0; LENGTH];
         let read = rustix::io::pread(file, &mut text, 0);
@@ -91,18 +91,18 @@ impl Floor {
         Ok(last)
     }
 
-    /// What is known of it.
+    /// The highest number that was read or written so far.
     pub(super) fn known(&self) -> u64 {
         self.known.load(Ordering::Relaxed)
     }
 }
 
 impl Raising<'_> {
-    /// Raises it to this number at least.
+    /// Raises the floor to at least this number.
     ///
     /// # Errors
     ///
-    /// * `Unavailable` if the file was removed since it was locked.
+    /// * `Unavailable`: the file was removed since it was locked.
     pub(super) fn to(&mut self, last: u64, directory: &Directory, durable: bool) -> Result<()> {
         if directory.inode(FLOOR)? != Some(self.inode) {
             let message = format!("{} was removed", directory.path().join(FLOOR).display());
@@ -112,7 +112,7 @@ impl Raising<'_> {
         if last <= self.written {
             return Ok(());
         }
-        // To what most queues are below, so that this is written once for many.
+        // Up to the clock's time, which is above the numbers of most queues: so for many removals the file is written once.
         let last = last.max(unix_micros());
         let mut line = String::new();
         header::sealed(&mut line, |line| line.push_str(&format!("floor {last:020}")));
@@ -130,7 +130,7 @@ impl Raising<'_> {
 
 impl Drop for Raising<'_> {
     fn drop(&mut self) {
-        // Explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        // Unlocks explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
         let _ = fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     use super::super::tests::store;
     use super::*;
 
-    /// As cleaners of temporary files remove it, and the clock was set back since.
+    /// A program that cleans up temporary files has removed the file, and the clock was set back since.
     #[test]
     fn a_floor_that_was_removed_comes_again_and_is_no_lower() {
         let directory = TempDir::new().expect("a directory");

@@ -1,7 +1,7 @@
-//! What is in a directory may be anything: somebody has edited it, or a disk has not kept it.
+//! Files in which anything may stand, because somebody has edited them or a disk has lost a part.
 //!
-//! A checksum keeps random damage out, and with it a fuzzer. So most inputs here have right checksums, and
-//! lines and headers that nobody wrote.
+//! The checksums refuse random damage, and so they would refuse nearly all that a fuzzer makes. So most inputs here have right
+//! checksums, on lines and headers that nobody wrote.
 
 use std::fs;
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::backend::{Data, EntryRef, Listing, Mode, NewEntry, NewSession, Sessio
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// Of the session that is open while a queue is looked at.
+/// The id of the session that is open while a queue is looked at.
 const OWN: &str = "00000000000000aa";
 const NAME: &str = "a b";
-/// A file that no queue has anything to do with.
+/// A file that belongs to no queue.
 const VICTIM: &str = "victim";
-/// What one look at a queue may add to its file: see `compact`.
+/// The largest number of bytes that one look at a queue may add to its file: see `compact`.
 const ADDED: usize = 8 * 1024;
 
 const LINES: [&str; 9] = [
@@ -45,7 +45,7 @@ const LINES: [&str; 9] = [
 const TOKENS: [&str; 12] =
     ["\n", " ", "\0", "+ 9 ", "- ", "~ ", "= ", "../../victim", " s ", " x ", "%2F", OWN];
 
-/// Ends of sessions' names, and what leads elsewhere.
+/// Ids of entries, some of which would lead out of the directory as file names.
 const IDS: [&str; 14] = [
     "00000000000000ff-1",
     "00000000000000aa-1",
@@ -69,7 +69,7 @@ fn number() -> BoxedStrategy<u64> {
     prop_oneof![4 => 0..5_000_u64, 1 => extreme, 1 => any::<u64>()].boxed()
 }
 
-/// A line before it gets its checksum.
+/// A line without its checksum.
 fn line() -> BoxedStrategy<String> {
     let words = (select(&["+", "~", "-", "=", "/"][..]), number(), select(&IDS[..]), number())
         .prop_map(|(verb, seq, id, number)| match verb {
@@ -87,7 +87,7 @@ fn line() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// In most logs the numbers rise: any other is damaged after a few lines.
+/// In most logs the numbers rise, because any other log is damaged after a few lines.
 fn lines() -> BoxedStrategy<String> {
     let seal = |(mut lines, rising): (Vec<String>, bool)| {
         if rising {
@@ -100,7 +100,7 @@ fn lines() -> BoxedStrategy<String> {
     (vec(line(), 0..12), proptest::bool::weighted(0.8)).prop_map(seal).boxed()
 }
 
-/// A header whose checksum is right; its log begins where it should, or anywhere.
+/// A header with a right checksum. Its log begins where it should, or anywhere.
 fn any_header() -> BoxedStrategy<String> {
     let first = (HEADER + header::name_line(NAME).len()) as u64;
     let start = prop_oneof![4 => Just(first), 1 => 0..2_000_u64, 1 => number()];
@@ -155,7 +155,7 @@ fn own() -> SessionId {
     SessionId::parse(OWN).expect("a session's id")
 }
 
-/// What is understood is what was written.
+/// If the text is understood, it is what would be written.
 fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
     let _ = header::parse_name_line(text);
     let head = text.get(..HEADER).and_then(|head| std::str::from_utf8(head).ok());
@@ -179,7 +179,7 @@ fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
     Ok(())
 }
 
-/// What the queue had when it was first read, and the number of the entry that was entered then.
+/// What the queue had when it was first read, and the number of the entry that was entered after that.
 struct Visit {
     before: Listing,
     seq: u64,
@@ -223,12 +223,12 @@ fn check_outcome(outcome: Result<Visit>, file: &Path, text: &[u8]) -> TestCaseRe
     Ok(())
 }
 
-/// Damage is told as that.
+/// Whether the error says that the file is damaged.
 fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Collision)
 }
 
-/// Repeats a step until the queue's short lock was to be had.
+/// Repeats a step until it had the queue's short lock.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         if let Some(outcome) = step() {

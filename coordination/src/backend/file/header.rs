@@ -1,4 +1,4 @@
-//! The beginning of a queue file, header and name, and the checksum that ends each of its lines.
+//! The header of a queue's file, the line with the queue's name, and the checksum at the end of each line.
 //!
 //! The header is written in one piece, within one page.
 
@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 
 use crate::key;
 
-/// Bytes of the header line.
+/// The length of the header line, in bytes.
 pub(super) const HEADER: usize = 108;
 
-/// No clock and no file comes near; and what is counted on from here stays within what the system takes.
+/// No clock and no file reaches this number, and what is counted on from it stays within what the system accepts.
 pub(super) const LARGEST: u64 = 1 << 62;
 
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Rises when what was read before is no longer what the file holds.
+    /// Rises when the file no longer continues what was read of it before.
     pub(super) generation: u64,
-    /// Where the log begins; what is before it is history.
+    /// The offset where the log begins; what is before it is history.
     pub(super) start: u64,
     /// No smaller than any sequence number before `start`.
     pub(super) last: u64,
@@ -44,26 +44,26 @@ impl Header {
     }
 }
 
-/// A number of a queue: microseconds of the wall clock, or an offset.
+/// A number in a queue's file: microseconds of the wall clock, or an offset.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
 
-/// The line after the header, which tells people, and a reader of a hashed file name, what this is.
+/// The line after the header, with the queue's full name: for people, and for files whose names have only a hash.
 pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }
 
-/// Every byte of a name takes three at most.
+/// Escaping makes at most three bytes of each byte of a name.
 pub(super) const LONGEST_NAME_LINE: usize = "name \n".len() + 3 * key::HARD_MAX_NAME_BYTES;
 
-/// The name, if the line after the header is whole.
+/// The name in the line after the header, if the line is complete.
 pub(super) fn parse_name_line(text: &[u8]) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').next().filter(|line| line.len() < text.len())?;
     key::unescape(std::str::from_utf8(line.strip_prefix(b"name ")?).ok()?)
 }
 
-/// Adds a line, with its checksum at its end.
+/// Appends a line that `write` makes, with its checksum at its end.
 pub(super) fn sealed(text: &mut String, write: impl FnOnce(&mut String)) {
     let from = text.len();
     write(text);
@@ -71,7 +71,7 @@ pub(super) fn sealed(text: &mut String, write: impl FnOnce(&mut String)) {
     let _ = writeln!(text, " {sum:08x}");
 }
 
-/// A line without its checksum, if that is right.
+/// A line without its checksum; `None`: the checksum is wrong.
 pub(super) fn unseal(line: &str) -> Option<&str> {
     let (text, sum) = line.strip_suffix('\n')?.rsplit_once(' ')?;
     (u32::from_str_radix(sum, 16).ok()? == crc32fast::hash(text.as_bytes())).then_some(text)

@@ -1,8 +1,9 @@
-//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and keeps their files.
+//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and keeps their files from looking
+//! unused.
 //!
-//! There may be ten thousand, each in a file of its own. So a file is opened only if it has changed since the last look,
-//! and the session's thread is given to others in between. A queue that cannot be read now keeps back nothing else: the
-//! next heartbeat looks at it again.
+//! There may be ten thousand, each in a file of its own. So a file is opened only if it has changed since the last look, and
+//! other tasks of the session's thread run in between. A queue that cannot be read now does not keep back the others: the next
+//! heartbeat looks at it again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,15 +15,15 @@ use super::store::Store;
 use crate::backend::{EntryId, EntryRef, Gone};
 use crate::error::Result;
 
-/// How long the session's thread is used at a time: others wait for it.
+/// How long this uses the session's thread before it lets other tasks run.
 const SHARE: Duration = Duration::from_micros(200);
 
-/// The files in which held entries were found, as they were then.
+/// For each held entry, the state of its queue's file in which the entry was last found.
 #[derive(Default)]
 pub(super) struct Looks(Mutex<HashMap<EntryId, Moment>>);
 
 impl Looks {
-    /// Forgets what is not held any more.
+    /// Forgets entries that are not held any more.
     fn tidy(&self, held: &[EntryRef]) {
         let mut looks = self.lock();
         if looks.len() > 2 * held.len() {
@@ -37,7 +38,7 @@ impl Looks {
 }
 
 impl Store {
-    /// Tells which of these entries of ours are gone, each as soon as that is found.
+    /// Reports to `gone` which of these entries of ours are gone, each as soon as that is found.
     pub(super) async fn look_after(&self, held: &[EntryRef], gone: &Gone<'_>) {
         self.looks.tidy(held);
         let mut share = Share::begin();
@@ -52,10 +53,10 @@ impl Store {
         }
     }
 
-    /// Whether an entry of ours stands in its queue's file; `None`: that is locked by somebody for longer than usual.
+    /// Whether an entry of ours stands in its queue's file; `None`: somebody keeps the file locked for longer than usual.
     fn is_held(&self, entry: &EntryRef) -> Option<Result<bool>> {
         let name = queue::file_name(&entry.queue);
-        // Before the file is read: what changes after this is seen by the next heartbeat.
+        // The file's state is noted before the file is read: a change after this moment shows in the next heartbeat.
         let glimpse = match self.queues.keep(&name) {
             Ok(Some(glimpse)) => glimpse,
             Ok(None) => return Some(Ok(false)),
@@ -72,7 +73,7 @@ impl Store {
     }
 }
 
-/// A task's share of its thread.
+/// A task's share of its thread's time.
 pub(super) struct Share(Instant);
 
 impl Share {
@@ -80,7 +81,7 @@ impl Share {
         Self(Instant::now())
     }
 
-    /// Lets the thread's other tasks run once the share is used up.
+    /// Lets other tasks of the thread run if the share is used up.
     pub(super) async fn give_way(&mut self) {
         if self.0.elapsed() >= SHARE {
             tokio::task::yield_now().await;
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::backend::{Entries, NewSession, SessionId, Sessions};
 
-    /// For what has to happen.
+    /// The limit for what has to happen.
     const SOON: Duration = Duration::from_secs(30);
 
     /// A session that holds some entries.
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(holder.gone().await, [holder.held[1].id.clone()]);
     }
 
-    /// Cleaners of temporary files remove what was neither read nor written for ten days.
+    /// Programs that clean up temporary files remove those that were neither read nor written for ten days.
     #[tokio::test]
     async fn what_is_used_does_not_look_unused() {
         let holder = Holder::of(&["a"]).await;
@@ -209,7 +210,7 @@ mod tests {
         assert!(floor.exists(), "the next heartbeat makes it again");
     }
 
-    /// The directory is as it was, and others see the session in it: only the way there cannot be looked at now.
+    /// The directory exists, and others see the session in it; only its path cannot be looked at for the moment.
     #[tokio::test]
     async fn a_path_that_cannot_be_looked_at_ends_no_session() {
         let holder = Holder::of(&["a", "b"]).await;
@@ -219,7 +220,7 @@ mod tests {
         fs::rename(path, &elsewhere).expect("it is ours");
         std::os::unix::fs::symlink(path, path).expect("its name is free");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
-        // Others have the directory open, and what they take away is told meanwhile.
+        // Others have the directory open. An entry that they remove meanwhile is reported.
         other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
         let gone: Mutex<Vec<EntryId>> = Mutex::default();
         let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
     }
 
-    /// Another session could have the member id by now.
+    /// Otherwise another session could have taken the member id.
     #[tokio::test]
     async fn each_directory_is_to_be_where_others_look_for_it() {
         for name in ["queues", "sessions", "members"] {

@@ -20,15 +20,15 @@ use crate::backend::SessionId;
 use crate::env;
 use crate::panics::{caught, on_purpose};
 
-/// After a session's file was closed, its lock goes within this time, though the dying process may be stopped in between on a
-/// busy machine.
+/// A lock goes within this time after the close of its file was notified: on a busy machine the dying process may be stopped in
+/// between.
 const UNLOCKING: Duration = Duration::from_secs(2);
-/// After the close of a session's file, until it is looked at again.
+/// The pause after the close of a session's file was notified, before the session is looked at again.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// How long the task that reads events is left alone after a panic.
+/// The pause after a panic of the task that reads events.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a waiter waits for.
+/// What a waiter listens for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     /// Changes to a queue's file, by its watch descriptor.
@@ -39,10 +39,10 @@ enum Subject {
     Sessions,
 }
 
-/// The waiters, and the descriptor that wakes them; made when the first one comes.
+/// The listeners, and the inotify descriptor that wakes them. Both are made when the first waiter comes.
 pub(super) struct Watcher {
     shared: Mutex<Option<Arc<Shared>>>,
-    /// Whether it was said that the system grants no more.
+    /// Whether it was logged that the system grants no more watches.
     has_warned: AtomicBool,
 }
 
@@ -52,11 +52,11 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were told, as long as their locks may be there yet.
+/// When the ends of sessions were notified, for as long as their locks may still be there.
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,
-    /// The newest of all, and of those of which it is not known whose they were.
+    /// The newest end of any session, and the newest of which the session is not known.
     newest: Option<Instant>,
     unknown: Option<Instant>,
 }
@@ -66,11 +66,11 @@ struct Listeners {
     count: usize,
 }
 
-/// Hears of changes to one queue, or of the end of a session, from its making on.
+/// Listens for changes of one queue and for the end of a session, from the moment when this is made.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
     queue: i32,
-    /// `None`: of any session.
+    /// The session; `None`: any session.
     session: Option<SessionId>,
     changed: Arc<Notify>,
     ended: Arc<Notify>,
@@ -81,9 +81,10 @@ impl Watcher {
         Self { shared: Mutex::new(None), has_warned: AtomicBool::new(false) }
     }
 
-    /// Starts to listen, on the session's runtime, to the end of this session or of any. `None`: the system grants no more watches.
+    /// Starts to listen, on the session's runtime, for changes of the queue and for the end of this session or, with `None`, of
+    /// any. Returns `None` if the system grants no more watches.
     ///
-    /// Where a descriptor is missing, `make_room` is to close one, and answers whether it has.
+    /// If the process has no descriptor left, `make_room` should close one, and return whether it has.
     pub(super) fn listen(
         &self,
         queue: &Path,
@@ -97,7 +98,7 @@ impl Watcher {
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
         let waiting = shared.ok()?.listen(queue, session);
-        // A queue's file that was pruned a moment ago is no shortage.
+        // No shortage: the queue's file was pruned a moment ago.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
             self.warn(*errno, "max_user_watches");
@@ -105,7 +106,7 @@ impl Watcher {
         waiting.ok()
     }
 
-    /// Says so once: whoever waits by polling asks again each time.
+    /// Logs the warning once, because a waiter that polls comes here every time.
     fn warn(&self, errno: Errno, limit: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -130,7 +131,7 @@ impl Watcher {
     }
 }
 
-/// Hands the descriptor to the runtime.
+/// Registers the descriptor with the runtime.
 #[expect(
     deprecated,
     reason = "unsound for types that do not own the descriptor they show; `OwnedFd` does, and the \
@@ -147,7 +148,8 @@ impl Shared {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
         let mut listeners = self.listeners();
-        // Under the mutex: the same file gives the same descriptor, which the last waiter removes.
+        // Under the mutex. A second watch on the same file gets the same watch descriptor, and the last waiter removes it:
+        // without the mutex that could happen between this call and the `join` below, and the new waiter would never be woken.
         let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
         let changed = join(&mut listeners, Subject::Queue(queue));
         let ended = join(&mut listeners, of_session(session));
@@ -155,7 +157,7 @@ impl Shared {
         Ok(Waiting { shared: self, queue, session, changed, ended })
     }
 
-    /// A file in the directory of sessions was closed or removed.
+    /// Wakes those who wait for the end of this session, because its file was closed or removed.
     fn notify_end(&self, file: &CStr) {
         let Some(session) = file.to_str().ok().and_then(SessionId::parse) else { return };
         self.ended().note(session);
@@ -181,13 +183,14 @@ impl Shared {
         if entry.count == 0 {
             listeners.remove(&subject);
             if let Subject::Queue(descriptor) = subject {
-                // It is gone already if the file is.
+                // The kernel has removed the watch already if the file is gone.
                 let _ = inotify::remove_watch(self.inotify.get_ref(), descriptor);
             }
         }
     }
 
-    /// How long to wait until the next look: after the end of the session as long as has passed since.
+    /// How long to wait until the next look. If the session's end was notified lately, as long as has passed since; so the pauses
+    /// grow.
     fn patience(&self, session: Option<SessionId>, recheck: Duration) -> Duration {
         let since = self.ended().last(session).map(|ended| ended.elapsed());
         let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
@@ -215,7 +218,7 @@ impl Ended {
         (self.newest, self.unknown) = (Some(Instant::now()), Some(Instant::now()));
     }
 
-    /// The last end of this session, or of any.
+    /// When the end of this session, or with `None` of any, was last notified.
     fn last(&self, session: Option<SessionId>) -> Option<Instant> {
         match session {
             Some(session) => self.of.get(&session).copied().max(self.unknown),
@@ -236,12 +239,12 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
 }
 
 impl Waiting {
-    /// Looks with `check`; while it says no, waits for the next change, or until it is time to look again.
+    /// Looks with `check`. While that returns false, waits for the next change, or until it is time to look again.
     ///
-    /// A change between the look and the wait is not missed. The kernel tells of the close of a session's
-    /// file a moment before it drops the lock, so one look after that may be too early: it is time again
-    /// soon, and then ever less often. Most sessions that end are none that is waited for, so the queue is
-    /// listened to all the while.
+    /// Listening begins before the look, so that no change in between is missed. The kernel notifies the close of a session's
+    /// file a moment before it drops the file's lock, so one look after the notification may come too early: the next looks come
+    /// soon, and then less and less often. Most sessions that end are not the one that is waited for, so the queue is listened to
+    /// all the while.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,
@@ -273,7 +276,7 @@ impl Drop for Waiting {
     }
 }
 
-/// [`distribute`], again after a panic: what came meanwhile is not known, so all look.
+/// Runs [`distribute`], and starts it again after a panic. Events may have been lost then, so all waiters are woken.
 async fn keep_distributing(shared: Weak<Shared>) {
     while caught("watch", distribute(Weak::clone(&shared))).await.is_err() {
         tokio::time::sleep(PAUSE).await;
@@ -281,11 +284,11 @@ async fn keep_distributing(shared: Weak<Shared>) {
     }
 }
 
-/// Reads events and wakes whom they concern, until the backend is gone.
+/// Reads events and wakes the waiters whom they concern, until the backend is dropped.
 async fn distribute(shared: Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        // Not for ever: the backend may be gone by then.
+        // Bounded, because the backend may be dropped meanwhile.
         let readable =
             tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
         let Ok(readable) = readable else { continue };
@@ -357,7 +360,7 @@ mod tests {
         assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
     }
 
-    /// Of all who wait for one queue, only who waits for that session looks whether it lives.
+    /// Of those who wait at one queue, the end of a session wakes only the waiter for that session.
     #[tokio::test]
     async fn the_end_of_a_session_wakes_who_waits_for_it() {
         let directory = tempfile::TempDir::new().expect("a directory");

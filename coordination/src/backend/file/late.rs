@@ -1,5 +1,5 @@
-//! Calls on a durable store that were given up while their steps had not begun, or were not done: as the suite for stores
-//! checks it where a line lies before the store.
+//! Calls on a durable store that were given up before their step had begun, or before it was done. The suite of checks for all
+//! stores tests the same with a network connection in between.
 
 use std::fs::File;
 use std::future::Future;
@@ -20,16 +20,16 @@ use crate::backend::{Entries, Listing, NewEntry, SessionId, Sessions, Values, Wr
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How long a call is waited for that cannot be answered.
+/// How long a call is awaited that cannot be answered.
 const WHILE: Duration = Duration::from_millis(10);
-/// How often what has to meet by chance is tried.
+/// How often something is tried that only chance brings together.
 const ROUNDS: usize = 100;
-/// For what has to happen.
+/// The limit for what has to happen.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A durable store, and a runtime that begins no blocking work until it is told to.
+/// A durable store, and a runtime that starts no blocking work until it is told to.
 struct Stage {
-    /// Before the runtime, which waits for its threads when it is dropped.
+    /// Dropped before the runtime, whose drop waits for its threads.
     free: mpsc::Sender<()>,
     crowded: Runtime,
     runtime: Runtime,
@@ -77,13 +77,13 @@ impl Stage {
         self.runtime.block_on(call).expect("the disk works")
     }
 
-    /// Makes a call whose step finds no thread to begin on, and gives it up.
+    /// Makes a call whose step finds no thread, and gives the call up.
     fn keep_back<T>(&self, call: impl Future<Output = Result<T>>) {
         let answer = self.crowded.block_on(async { timeout(WHILE, call).await });
         assert!(answer.is_err(), "it was answered, though it cannot have begun");
     }
 
-    /// Lets begin what was kept back, and answers what the queue has after that.
+    /// Starts the work that was kept back, and returns what the queue has after that.
     fn arrive(self) -> Listing {
         drop(self.free);
         let last = self.crowded.spawn_blocking(|| ());
@@ -91,7 +91,7 @@ impl Stage {
         self.runtime.block_on(self.store.read(&self.queue)).expect("the disk works")
     }
 
-    /// Takes the queue's short lock as another process does.
+    /// Takes the queue's short lock, as another process would.
     fn lock(&self) -> File {
         let queue = File::open(file(&self.directory, &self.queue)).expect("it is there");
         flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
@@ -158,7 +158,7 @@ fn session_end_refuses_an_enter_that_is_late() {
     assert_eq!(stage.arrive().entries, []);
 }
 
-/// F-70: the session's own thread does it then.
+/// F-70: if there is no thread, the session's own thread runs the step.
 #[cfg(coordination_internals)]
 #[test]
 fn f70_a_write_goes_on_while_no_thread_can_be_started() {
@@ -183,7 +183,7 @@ fn late_enter_while_the_queue_is_busy() {
             let answer = timeout(Duration::ZERO, stage.store.enter(&entry)).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         });
-        // Given up at any moment between two tries for the lock, or within one.
+        // The call is given up at a random moment, between two tries for the lock or within one.
         std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
         drop(lock);
         stage.call(stage.store.leave(&entry.entry_ref, None));
@@ -213,7 +213,7 @@ fn late_enter_within_its_step() {
     assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
 }
 
-/// Nobody waits for what was given up: it takes no thread any more.
+/// A call that was given up takes no thread any more.
 #[test]
 fn a_call_that_was_given_up_does_not_try_for_ever() {
     let stage = Stage::new();
@@ -229,7 +229,7 @@ fn a_call_that_was_given_up_does_not_try_for_ever() {
     });
 }
 
-/// The disk takes seconds at times: neither the session's thread nor that of a guard that is dropped waits for it.
+/// When the disk takes seconds, neither the session's thread waits for it, nor a thread that drops a guard.
 #[test]
 fn nobody_waits_for_the_disk_of_others() {
     let stage = Stage::new();
@@ -255,7 +255,7 @@ fn nobody_waits_for_the_disk_of_others() {
     });
 }
 
-/// While a queue is busy one asks for it: the session's thread has other things to do.
+/// While a queue is busy, one task tries for its lock, so that the session's thread is free for other work.
 #[test]
 fn many_that_leave_take_turns() {
     const WHILE: Duration = Duration::from_secs(1);
@@ -279,7 +279,7 @@ fn many_that_leave_take_turns() {
     assert!(used < WHILE / 2, "{used:?} of {WHILE:?}");
 }
 
-/// Acquires that were given up while their queue is busy take no threads, which other queues need.
+/// Acquires that were given up while their queue is busy occupy no threads, which other queues need.
 #[test]
 fn a_busy_queue_leaves_threads_to_others() {
     let directory = TempDir::new().expect("a directory");
@@ -292,7 +292,7 @@ fn a_busy_queue_leaves_threads_to_others() {
         let key = QueueKey::new("lock", "a", usize::MAX)?;
         let queue = File::open(file(&directory, &key)).expect("it is there");
         flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
-        // More than there are threads for work that blocks.
+        // More calls than there are threads for blocking work.
         let mut given_up = tokio::task::JoinSet::new();
         for _ in 0..600 {
             let busy = busy.clone();

@@ -1,4 +1,4 @@
-//! Who lives: each session and each member id has a locked file, which the kernel unlocks when its process dies.
+//! Which sessions live: each session and each member id has a locked file, which the kernel unlocks when its process dies.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -15,19 +15,19 @@ use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// At how many files of each directory one opening looks for leftovers of dead processes.
+/// When a session is opened, this many files of each directory are checked for what dead processes have left.
 const SWEEP: usize = 256;
 
-/// The sessions of this backend, and how to tell whether another's lives.
+/// The open sessions of this process, and the directories that show which others live.
 pub(super) struct OpenSessions {
-    /// One file per session, named by its id; locked as long as it lives.
+    /// One file per session, named by the session's id, and locked as long as the session lives.
     sessions: Directory,
-    /// One file per member id in use, locked likewise.
+    /// One file per member id that is in use, locked in the same way.
     members: Directory,
     own: Mutex<HashMap<SessionId, Own>>,
 }
 
-/// Closing the descriptors is what ends the session for everybody else.
+/// The files of an open session. Their locks show others that the session lives.
 struct Own {
     session: OwnedFd,
     member: OwnedFd,
@@ -37,12 +37,12 @@ struct Own {
     escaped: Arc<str>,
 }
 
-/// What [`OpenSessions::open`] came to.
+/// The outcome of [`OpenSessions::open`].
 pub(super) enum Opened {
     Yes,
-    /// A live session has the member id, or somebody who is about to note which one.
+    /// A live session has the member id, or a process that has locked the member's file and not noted its session there yet.
     MemberTaken,
-    /// One of the files is locked by somebody who only looks whether its owner lives.
+    /// One of the files is locked by a process that only looks whether the file's owner lives.
     NotYet,
 }
 
@@ -66,7 +66,7 @@ impl OpenSessions {
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        // Nobody else has this id.
+        // Nobody else has this id: a lock on its file is that of a process that only looks.
         let session = match lock_named(&self.sessions, &name) {
             Ok(Some(session)) => session,
             other => {
@@ -78,7 +78,7 @@ impl OpenSessions {
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
-        // For `has_owner`. All ids are of one length, so nothing is left of an earlier one.
+        // For `has_owner`. All ids have the same length, so that nothing is left of an earlier one.
         let _ = rustix::io::pwrite(&member, name.as_bytes(), 0);
         let own = Own {
             session,
@@ -92,10 +92,10 @@ impl OpenSessions {
         Ok(Opened::Yes)
     }
 
-    /// Ends a session of ours; whatever it owns ends with it.
+    /// Ends a session of ours, and with it all that it owns.
     pub(super) fn close(&self, id: SessionId) -> Result<()> {
         let Some(own) = self.own().remove(&id) else { return Ok(()) };
-        // Both are removed while still locked, so that nobody else can have locked them.
+        // Both files are removed while they are still locked, so that nobody else can have locked them.
         let removed = remove_own(&self.members, &own.member_name, &own.member);
         let removed = removed.and(remove_own(&self.sessions, &id.to_string(), &own.session));
         unlock(&own.session);
@@ -103,11 +103,11 @@ impl OpenSessions {
         removed
     }
 
-    /// The member that an entry of this session of ours shows, escaped; `None`: it is not open.
+    /// The member id for an entry of this session, escaped; `None`: the session is not open.
     pub(super) fn escaped(&self, id: SessionId, member: &Arc<str>) -> Option<Arc<str>> {
         let own = self.own();
         let own = own.get(&id)?;
-        // Most often it is the session's own: this is on the path of every file lock.
+        // Most often it is the session's own member id, which is escaped already: this is on the path of every file lock.
         let is_own = Arc::ptr_eq(&own.member_id, member) || own.member_id == *member;
         Some(if is_own { Arc::clone(&own.escaped) } else { key::escape(member).into() })
     }
@@ -116,14 +116,15 @@ impl OpenSessions {
         self.own().contains_key(&id)
     }
 
-    /// The locked file of a session of ours: the lock lasts as long as anybody has this open, unless it is closed here.
+    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open, unless the session is
+    /// closed by this process.
     pub(super) fn file(&self, id: SessionId) -> Result<Option<OwnedFd>> {
         let own = self.own();
         let file = own.get(&id).map(|own| rustix::io::fcntl_dupfd_cloexec(&own.session, 0));
         file.transpose().map_err(|errno| storage("open", self.sessions.path(), errno))
     }
 
-    /// Keeps our session's files; false: others do not find one of them any more.
+    /// Keeps our session's files from looking unused. False: others do not find one of these files any more.
     pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
         let (session, member, member_name) = match self.own().get(&id) {
             Some(own) => (
@@ -133,7 +134,7 @@ impl OpenSessions {
             ),
             None => return Ok(false),
         };
-        // Where its member's file is gone, another session may have the member id.
+        // If the member's file is gone, another session may have taken the member id.
         let files = [
             (self.members.keep(&member_name)?, member),
             (self.sessions.keep(&id.to_string())?, session),
@@ -153,7 +154,7 @@ impl OpenSessions {
         Ok(self.sessions.inode(id.to_string())? == Some(file))
     }
 
-    /// Whether the session that owns this entry lives: its file is there, and locked.
+    /// Whether the session that owns this entry lives: its file exists and is locked.
     pub(super) fn is_alive(&self, entry: &str) -> Result<bool> {
         let name = session_of(entry);
         if SessionId::parse(name).is_some_and(|id| self.is_own(id)) {
@@ -163,12 +164,12 @@ impl OpenSessions {
         if is_taken(&self.sessions, &file)? {
             return Ok(true);
         }
-        // Nobody makes a file of this name again, so it can go.
+        // No other session gets this name, so the file can be removed.
         self.sessions.remove(name).map(|()| false)
     }
 
-    /// Whether a live session has this member's file, which is locked: its owner has written into it which one it is. On a
-    /// full disk it could not; then whoever has the lock is taken for the owner.
+    /// Whether a live session has this member's file, which is locked. The owner writes its session's id into the file. On a full
+    /// disk it cannot; then whoever has the lock is taken for a live owner.
     fn has_owner(&self, member_name: &str) -> Result<bool> {
         let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
         let mut note = [0; 16];
@@ -180,7 +181,7 @@ impl OpenSessions {
         }
     }
 
-    /// Whether the paths of its two directories still lead to them.
+    /// Whether the paths of the two directories still lead to them.
     pub(super) fn are_directories_in_place(&self) -> Result<bool> {
         Ok(self.sessions.is_in_place()? && self.members.is_in_place()?)
     }
@@ -189,15 +190,16 @@ impl OpenSessions {
         &self.sessions
     }
 
-    /// Clears away what processes left that were killed. Each sweep begins elsewhere, so that no file is left out for
-    /// good, however many there are.
+    /// Removes files that killed processes have left. Each sweep begins at a random file, so that no file is missed for ever,
+    /// however many there are.
     fn sweep(&self) {
         for directory in [&self.sessions, &self.members] {
             let names = directory.names().unwrap_or_default();
             let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
-                // What cannot be swept now is swept by the next one. To lock a file exclusively it is opened for writing, and who
-                // waits takes the close of such a file for the end of a session: so only those are that nobody has locked.
+                // What cannot be swept now, a later sweep finds. To lock a file exclusively, it has to be opened for writing, and
+                // the close of such a file looks to waiters like the end of a session: so this is done only with files that
+                // nobody has locked.
                 if let Ok(false) = directory.is_fresh(name)
                     && let Ok(false) = is_locked(directory, name)
                     && let Ok(Some(_lock)) = lock_named_existing(directory, name)
@@ -217,7 +219,7 @@ fn inode_of(directory: &Directory, file: &OwnedFd) -> Result<Inode> {
     inode(file).map_err(|errno| storage("stat", directory.path(), errno))
 }
 
-/// Removes the file of this name if it is this one: another one is somebody else's.
+/// Removes the file of this name if it is the open one: a file that has taken its place belongs to somebody else.
 fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     match directory.inode(name)? == Some(inode_of(directory, file)?) {
         true => directory.remove(name),
@@ -225,7 +227,7 @@ fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Not by closing alone: a child forked meanwhile has a copy of the descriptor.
+/// Unlocks explicitly: closing is not enough, because a child forked meanwhile has a copy of the descriptor.
 fn unlock(file: &OwnedFd) {
     let _ = fs::flock(file, FlockOperation::Unlock);
 }
@@ -235,11 +237,12 @@ pub(super) fn session_of(entry: &str) -> &str {
     entry.split_once('-').map_or(entry, |(session, _)| session)
 }
 
-/// Locks the file of this name, making it; `None`: somebody else has it locked.
+/// Locks the file with this name, which is made if it is missing; `None`: somebody else has it locked.
 pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<OwnedFd>> {
     loop {
         let Some(file) = directory.file(name, true)? else {
-            // It is made if it is missing, so the directory is; the next try makes a new one.
+            // `file` makes a file that is missing, so the directory is missing. The next try to open the session makes the
+            // directory.
             let message = format!("{} was removed", directory.path().display());
             return Err(Error::new(ErrorKind::Unavailable, "open", message));
         };
@@ -251,16 +254,17 @@ pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<Own
     }
 }
 
-/// Whether somebody has the file of this name locked. Nobody hears of the look.
+/// Whether somebody has the file of this name locked. Opens it for reading only, so that no waiter is woken.
 fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
     let Some(file) = directory.file_to_probe(name)? else { return Ok(false) };
     let is_taken = is_taken(directory, &file)?;
-    // Said, and not left to the end of the descriptor: a child that was forked meanwhile has it too.
+    // Explicitly, because a child forked meanwhile has a copy of the descriptor.
     let _ = fs::flock(&file, FlockOperation::Unlock);
     Ok(is_taken)
 }
 
-/// Whether somebody else has this file locked; otherwise it is locked as long as it is open here, for other looks too.
+/// Whether somebody else has this file locked exclusively. If not, this locks it as long as the descriptor is open, shared with
+/// others that look.
 fn is_taken(directory: &Directory, file: &OwnedFd) -> Result<bool> {
     match fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
@@ -283,7 +287,7 @@ enum Attempt {
     Replaced,
 }
 
-/// A file is locked only if it still has its name: who removes one holds its lock.
+/// Locks a file, and checks that it still has its name: somebody who had the lock before may have removed the file.
 fn try_lock(directory: &Directory, name: &str, file: OwnedFd) -> Result<Attempt> {
     match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -310,7 +314,7 @@ mod tests {
     use super::super::tests::{open, store};
     use super::*;
 
-    /// More live sessions than a sweep looks at hide no dead one.
+    /// A sweep looks at a part of the files only; even with many live sessions it finds every dead one in the end.
     #[test]
     fn what_many_dead_processes_left_is_cleared_away_in_the_end() {
         let directory = TempDir::new().expect("a directory");
@@ -335,7 +339,7 @@ mod tests {
                 names.all(|name| alive.contains(name.to_str().expect("ours are ASCII")))
             })
         };
-        // Each clears a quarter or more; nobody has such bad luck twice in the life of the universe.
+        // Each opening clears away a quarter of the files or more, so that 400 are enough with near certainty.
         let is_done = (0..400).any(|_| {
             let id = open(&living);
             living.sessions.close(id).expect("it is ours");
@@ -344,7 +348,8 @@ mod tests {
         assert!(is_done, "some are never looked at");
     }
 
-    /// The close of a session's file tells all who wait that it may have ended. A look whether somebody lives is none.
+    /// The close of a session's file after writing tells waiters that the session may have ended. A look whether a session lives
+    /// does not.
     #[test]
     fn whoever_connects_wakes_nobody() {
         let directory = TempDir::new().expect("a directory");
@@ -367,7 +372,7 @@ mod tests {
         assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
-    /// Its owner may be about to lock it, and must not find it locked.
+    /// The file's owner may be about to lock it, and must not find it locked.
     #[test]
     fn what_was_made_just_now_is_not_cleared_away() {
         let directory = TempDir::new().expect("a directory");

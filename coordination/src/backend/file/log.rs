@@ -1,4 +1,4 @@
-//! The text of a queue file: a header of fixed width, the queue's name, and a log of what happened.
+//! The text of a queue's file: a header of fixed width, the queue's name, and a log of what happened.
 //!
 //! ```text
 //! coordination-queue 1 gen=00001795171200000311 start=00000000000000000119 last=00001795171200000000 e3c0a1b2
@@ -13,19 +13,19 @@
 //! - 1795171200000417 0a44c1f2
 //! ```
 //!
-//! `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s`
-//! shared) and data in base64, unless it is exclusive and has none. `~` gives an entry another mode and other
-//! data, `-` ends one. `=` writes the queue's value: version, the id of the write, data; then the records beside it, each
-//! with its name and its data, `-` if it goes. `.` is a record as it is at this version of the value. `/` removes the value: its
-//! number, the id of the write, the version removed. Every line of the log ends with a CRC-32 of what is
-//! before it, so that the half-written last line of a killed writer is told from damage: a line whose checksum
-//! is right was written in full. A line that is there twice means what it means once.
+//! `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared) and data in base64,
+//! which are left out if the entry is exclusive and has no data. `~` gives an entry another mode and other data, `-` removes one.
+//! `=` writes the queue's value: version, the id of the write, data; then the records beside it, each with its name and its data,
+//! or `-` if the record is removed. `.` is a record as it is at this version of the value. `/` removes the value: its number, the
+//! id of the write, the version removed. Every line of the log ends with a CRC-32 of the text before it, which tells the
+//! half-written last line of a killed writer from damage: a line whose checksum is right was written in full. A line that is
+//! there twice has the effect of one.
 //!
-//! Tabs after an entry's data stand for room: so much is yet to be written before its turn has come.
+//! Tabs after an entry's data keep room: their number says how much will be written for the entry before its turn has come.
 //!
-//! A log that is written anew has the value first, its records and then the entries, in order. Apart from that numbers rise from
-//! line to line, so a line whose number does not is damage: it stood behind the log's end, as loss of power can
-//! leave it, and the log has grown to it.
+//! A log that is written anew has the value first, its records, and then the entries, in order. Otherwise numbers rise from line
+//! to line: an entry's number is above those of all entries before, a value's above all numbers before. A line whose number does
+//! not rise is damage: it lay behind the log's end, as loss of power can leave it, and the log has grown up to it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,29 +37,29 @@ use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
 use crate::backend::{Beside, Data, Mode, Room};
 
-/// Instead of the data of a record that goes: no text has this form in base64.
+/// In place of the data of a record that is removed: no base64 text is this.
 const GONE: &str = "-";
-/// What stands for room.
+/// The character that keeps room.
 const ROOM: char = '\t';
 
-/// No line of an entry that leaves is longer.
+/// The largest length of a line that removes an entry.
 const LEAVING: usize = "- 18446744073709551615 01234567\n".len();
 
-/// An entry of the log.
+/// An entry as the log has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) id: Arc<str>,
     pub(super) since_ms: u64,
-    /// [Escaped](crate::key::escape).
+    /// The member id, [escaped](crate::key::escape).
     pub(super) member: Arc<str>,
     pub(super) mode: Mode,
-    /// With [tabs](with_room) after it, as long as there is more to come.
+    /// The data, with [tabs](with_room) after it as long as updates are to come.
     pub(super) data: Data,
 }
 
 impl Record {
-    /// How many bytes the lines have at the most that are yet to come for this entry: those before its turn, and the one that
-    /// says that it has left.
+    /// The largest number of bytes that will be written for this entry: its updates before its turn, and the line that removes
+    /// it.
     pub(super) fn to_come(&self) -> u64 {
         to_come(&self.data)
     }
@@ -70,9 +70,9 @@ fn to_come(data: &str) -> u64 {
     (LEAVING + updates) as u64
 }
 
-/// Data as an entry has it in the log for which room is to be kept: with tabs after it, so many that a line with all this takes as
-/// much room as all those that are to come. So everybody who reads the log knows how much that is. What a recipe keeps with such an
-/// entry is JSON, in which they mean nothing.
+/// The data of an entry that needs room, with tabs after it: so many that an update line of this length takes as much room as all
+/// lines that are to come for the entry. So everybody who reads the log knows how much room that is. The data of such an entry
+/// are JSON, in which tabs after the text mean nothing.
 pub(super) fn with_room(data: &Data, room: Room) -> Data {
     if room.updates == 0 {
         return Data::clone(data);
@@ -80,7 +80,7 @@ pub(super) fn with_room(data: &Data, room: Room) -> Data {
     let (mut length, mut after) = (room.bytes, 0);
     for _ in 0..room.updates {
         let bytes = longest_update_line(length) + after - longest_update_line(0);
-        // As much in base64, and a tab at least.
+        // This many bytes of data give as many in base64, and at least one tab.
         length = (bytes / 4 * 3 + 3).max(room.bytes + 1);
         after = longest_update_line(length);
     }
@@ -100,20 +100,20 @@ pub(super) fn without_room(data: &Data) -> Data {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) version: u64,
-    /// The id of the write that made it.
+    /// The id of the write that made this value.
     pub(super) by: u64,
     pub(super) data: Data,
 }
 
-/// The last write, if it removed the value: whoever repeats it is told what it was told first.
+/// The removal that was the last write of the value: if that write is repeated, it gets the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) by: u64,
-    /// Of the value that was removed.
+    /// The version of the value that was removed.
     pub(super) version: u64,
 }
 
-/// Adds the line of an entry that comes.
+/// Appends the line that enters an entry.
 pub(super) fn format_enter(text: &mut String, seq: u64, record: &Record) {
     let Record { id, since_ms, member, mode, data } = record;
     sealed(text, |line| {
@@ -124,7 +124,7 @@ pub(super) fn format_enter(text: &mut String, seq: u64, record: &Record) {
     });
 }
 
-/// Adds the line of an entry that changes.
+/// Appends the line that updates an entry.
 pub(super) fn format_update(text: &mut String, seq: u64, mode: Mode, data: &str) {
     sealed(text, |line| {
         let _ = write!(line, "~ {seq}");
@@ -132,14 +132,14 @@ pub(super) fn format_update(text: &mut String, seq: u64, mode: Mode, data: &str)
     });
 }
 
-/// Adds the line of an entry that goes.
+/// Appends the line that removes an entry.
 pub(super) fn format_leave(text: &mut String, seq: u64) {
     sealed(text, |line| {
         let _ = write!(line, "- {seq}");
     });
 }
 
-/// Adds the line of a value, and of the records beside it.
+/// Appends the line of a value, and of the records beside it.
 pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]) {
     let Written { version, by, data } = value;
     sealed(text, |line| {
@@ -155,7 +155,7 @@ pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]
     });
 }
 
-/// Adds the line of a record as it is.
+/// Appends the line of a record as it is.
 fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     sealed(text, |line| {
         let _ = write!(line, ". {version} {name} ");
@@ -163,18 +163,18 @@ fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     });
 }
 
-/// No value line is longer that has the data of this one.
+/// The largest length of a value line with this value's data.
 pub(super) fn longest_value_line(value: &Written) -> usize {
     let data = BASE64URL_NOPAD.encode_len(value.data.len());
     data + "= 18446744073709551615 0123456789abcdef  01234567\n".len()
 }
 
-/// No line of an update is longer that has so many bytes of data.
+/// The largest length of an update line with this many bytes of data.
 fn longest_update_line(bytes: usize) -> usize {
     BASE64URL_NOPAD.encode_len(bytes) + "~ 18446744073709551615 x  01234567\n".len()
 }
 
-/// Adds the line of a value that goes; `number` counts as a version.
+/// Appends the line that removes the value; `number` counts like a version.
 pub(super) fn format_removal(text: &mut String, number: u64, removed: Removed) {
     let Removed { by, version } = removed;
     sealed(text, |line| {
@@ -199,8 +199,8 @@ fn parse_contents(mode: &str, data: &str) -> Option<(Mode, Data)> {
     Some((mode, parse_data(data)?))
 }
 
-/// Whether an entry's id begins with that of a session, as every one does that we write. It is the name of
-/// a file: any other could lead out of the directory.
+/// Whether an entry's id begins with a session's id, as that of every entry of ours does. This part is used as the name of a
+/// file, and any other text could lead out of the directory.
 fn is_ours(id: &str) -> bool {
     let session = session_of(id);
     session.len() == 16 && session.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -211,28 +211,28 @@ fn parse_data(text: &str) -> Option<Data> {
     Some(String::from_utf8(bytes).ok()?.into())
 }
 
-/// What the log amounts to so far.
+/// The state that the log's lines give so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
-    /// The largest number seen, of an entry or a value, or told by the header.
+    /// The largest number of an entry or a value in a line or in the header.
     pub(super) last: u64,
-    /// The largest number that came in a line.
+    /// The largest number in a line.
     newest: u64,
-    /// The largest number of an entry that came in a line.
+    /// The largest number of an entry in a line.
     newest_entry: u64,
     /// Entries that have not left, in the order of their sequence numbers.
     live: Vec<(u64, Record)>,
-    /// How many bytes the lines have at the most that are yet to come for those.
+    /// The largest number of bytes that will be written for the live entries.
     to_come: u64,
     value: Option<Written>,
     records: BTreeMap<Arc<str>, Data>,
     removed: Option<Removed>,
 }
 
-/// Damage: a line that is not ours, whole or with lines after it.
+/// Damage: a complete line that is not ours, or an incomplete one that is not the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damaged {
-    /// Its offset in the text given.
+    /// The offset of the line in the text.
     pub(super) at: usize,
 }
 
@@ -242,8 +242,8 @@ impl Log {
         Self { last, ..Self::default() }
     }
 
-    /// Takes in more lines; answers how many bytes were good. What is after them is the half-written
-    /// line of a writer that was killed: it never took effect, and is to be overwritten.
+    /// Applies more lines, and returns the length of those that were good. What is after them is the half-written line of a
+    /// killed writer: it never took effect, and will be overwritten.
     pub(super) fn replay(&mut self, text: &[u8]) -> Result<usize, Damaged> {
         let mut good = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -257,7 +257,7 @@ impl Log {
         Ok(good)
     }
 
-    /// All or nothing.
+    /// Applies one line, all of it or nothing; `None`: the line is damage.
     fn apply(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let (verb, number) = (words.next()?, number(words.next()?)?);
@@ -328,7 +328,7 @@ impl Log {
         Some(())
     }
 
-    /// Takes in an entry; the same again replaces it.
+    /// Adds an entry, or replaces the one with the same number.
     pub(super) fn enter(&mut self, seq: u64, record: Record) {
         self.came(seq);
         self.newest_entry = self.newest_entry.max(seq);
@@ -342,7 +342,7 @@ impl Log {
         }
     }
 
-    /// Changes an entry; false: there is none of this number.
+    /// Changes an entry; false: no entry has this number.
     pub(super) fn update(&mut self, seq: u64, mode: Mode, data: Data) -> bool {
         let index = self.index(seq);
         let found = index.ok().and_then(|index| self.live.get_mut(index));
@@ -353,7 +353,7 @@ impl Log {
         true
     }
 
-    /// Removes an entry; false: there was none of this number.
+    /// Removes an entry; false: no entry had this number.
     pub(super) fn leave(&mut self, seq: u64) -> bool {
         let left = self.index(seq).map(|index| self.live.remove(index));
         self.to_come -= left.as_ref().map_or(0, |(_, record)| record.to_come());
@@ -371,7 +371,7 @@ impl Log {
         (self.value, self.removed) = (Some(value), None);
     }
 
-    /// Removes the value, which takes a number as any write does.
+    /// Removes the value. The removal takes a number as any write does.
     pub(super) fn remove(&mut self, number: u64, removed: Removed) {
         self.came(number);
         (self.value, self.removed) = (None, Some(removed));
@@ -381,12 +381,12 @@ impl Log {
         &self.live
     }
 
-    /// How many bytes the lines have at the most that are yet to come for those who are live.
+    /// The largest number of bytes that will be written for the live entries.
     pub(super) fn to_come(&self) -> u64 {
         self.to_come
     }
 
-    /// The same after an update of this entry.
+    /// [`to_come`](Self::to_come) after an update of this entry.
     pub(super) fn to_come_after(&self, seq: u64, data: &str) -> u64 {
         let before = self.index(seq).map_or(0, |index| self.live[index].1.to_come());
         self.to_come - before + to_come(data)
@@ -396,7 +396,7 @@ impl Log {
         self.value.as_ref()
     }
 
-    /// What is beside the value under this name.
+    /// The record of this name beside the value.
     pub(super) fn record(&self, name: &str) -> Option<&Data> {
         self.records.get(name)
     }
@@ -409,25 +409,25 @@ impl Log {
         self.removed
     }
 
-    /// The entry of this number, if it has this id.
+    /// The entry with this number, if it has this id.
     pub(super) fn get(&self, seq: u64, id: &str) -> Option<&Record> {
         let (_, record) = self.live.get(self.index(seq).ok()?)?;
         (*record.id == *id).then_some(record)
     }
 
-    /// The number of the entry of this id. [`get`](Self::get) is faster where the number is known.
+    /// The number of the entry with this id. If the number is known, [`get`](Self::get) is faster.
     pub(super) fn find(&self, id: &str) -> Option<u64> {
         self.live.iter().find(|(_, record)| *record.id == *id).map(|(seq, _)| *seq)
     }
 
-    /// The newest entry before this number that blocks one of this mode.
+    /// The newest entry before this number that blocks an entry of this mode.
     pub(super) fn blocker(&self, seq: u64, mode: Mode) -> Option<(u64, &Record)> {
         let before = self.live.get(..self.live.partition_point(|(known, _)| *known < seq))?;
         let blocker = before.iter().rev().find(|(_, record)| record.mode.blocks(mode));
         blocker.map(|(seq, record)| (*seq, record))
     }
 
-    /// The shortest text that amounts to this log, but for `last` and what a removal left to tell.
+    /// The shortest text with this state, except for `last` and for the last removal.
     pub(super) fn format(&self) -> String {
         let mut text = String::new();
         if let Some(value) = &self.value {

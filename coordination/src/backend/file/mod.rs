@@ -2,16 +2,16 @@
 //!
 //! # How it works
 //!
-//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value where there is one, read and
-//! appended to under a `flock` that is held for microseconds through a cached descriptor. What is history
-//! goes when the log has become long. Its clock is the host's, since boot. A session is a file too,
-//! `sessions/<id>`, which its process holds locked for as long as it lives. An entry counts while its
-//! session's file is locked; so when a process dies the kernel frees its locks at once, and a process that
-//! is paused keeps them. Waiters are woken by inotify: a change to the queue's file, or the
-//! close of a session's, which the kernel does for a killed process too; a slow re-check stands behind it.
+//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value where there is one. The log is read and appended to
+//! under the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the log has
+//! become long, its history is dropped. The store's clock is the host's, since boot. A session is a file too, `sessions/<id>`,
+//! which its process holds locked as long as the session lives. An entry counts while its session's file is locked; so when a
+//! process dies the kernel frees its locks at once, and a process that is paused keeps them. Waiters are woken by inotify: by a
+//! change to the queue's file, or by the close of a session's file, which the kernel does for a killed process too. In addition
+//! they look again at long intervals.
 //!
-//! Nothing is ever unlinked that somebody may hold: queue files stay (an inode per name ever used),
-//! session files are removed under their own lock.
+//! A file is never unlinked while somebody may hold it locked: queue files stay (an inode per name ever used) until they are
+//! pruned, and session files are removed under their own lock.
 //!
 //! # Guarantees
 //!
@@ -20,20 +20,20 @@
 //! noticed with the next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's
 //! file; they survive loss of power with `durable=true` only. So do the versions of values.
 //!
-//! A process that is stopped in the few microseconds in which it holds a queue's `flock` holds up that
-//! queue until it goes on or dies. A child forked without exec keeps its parent's session alive
-//! after the parent's death, until it ends too.
+//! If a process is stopped in the few microseconds in which it has a queue's short lock, that queue stands still until the
+//! process goes on or dies. A child forked without exec keeps its parent's session alive after the parent's death, until the
+//! child ends too.
 //!
 //! # Requirements
 //!
-//! Linux; a local file system (network ones are refused); a directory that belongs to the user
-//! of all processes that share it. Its parent must exist.
+//! Linux; a local file system (network ones are refused); a directory that belongs to the user of all processes that share it, or
+//! with `mode=0770` to the group of their users. Its parent must exist.
 //!
 //! # URL options
 //!
-//! * `durable=true`: a grant waits until its token is on the disk, and a write until the value is. Default:
-//!   false.
+//! * `durable=true`: a grant waits until its token is on the disk, and a write until the value is. Default: false.
 //! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
+//! * `mode=0770`: the users of the directory's group share it. Default: `0700`, its owner alone.
 
 mod config;
 mod directory;
@@ -81,11 +81,11 @@ use crate::key::QueueKey;
 use crate::panics;
 use crate::url::UrlOption;
 
-/// What is said of a file system that is shared between hosts.
+/// The warning about a file system that hosts share.
 const NETWORK: &str =
     "on a network file system a lock may end with its connection, and may not reach other hosts";
 
-/// How long to wait for a queue's short lock before asking again.
+/// How long to wait before the short lock of a queue is tried again.
 const BUSY: Duration = Duration::from_millis(1);
 
 /// What is known of the store before it is asked.
@@ -106,10 +106,10 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct FileStore {
     config: Config,
     namespace: String,
-    /// Replaced when a session is opened after the directory was moved away.
+    /// Replaced when a session is opened after the directory was moved or removed.
     store: Mutex<Arc<Store>>,
-    /// With `durable`, who of this process may change a queue next: while another process has it, or the disk takes long,
-    /// one asks for it and not hundreds.
+    /// With `durable`, a semaphore for each queue, which one task of this process has at a time. So while another process has the
+    /// queue's short lock, or the disk takes long, one task tries for the lock and not hundreds.
     lines: Mutex<HashMap<QueueKey, Weak<Semaphore>>>,
 }
 
@@ -154,10 +154,10 @@ impl FileStore {
         Ok(Arc::clone(&store))
     }
 
-    /// Runs a step that writes what has to last, under the queue's short lock.
+    /// Runs a step that changes a queue, under the queue's short lock.
     ///
-    /// If the future is dropped, a step that has not begun never begins, and one that has begun keeps the lock until it
-    /// is done. So whoever has the lock after that sees all that the call will ever have done.
+    /// If the future is dropped before the step has begun, the step never begins. If it has begun, it keeps the lock until it is
+    /// done. So whoever has the lock next sees everything that the call will ever have done.
     async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -176,7 +176,7 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // Asked under the lock: whoever has had it since the caller went must not find anything new after that.
+                // Checked under the lock: whoever had the lock after the caller had gone must not find a change after that.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -188,9 +188,10 @@ impl FileStore {
                 }
             }
         };
-        // The disk takes milliseconds: not on the session's thread, where heartbeats run.
+        // The disk takes milliseconds, so the step does not run on the session's thread, where heartbeats run.
         let Some(task) = on_a_thread(change) else {
-            // What tokio keeps until there is a thread finds then that nobody waits for it.
+            // Tokio may keep the task until there is a thread. As the receiver is dropped, the task then finds that the caller
+            // has gone.
             drop(answered);
             return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
         };
@@ -204,7 +205,7 @@ impl FileStore {
     }
 }
 
-/// Does blocking work on a thread for that; `None`: the system starts no more threads, which tokio tells by a panic.
+/// Does blocking work on a thread of tokio's pool; `None`: the system starts no more threads, which tokio reports by a panic.
 fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     let start = AssertUnwindSafe(|| {
         panics::on_purpose("thread");
@@ -213,7 +214,7 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     catch_unwind(start).ok()
 }
 
-/// Repeats a step until the queue's short lock was to be had; dropped before that, nothing was done.
+/// Repeats a step until it had the queue's short lock. If the future is dropped before, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {
@@ -223,7 +224,7 @@ async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> 
     }
 }
 
-/// A page of the names of the queues of this kind of which that is so.
+/// A page of the names of the queues of this kind for which `is_so` is true.
 async fn names_where(
     store: &Store,
     kind: &'static str,
@@ -240,7 +241,7 @@ async fn names_where(
         {
             names.push(key.name().to_owned());
         }
-        // Heartbeats run on this thread.
+        // Heartbeats run on this thread, too.
         share.give_way().await;
     }
     Ok(Page { names, next })

@@ -1,4 +1,4 @@
-//! Queues' files that are kept open while nobody uses them, as far as the process has descriptors to spare.
+//! The files of queues, kept open while nobody uses them, as long as the process has descriptors to spare.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use super::queue::QueueFile;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How many are kept at most.
+/// The largest number of files that are kept open.
 const MOST: usize = 64;
-/// And which share of the descriptors that the process may have.
+/// At most one in this many of the descriptors that the process may have is used for them.
 const SHARE: u64 = 16;
 
 /// By the queue's key.
@@ -24,7 +24,7 @@ pub(super) struct OpenFiles {
 type Files = HashMap<QueueKey, Arc<Mutex<QueueFile>>>;
 
 impl OpenFiles {
-    /// The rest of the program needs descriptors too.
+    /// Computes the limit from that of the process, since the rest of the program needs descriptors too.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST);
@@ -35,7 +35,7 @@ impl OpenFiles {
         self.lock().contains_key(key)
     }
 
-    /// The queue's file: the one that is kept, or else what this opens.
+    /// The queue's file: the one that is kept open, or else the one that `open` opens.
     pub(super) fn get(
         &self,
         key: &QueueKey,
@@ -57,7 +57,7 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// Keeps this file no longer: it is not the queue's any more.
+    /// Stops keeping this file, because it is not the queue's any more.
     pub(super) fn forget(&self, key: &QueueKey, file: &Arc<Mutex<QueueFile>>) {
         let mut files = self.lock();
         if files.get(key).is_some_and(|current| Arc::ptr_eq(current, file)) {
@@ -65,7 +65,7 @@ impl OpenFiles {
         }
     }
 
-    /// Runs what opens another file; once more with the descriptors that are kept for nobody, if the process has no other left.
+    /// Runs `open`. If the process has no descriptor left, closes the files that nobody uses, and runs `open` once more.
     pub(super) fn with_room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
             Err(error) if is_for_want_of_descriptors(&error) && self.close_idle() => open(),
@@ -73,12 +73,12 @@ impl OpenFiles {
         }
     }
 
-    /// Closes the files that nobody uses at the moment; false: there was none.
+    /// Closes the files that nobody uses at the moment; false: there was no such file.
     pub(super) fn close_idle(&self) -> bool {
         close_idle(&mut self.lock())
     }
 
-    /// As in a new process.
+    /// Closes all, as in a new process.
     #[cfg(test)]
     pub(super) fn clear(&self) {
         self.lock().clear();

@@ -1,8 +1,8 @@
-//! The files of queues that nobody uses are removed when somebody asks for it. Numbers go on rising all the same.
+//! Removes the files of unused queues, on request. Numbers go on rising all the same.
 //!
-//! A queue's last number is in its file. So before a file is removed, the *floor*, a file beside those of the queues, is
-//! raised to that number at least, and every new file begins above the floor. Whoever has a removed file open finds, under
-//! its short lock, that it is not in place any more, as with a file that an operator removed.
+//! A queue's last number is in its file. So before the file is removed, the *floor*, a file beside those of the queues, is raised
+//! to at least that number, and every new file begins above the floor. A process that has a removed file open finds, under the
+//! file's short lock, that the file has lost its name, as after a removal by an operator.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::store::Store;
 use crate::error::{ErrorKind, Result};
 
 impl Store {
-    /// Removes a queue's file if it has neither an entry nor a value, and was not written to for this long.
+    /// Removes a queue's file if the queue has neither a live entry nor a value, and the file was not written to for this long.
     pub(super) fn prune(
         &self,
         file: &str,
@@ -37,7 +37,7 @@ impl Store {
         else {
             return Ok(false);
         };
-        // Who has the short lock uses it.
+        // If somebody has the short lock, the queue is in use.
         let Some(queue) = opened.lock()? else { return Ok(false) };
         let log = queue.log();
         let is_empty = log.value().is_none() && log.live().len() == self.dead(&queue)?.len();
@@ -45,13 +45,13 @@ impl Store {
             return Ok(false);
         }
         floor.to(log.last, &self.queues, self.durable)?;
-        // Under the short lock: nobody enters it meanwhile.
+        // Still under the short lock, so that nobody enters the queue in between.
         self.queues.remove(file)?;
         Ok(true)
     }
 }
 
-/// Whether such an error is one file's, which is damaged or no queue's.
+/// Whether an error of this kind is about one file only, which is damaged or not a queue's.
 fn is_of_this_file(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Collision | ErrorKind::Permission)
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     fn prune(store: &Store, unused: Duration) -> Vec<String> {
-        // A process that another test starts has it for a moment.
+        // A child process that another test forks may have the lock for a moment.
         let locked = || store.floor.lock(&store.queues).expect("the disk works");
         let mut floor = std::iter::repeat_with(locked).flatten().next().expect("it has no end");
         let mut files = store.queues.names().expect("it is there");
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(prune(&store, Duration::ZERO), [""; 0]);
     }
 
-    /// As if the clock had been set back since.
+    /// The queue's last number is above the clock, as if the clock had been set back.
     #[test]
     fn numbers_go_on_rising() {
         for durable in [false, true] {
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Whoever makes the new file is killed before it has a header.
+    /// The process that makes the new file is killed before it writes the header.
     #[test]
     fn numbers_go_on_rising_in_a_file_without_a_header() {
         for reserved in [0, 4096] {

@@ -1,4 +1,4 @@
-//! One queue: a file whose log is read and appended to under a short `flock`.
+//! One queue: a file with a log, which is read and appended to under a short `flock`.
 
 mod compact;
 mod room;
@@ -20,63 +20,62 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
-/// What one read takes, and what a file is given in advance: writing within it costs the file system
-/// less than growing it does. A part of a memory page, so that a write of it is seen whole or not
-/// at all.
+/// The size of one read, and the size that a file is given in advance: a write within that size costs the file system less than
+/// one that makes the file grow. It is a part of a memory page, so that others see such a write as a whole or not at all.
 const PAGE: usize = 1024;
-/// How much room is taken from the disk at a time for those who are to leave.
+/// How much space is taken from the disk at a time, for lines that entries need in order to leave.
 const BLOCK: u64 = 4096;
-/// The room for text that a queue's file keeps while it is open.
+/// How large the buffers of an open file may stay between two steps.
 const KEPT: usize = 16 * PAGE;
-/// Tries for the short lock before its holder is taken to need longer: it has it for microseconds,
-/// unless it was stopped in between.
+/// How often the short lock is tried before the step gives up: the lock is held for microseconds, unless its holder was stopped
+/// meanwhile.
 const SPINS: usize = 20;
 
-/// A queue's file, open, and what was read of it so far.
+/// A queue's open file, and what was read from it so far.
 pub(super) struct QueueFile {
     file: OwnedFd,
     inode: Inode,
-    /// What the numbers of a new file go on from.
+    /// The number above which a new file's numbers begin.
     floor: u64,
-    /// As the system takes it: it is asked for with every entry.
+    /// In the form that system calls take: it is needed with every entry.
     name: CString,
     path: PathBuf,
-    /// The header as last read or written; empty: everything is to be read anew.
+    /// The header as it was last read or written; empty: everything has to be read anew.
     header: String,
     generation: u64,
     log: Log,
     /// The line after the header.
     name_line: String,
-    /// How far the log was read.
+    /// The offset up to which the log was read.
     read_to: u64,
-    /// Where the log begins now.
+    /// The offset where the log begins now.
     start: u64,
-    /// How long the file may get before a shorter one is thought of.
+    /// The length from which on the log may be worth shortening.
     long_at: u64,
-    /// What the file system takes and gives at a time.
+    /// The size of the blocks in which the file system takes and gives space.
     block: u64,
-    /// How far the disk is known to have room for the log, if that is beyond the block in which it ends.
+    /// The offset up to which the disk is known to have space for the log, if that is beyond the log's last block.
     room_to: u64,
-    /// What has to survive loss of power is on the disk before what it replaces goes.
+    /// Whether data must be on the disk before the data that they replace goes.
     durable: bool,
     buffer: Vec<u8>,
     line: String,
 }
 
-/// The queue under its short lock: what it says is true until this is dropped.
+/// The queue under its short lock: nobody else changes it until this is dropped.
 pub(super) struct Locked<'a> {
     queue: &'a mut QueueFile,
 }
 
 impl QueueFile {
-    /// Opens the queue's file, making it if it is missing.
+    /// Opens the queue's file; makes it if it is missing.
     pub(super) fn open(
         directory: &Directory,
         key: &QueueKey,
         durable: bool,
         floor: &Floor,
     ) -> Result<Self> {
-        // It is made if it is missing; so the directory is missing, and the session's own file with it.
+        // A file that is missing is made, so the directory is missing, and with it the session's file.
         let missing = || Error::lost("open", LossReason::Revoked);
         let line = header::name_line(key.name());
         Self::open_if(directory, file_name(key), line, durable, true, floor)?.ok_or_else(missing)
@@ -92,7 +91,7 @@ impl QueueFile {
         Self::open_if(directory, file_name(key), line, false, false, floor)
     }
 
-    /// Opens the file of this name, which is that of the queue of that one, if it is there.
+    /// Opens the file with this name, if it exists; `name`: the queue's name.
     pub(super) fn open_named(
         directory: &Directory,
         file: &str,
@@ -118,8 +117,9 @@ impl QueueFile {
         let mut first = [0];
         let read = rustix::io::pread(&file, &mut first, 0);
         read.map_err(|errno| storage("read", &path, errno))?;
-        // Whoever made the file may have been killed before it had a header. Read after that: one that had the name before may
-        // have been removed in between.
+        // A file that begins with a zero byte is new, or its maker was killed before it wrote the header. For such a file the
+        // floor is read, and only now: an earlier file of this queue may have been removed, and the floor raised, until this file
+        // was made.
         let floor = if first == [0] { floor.read(directory)? } else { floor.known() };
         Ok(Some(Self {
             file,
@@ -142,12 +142,12 @@ impl QueueFile {
         }))
     }
 
-    /// Takes the short lock and reads what is new; `None`: somebody has it and does not let go.
+    /// Takes the short lock and reads what is new; `None`: somebody else keeps the lock for too long.
     pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
         for _ in 0..SPINS {
             match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    // From here on dropping it unlocks, also when reading fails.
+                    // From here on the drop unlocks, even if reading fails.
                     let mut locked = Locked { queue: self };
                     locked.read()?;
                     return Ok(Some(locked));
@@ -163,7 +163,7 @@ impl QueueFile {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        // Unlocks explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
         let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
     }
 }
@@ -174,17 +174,17 @@ impl Locked<'_> {
         Ok(directory.inode(self.queue.name.as_c_str())? == Some(self.queue.inode))
     }
 
-    /// Entries that have not left, those of dead sessions among them, and the value.
+    /// The entries that have not left, those of dead sessions included, and the value.
     pub(super) fn log(&self) -> &Log {
         &self.queue.log
     }
 
-    /// Tells what the log is now from what it was at any other time, sessions that died apart.
+    /// Differs from the moments of all other states of the log. The death of a session does not change it.
     pub(super) fn moment(&self) -> (Inode, u64, u64) {
         (self.queue.inode, self.queue.generation, self.queue.read_to)
     }
 
-    /// Appends an entry; it has the number `seq` once this returns.
+    /// Appends an entry, which has the number `seq` once this returns.
     pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
         self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
@@ -203,7 +203,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Ends an entry.
+    /// Removes an entry.
     pub(super) fn leave(&mut self, seq: u64) -> Result<()> {
         if !self.queue.log.leave(seq) {
             return Ok(());
@@ -214,11 +214,11 @@ impl Locked<'_> {
             return self.cut_back();
         }
         if let Err(error) = self.append() {
-            // A full disk must not keep anybody from leaving: cutting back needs no room.
+            // A full disk must not keep an entry from leaving: cutting the file back needs no space.
             if self.can_be_cut_back() {
                 return self.cut_back();
             }
-            // The next read finds the entry again, and whoever leaves tries again.
+            // The next read finds the entry again, and its owner tries again.
             self.forget();
             return Err(error);
         }
@@ -233,20 +233,20 @@ impl Locked<'_> {
         self.set(|log| log.write(value, beside))
     }
 
-    /// Removes the value, which takes this number.
+    /// Removes the value. The removal takes this number.
     pub(super) fn remove(&mut self, number: u64, removed: Removed) -> Result<()> {
         self.queue.line.clear();
         log::format_removal(&mut self.queue.line, number, removed);
         self.set(|log| log.remove(number, removed))
     }
 
-    /// Does to the value what the line says.
+    /// Makes a change to the value, for which the line is prepared.
     fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
         change(&mut self.queue.log);
         if self.is_better_cut_back() {
             return self.cut_back();
         }
-        // The next read finds what was there before.
+        // The change was not written, so the next read finds the state before.
         if let Err(error) = self.append_with_room(self.queue.log.to_come()) {
             self.forget();
             return Err(error);
@@ -260,7 +260,7 @@ impl Locked<'_> {
         fs::fdatasync(&self.queue.file).map_err(|errno| storage("sync", &self.queue.path, errno))
     }
 
-    /// Reads what others have written since.
+    /// Reads what others have written since the last step.
     fn read(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
         let outcome = self.read_into(&mut buffer);
@@ -290,7 +290,7 @@ impl Locked<'_> {
             if is_first {
                 self.check_name()?;
             }
-            // What lies before the start is not there to be read any more.
+            // What lies before the log's start cannot be read any more: then everything is read anew.
             is_new = is_first
                 || parsed.generation != self.queue.generation
                 || parsed.start > self.queue.read_to;
@@ -306,7 +306,7 @@ impl Locked<'_> {
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
             return self.restart(length as u64);
         }
-        // Most often all that is new is in the buffer already: the log ends where zeros begin.
+        // Most often the buffer has everything that is new: the log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
         match new.iter().position(|byte| *byte == 0) {
@@ -317,11 +317,11 @@ impl Locked<'_> {
         if is_new { self.cut_off_history() } else { Ok(()) }
     }
 
-    /// Reads on from where the log was read to, over what is in the buffer.
+    /// Reads the log on from where it was read to, into the buffer.
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
         let mut filled = 0;
         loop {
-            // Most often there is little or nothing: what the buffer has will do.
+            // Most often little is left to read, and the buffer is large enough.
             if buffer.len() < filled + PAGE {
                 buffer.resize(filled + KEPT, 0);
             }
@@ -348,18 +348,18 @@ impl Locked<'_> {
             replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
         self.queue.read_to += good as u64;
         if good < text.len() {
-            // The half-written line of a writer that was killed: it never took effect.
+            // The last line is half-written: its writer was killed, and the line never took effect.
             self.cut_off_end()?;
         }
         Ok(())
     }
 
-    /// A file that is new, or was cut to nothing by somebody: tokens go on by the clock, above all that is known.
+    /// Begins a file that is new, or that somebody has cut to nothing. Numbers go on by the clock, above all that are known.
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
-        // A number that no process can have seen before, whatever it read of the file that was.
+        // Whatever another process has read of an earlier file, it has not seen this generation.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
-        // The name first: a file without a header is initialised once more.
+        // The name is written before the header: if the writer is killed in between, the next one begins once more.
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();
@@ -367,8 +367,8 @@ impl Locked<'_> {
         self.reserve()
     }
 
-    /// Somebody cut the file to this length: nobody is to go on with what it said before. What is left
-    /// of it counts, for all alike.
+    /// Goes on after somebody has cut the file to this length. A new generation makes all processes forget what they have read,
+    /// so that for all of them the queue is what is left in the file.
     fn restart(&mut self, length: u64) -> Result<()> {
         if length < self.log_start() {
             return self.initialise();
@@ -385,12 +385,12 @@ impl Locked<'_> {
     }
 
     fn length(&self) -> Result<u64> {
-        // Nothing but the size: see `Directory::inode`.
+        // Asks for the size only: see `Directory::inode`.
         let stat = fs::statx(&self.queue.file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
         Ok(stat.map_err(|errno| self.failed("stat", errno))?.stx_size)
     }
 
-    /// Two names with one hash must not share a lock (S8).
+    /// Two names with the same hash must not share a lock (S8).
     fn check_name(&self) -> Result<()> {
         let expected = &self.queue.name_line;
         let mut stored = vec![0; expected.len()];
@@ -402,7 +402,7 @@ impl Locked<'_> {
         Err(Error::new(ErrorKind::Collision, "open", message))
     }
 
-    /// Where the log begins in a file that was never trimmed: after header and name.
+    /// Where the log begins in a file that was never shortened: after header and name.
     fn log_start(&self) -> u64 {
         (HEADER + self.queue.name_line.len()) as u64
     }
@@ -437,7 +437,7 @@ impl Locked<'_> {
         self.pwrite_until_it_fails(text, at).map_err(|(_, errno)| self.failed("write", errno))
     }
 
-    /// On failure answers how much was written as well.
+    /// On failure also returns how many bytes were written.
     fn pwrite_until_it_fails(&self, text: &[u8], at: u64) -> Result<(), (usize, Errno)> {
         let mut written = 0;
         while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
@@ -451,7 +451,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Makes the next read start from the beginning.
+    /// Makes the next read begin from the start of the file.
     fn forget(&mut self) {
         self.queue.header.clear();
     }
@@ -469,18 +469,17 @@ impl Locked<'_> {
     }
 }
 
-/// A name that no other queue has: at most 200 bytes and the kind.
+/// The name of a queue's file, which no other queue has: the kind, and at most 200 bytes.
 pub(super) fn file_name(key: &QueueKey) -> String {
     format!("{}.{}", key.kind(), key.encoded())
 }
 
-/// Whether a file of this name is that of a queue of this kind.
+/// Whether a file with this name is that of a queue of this kind.
 pub(super) fn is_of(file_name: &str, kind: &str) -> bool {
     file_name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The name of the queue in a file of this name, as the file has it in full; `None`: the file is gone, or
-/// is about to be made.
+/// The queue's full name, as this file has it; `None`: the file is gone, or its name is not written yet.
 pub(super) fn stored_name(directory: &Directory, file_name: &str) -> Result<Option<String>> {
     let path = directory.path().join(file_name);
     let Some(file) = directory.file(file_name, false)? else { return Ok(None) };

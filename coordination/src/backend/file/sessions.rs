@@ -1,4 +1,4 @@
-//! Sessions: opened, renewed and closed. That a session lives is shown by its [locked file](super::liveness).
+//! Sessions: opened, renewed and closed. A session's [locked file](super::liveness) shows that it lives.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,9 +10,11 @@ use super::{BUSY, FileStore};
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// How long a live session is to have a member id until that is told: who only looks at its file may make it look alive.
+/// A member id counts as taken only after a live session has had it for this long: a process that only looks at the member's file
+/// locks it for a moment, too.
 const ALIVE: Duration = Duration::from_millis(100);
-/// How long files that are looked at are tried for. Who looks does so for microseconds, but a busy machine may stop him.
+/// How long to try for files that other processes only look at. Such a look takes microseconds, but on a busy machine the process
+/// may be stopped meanwhile.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 
 #[async_trait]
@@ -45,7 +47,8 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        // A path that cannot be looked at now says nothing, and all else goes by the directories that are open.
+        // If the path cannot be looked at now, that says nothing about the session: all other steps use the directories that are
+        // open. The error is returned only after them.
         let is_in_place = store.is_in_place();
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
@@ -60,7 +63,7 @@ impl Sessions for FileStore {
     }
 
     fn close_now(&self, session: SessionId) {
-        // Closing the file, which happens anyway, would end it as well.
+        // The file is closed with the process anyway, which would end the session as well.
         let _ = self.store().sessions.close(session);
     }
 

@@ -1,4 +1,4 @@
-//! The directory's contents: queues, and what entries amount to given who lives.
+//! The contents of the directory: queues, and which of their entries count, given which sessions live.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,29 +25,30 @@ use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
 use crate::time::{BootInstant, number_after};
 
-/// How often to try to have a queue's file at once.
+/// How often a thread tries for a queue's file that another thread of this process has.
 const TRIES: usize = 20;
-/// How many writes without an answer are remembered.
+/// The largest number of unanswered writes that are remembered.
 const UNANSWERED: usize = 1024;
 
 /// An open directory.
 ///
-/// A step that takes a queue's short lock answers `None` when that was not to be had; nothing was done then.
+/// A step that needs a queue's short lock returns `None` if another process had the lock; nothing was done then.
 pub(super) struct Store {
     pub(super) queues: Directory,
     pub(super) floor: Floor,
     pub(super) sessions: OpenSessions,
     pub(super) open_files: OpenFiles,
-    /// Of the entries that are held.
+    /// Which files were last found unchanged, for the entries that are held.
     pub(super) looks: Looks,
-    /// Writes that created a value, by their ids, whose callers were not told so: they may come again when that is gone.
+    /// The ids of writes that created a value, and whose callers have not had the answer: if such a write comes again after the
+    /// value was removed, it must not create the value a second time.
     unanswered: Mutex<HashSet<u64>>,
     watcher: Watcher,
-    /// What is answered is on the disk.
+    /// Whether changes are on the disk before they are answered.
     pub(super) durable: bool,
-    /// `None`: the system does not tell.
+    /// The host's clock; `None`: the system does not tell it.
     clock: Option<HostClock>,
-    /// On a file system that was taken in spite of all.
+    /// Whether the directory is on a network file system, which the URL allows.
     pub(super) is_on_network: bool,
 }
 
@@ -70,19 +71,20 @@ impl Store {
         Ok(store)
     }
 
-    /// Keeps the file from which new queues go on; one that cannot be made now, is made with a later heartbeat.
+    /// Makes sure that the file exists from which the numbers of new queues go on. If it cannot be made now, a later heartbeat
+    /// makes it.
     pub(super) fn keep_floor(&self) {
         if let Err(error) = self.floor.keep(&self.queues, self.durable) {
             tracing::debug!(%error, "cannot keep the floor");
         }
     }
 
-    /// Whether the URL's path still leads here.
+    /// Whether the URL's path still leads to the directories that are open.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         Ok(self.queues.is_in_place()? && self.sessions.are_directories_in_place()?)
     }
 
-    /// Opens a session, as far as that can be done at once.
+    /// Opens a session, as far as this can be done without waiting.
     pub(super) fn open_session(&self, new: &NewSession) -> Result<Opened> {
         self.open_files.with_room(|| self.sessions.open(new))
     }
@@ -93,7 +95,7 @@ impl Store {
 
     pub(super) fn enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
         let seq = self.find_or_enter(queue, new)?;
-        // It stands there from here on, whatever else fails.
+        // The entry stands in the queue from here on, even if the rest fails.
         let position = self.position_of(queue, seq, new.mode).map_err(in_doubt)?;
         self.persist(queue, position)
     }
@@ -149,8 +151,8 @@ impl Store {
         if is_in_place || !matches!(left, Some(Ok(()))) {
             return left;
         }
-        // A copy may have taken the file's place, with the entry in it. It would stand there as long as the
-        // session lives, and nobody would know it.
+        // Another file may have been put in the queue's place, a copy with the entry in it. There the entry would stand as long
+        // as the session lives, and nobody would remove it.
         let leave_successor = || {
             let open = || QueueFile::open_existing(&self.queues, &entry.queue, &self.floor);
             let Some(mut file) = self.open_files.with_room(open)? else {
@@ -171,7 +173,7 @@ impl Store {
         })
     }
 
-    /// An entry of an open session of ours.
+    /// The entry of this number, if it is the one that is named and its session is an open one of ours.
     fn own<'a>(&self, queue: &'a Locked<'_>, new: &NewEntry, seq: u64) -> Option<&'a Record> {
         let id = new.entry_ref.id.as_str();
         let is_own = SessionId::parse(session_of(id)) == Some(new.session)
@@ -200,7 +202,7 @@ impl Store {
 
     /// The revision that [`read`](Self::read) would answer.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
-        // Writes nothing, or who waits for changes would be woken by it.
+        // Removes no dead entries: writing to the file would wake those who wait for its changes.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
     }
 
@@ -258,13 +260,13 @@ impl Store {
     fn made(&self, write: u64) {
         let mut unanswered = self.unanswered();
         if unanswered.len() >= UNANSWERED {
-            // Those were given up for good.
+            // The callers of these writes have given up for good.
             unanswered.clear();
         }
         unanswered.insert(write);
     }
 
-    /// The caller of this write has its answer.
+    /// Notes that the caller of this write has its answer.
     pub(super) fn answered(&self, write: u64) {
         self.unanswered().remove(&write);
     }
@@ -273,7 +275,7 @@ impl Store {
         self.unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The names of the files of queues of which that is so.
+    /// The names of the queues' files for which `is_so` is true.
     pub(super) async fn files(&self, is_so: impl Fn(&str) -> bool + Send) -> Result<Vec<String>> {
         let mut files = Vec::new();
         let mut share = Share::begin();
@@ -284,12 +286,12 @@ impl Store {
         Ok(files)
     }
 
-    /// The queue of this kind that has this file; `None`: none has, what is there is none of our business.
+    /// The queue of this kind with this file; `None`: it is not the file of a queue of this kind.
     pub(super) fn key(&self, kind: &'static str, file: &str) -> Result<Option<QueueKey>> {
         let encoded = file.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
         let Some(encoded) = encoded else { return Ok(None) };
         let name = match key::unescape(encoded) {
-            // A name too long to be one is in the file.
+            // A name that is too long for a file name is read from the file.
             None => None,
             Some(_) if encoded.contains('~') => {
                 self.open_files.with_room(|| queue::stored_name(&self.queues, file))?
@@ -317,7 +319,7 @@ impl Store {
         })
     }
 
-    /// Asks something of a queue that may have no file any more; none stays open for that.
+    /// Looks at a queue whose file may be gone. The file is not kept open for that.
     fn look(
         &self,
         key: &QueueKey,
@@ -341,7 +343,7 @@ impl Store {
         self.with_queue(&entry.queue, |queue| Ok(queue.log().find(entry.id.as_str()).is_some()))
     }
 
-    /// Whether the entry is there, and keeps one of this mode waiting.
+    /// Whether the entry stands in its queue, lives, and blocks a waiter of this mode.
     pub(super) fn blocks(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Option<Result<bool>> {
         let id = entry.id.as_str();
         self.with_queue(&entry.queue, |queue| match queue.log().get(seq, id) {
@@ -350,7 +352,8 @@ impl Store {
         })
     }
 
-    /// Starts to listen for changes, and for the end of this session or of any; `None`: the system grants no more watches.
+    /// Starts to listen for changes of the queue, and for the end of this session or, with `None`, of any. Returns `None` if the
+    /// system grants no more watches.
     pub(super) fn listen(
         &self,
         key: &QueueKey,
@@ -362,7 +365,7 @@ impl Store {
         Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))
     }
 
-    /// Where the entry with this number stands; entries of dead sessions before it are removed.
+    /// The position of the entry with this number. Entries of dead sessions that would block it are removed.
     fn position_of(&self, queue: &mut Locked<'_>, seq: u64, mode: Mode) -> Result<Position> {
         loop {
             let blocker = queue.log().blocker(seq, mode);
@@ -385,7 +388,7 @@ impl Store {
         Ok(())
     }
 
-    /// The entries of dead sessions, in order; each session is asked for once.
+    /// The numbers of the entries of dead sessions, in order. Each session is looked up only once.
     pub(super) fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
         let mut sessions = HashMap::new();
         let mut dead = Vec::new();
@@ -403,7 +406,7 @@ impl Store {
         Ok(dead)
     }
 
-    /// Answers this when what was written is on the disk, where that is asked for.
+    /// Returns `answer`; with `durable`, only after the changes have reached the disk.
     fn persist<T>(&self, queue: &Locked<'_>, answer: T) -> Result<T> {
         if self.durable {
             queue.sync().map_err(in_doubt)?;
@@ -411,7 +414,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Runs one step under the queue's short lock, on the file that has the queue's name now.
+    /// Runs one step under the queue's short lock, on the file that has the queue's name at that moment.
     pub(super) fn with_queue<T>(
         &self,
         key: &QueueKey,
@@ -420,7 +423,8 @@ impl Store {
         self.with_open_queue(key, true, step)
     }
 
-    /// The same; on the file as it was opened unless `in_place`.
+    /// [`with_queue`](Self::with_queue); without `in_place`, on the file that is open, whether it still has the queue's name or
+    /// not.
     fn with_open_queue<T>(
         &self,
         key: &QueueKey,
@@ -444,12 +448,12 @@ impl Store {
                 Ok(false) => drop(locked),
                 Err(error) => return Some(Err(error)),
             }
-            // Somebody removed or replaced the file: open the one that is there now.
+            // Somebody removed or replaced the file: open the file that has the name now.
             self.open_files.forget(key, &shared);
         }
     }
 
-    /// The queue's file for this thread; `None`: with `durable` another one may have it for as long as the disk takes.
+    /// The queue's file for this thread. `None`: with `durable`, another thread may have it for as long as the disk takes.
     fn lock_now<'a>(&self, queue: &'a Mutex<QueueFile>) -> Option<MutexGuard<'a, QueueFile>> {
         if !self.durable {
             return Some(lock(queue));
@@ -470,8 +474,8 @@ impl Store {
     }
 }
 
-/// Removes the entry of a dead session. On a full disk it may stay, but not as far as this step is concerned: everybody finds it
-/// dead.
+/// Removes the entry of a dead session. On a full disk the entry may stay. That is no error here, because everybody finds the
+/// session dead.
 fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
     if let Err(error) = queue.leave(seq) {
         tracing::debug!(%error, "cannot remove an entry of a dead session");
@@ -479,18 +483,18 @@ fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
 }
 
 fn lock(queue: &Mutex<QueueFile>) -> MutexGuard<'_, QueueFile> {
-    // A panic within a step leaves the file's lock dropped and its next read a fresh one.
+    // After a panic within a step, the file is unlocked, and the next step reads it anew.
     queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The number of what comes next in the queue.
+/// The next number of the queue.
 fn next(queue: &Locked<'_>, now_us: u64) -> u64 {
     number_after(queue.log().last, now_us)
 }
 
-/// Tells what is in the queue now from what was there at any other time.
+/// A hash by which what is in the queue now differs from what was there at any other time.
 ///
-/// A session that died has left no trace in the log; so what is live counts as well.
+/// The death of a session leaves no trace in the log: so the numbers of the live entries are hashed, too.
 fn revision(queue: &Locked<'_>, dead: &[u64]) -> u64 {
     let mut hasher = DefaultHasher::new();
     queue.moment().hash(&mut hasher);
@@ -510,7 +514,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// What was written stands, though a later step failed.
+/// For the error of a later step: what was written before stands.
 fn in_doubt(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }

@@ -1,4 +1,4 @@
-//! What a directory says after all kinds of steps, to whoever has followed them and to whoever comes new.
+//! The state of a directory after all kinds of steps, for a process that has followed them and for a new one.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -25,10 +25,10 @@ use crate::backend::{
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// Where the child of [`a_killed_writer_leaves_a_whole_value`] works.
+/// The environment variable with the directory for the child of [`a_killed_writer_leaves_a_whole_value`].
 const CHILD: &str = "COORDINATION_TEST_CHILD";
 
-/// No file of a queue gets longer than this, in which what is live takes 64 KiB at most.
+/// The limit for a queue's file in which the live lines take at most 64 KiB.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
 pub(super) fn store(directory: &Path) -> Store {
@@ -78,7 +78,7 @@ pub(super) fn key(name: &str) -> QueueKey {
     QueueKey::new("test", name, usize::MAX).expect("a good name")
 }
 
-/// Repeats a step until the queue's short lock was to be had.
+/// Repeats a step until it had the queue's short lock.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
     loop {
         if let Some(outcome) = step() {
@@ -155,7 +155,7 @@ fn a_value_is_compared_and_set() {
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
 
-/// On a slow disk a call may be given up that is carried out then.
+/// On a slow disk, a call may be given up and carried out all the same.
 #[test]
 fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
@@ -236,7 +236,7 @@ fn names_are_those_of_queues_with_a_value_or_an_entry() {
     assert!(!done(|| store.has_entry(&queue)), "its session is over");
 }
 
-/// A short one.
+/// A short value is cut back into the page.
 #[test]
 fn a_small_value_costs_a_queue_no_more_than_its_page() {
     let directory = TempDir::new().expect("a directory");
@@ -256,7 +256,7 @@ fn a_small_value_costs_a_queue_no_more_than_its_page() {
     assert!(fs::metadata(file(&directory, &queue)).expect("it is there").len() <= 1024);
 }
 
-/// Entries and value as they ought to be.
+/// The entries and the value that are expected.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u64, NewEntry)>,
@@ -281,7 +281,7 @@ impl Model {
     fn step(&mut self, random: &mut StdRng, store: &Store, session: SessionId, queue: &QueueKey) {
         let longest = [1, 100, 20_000][random.random_range(0..3)];
         let data = "x".repeat(random.random_range(0..longest));
-        // No two are the same, so that every step is a change.
+        // With different data each time, so that every step is a change.
         let data = format!("{} {data}", random.random::<u64>());
         let own = |(_, (_, entry)): &(usize, &(u64, NewEntry))| entry.session == session;
         let found = self.entries.iter().enumerate().find(own).map(|(index, _)| index);
@@ -332,7 +332,7 @@ fn random_steps(seed: u64, name: &str, durable: bool) {
         let after = fs::read(&path).expect("it is there");
         assert!((after.len() as u64) < LONGEST);
         if after.len() < before.len() && random.random() {
-            // Killed before it could cut the file, and all others come new.
+            // The process is killed before it could cut the file, and all others read the file anew.
             let mut text = [&after, &before[after.len()..]].concat();
             if after.len() > 1024 {
                 text[after.len()] = 0;
@@ -386,7 +386,7 @@ fn a_value_that_is_written_for_months_takes_no_more_room() {
     assert_eq!(done(|| store.position(&entry, seq)).map(|position| position.seq), Some(seq));
 }
 
-/// Not a test: what the next one starts and kills.
+/// Not a test by itself: the next one starts it as a process and kills it.
 #[test]
 fn killed_writer() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
@@ -424,7 +424,7 @@ fn a_killed_writer_leaves_a_whole_value() {
         std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
         child.kill().expect("it is ours");
         child.wait().expect("it was killed");
-        // As a process sees it that has followed, or one that comes new.
+        // As seen by a process that has followed, or by a new one.
         if rand::random() {
             store.open_files.clear();
         }
@@ -453,7 +453,7 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// A session that was opened on a full disk could not note in its member's file which one it is.
+/// On a full disk a session could not write its id into its member's file.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");
@@ -509,7 +509,8 @@ async fn no_change_is_told_when_it_is_time_to_look_again() {
     assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
 }
 
-/// Who clears away what the dead left looks at the files of the living too, and a busy machine may stop him meanwhile.
+/// A process that clears away what dead ones have left also locks the files of live ones for a moment, in which a busy machine
+/// may stop it.
 #[tokio::test]
 async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     let directory = TempDir::new().expect("a directory");
@@ -519,7 +520,7 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
         let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
         let name = if kind == "sessions" { id.to_string() } else { "m".to_owned() };
         let path = directory.path().join("test").join(kind).join(name);
-        // Of a session that died.
+        // The note of a session that is dead.
         fs::write(&path, SessionId::random().to_string()).expect("it is ours");
         let looked_at = fs::File::open(&path).expect("it is there");
         flock(&looked_at, FlockOperation::LockExclusive).expect("nobody has it");
@@ -533,7 +534,7 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     }
 }
 
-/// The kernel tells of the close of a file before it drops the lock, and a process that dies may be stopped in between.
+/// The kernel notifies the close of a file before it drops the lock, and a dying process may be stopped in between.
 #[tokio::test]
 async fn a_death_is_told_though_its_lock_goes_late() {
     let directory = TempDir::new().expect("a directory");
@@ -601,7 +602,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
 }
 
-/// A file system that can be filled, where this process may mount one.
+/// A file system that can be filled, if this process may mount one.
 struct Disk(TempDir);
 
 impl Disk {
@@ -627,7 +628,7 @@ impl Drop for Disk {
     }
 }
 
-/// Some who stand in one queue, and tries of another one that take what room is left on the disk.
+/// Entries in one queue, and tries of another session that use up what space is left on the disk.
 struct Crowd {
     stores: [Store; 2],
     entries: Vec<(NewEntry, u64)>,
@@ -645,7 +646,7 @@ impl Crowd {
             crowd.entries.push((entry, seq));
         }
         let others = [0, 1].map(|index| open(&crowd.stores[index]));
-        // Past what the file was given when it was made.
+        // Until the file is longer than the page that it was given when it was made.
         for _ in 0..100 {
             crowd.try_once(&others).expect("the disk has room");
         }
@@ -672,7 +673,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether it is the turn of the entry with this index.
+    /// Whether the turn of the entry with this index has come.
     fn is_served(&self, index: usize) -> bool {
         let (entry, seq) = &self.entries[index];
         let position = self.stores[0].position(entry, *seq).expect("nobody has it");
@@ -687,7 +688,7 @@ fn f36_deaths_on_a_full_disk_keep_nobody_waiting() {
     for index in 0..5 {
         let dead = crowd.entries[index].0.session;
         crowd.stores[0].sessions.close(dead).expect("it is ours");
-        // Others take what room its files have left.
+        // Others use up the space that the files have left.
         crowd.disk.fill();
         assert!(crowd.is_served(index + 1), "who waits for the dead one with index {index}");
     }
@@ -705,7 +706,7 @@ fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
     assert_eq!(listing.entries, []);
 }
 
-/// Whoever mends a log cuts the end of its file off, and with it room of which others know.
+/// A process that cuts off half a line at the end of a log also removes space of which others know.
 #[test]
 fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let Some(disk) = Disk::new() else { return };
@@ -713,7 +714,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let queue = key("a");
     let sessions = [0, 1].map(|index| open(&stores[index]));
     let [one, other] = &stores;
-    // Past the page that the file was given when it was made.
+    // Until the file is longer than the page that it was given when it was made.
     for _ in 0..20 {
         let entry = new_entry(sessions[0], &queue);
         let seq = enter(one, &entry);
@@ -725,7 +726,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let large = NewEntry { room, data: "{}".into(), ..new_entry(sessions[1], &queue) };
     let seq = enter(other, &large);
     leave(other, &large, seq);
-    // As a writer leaves it that is killed.
+    // Half a line, as a killed writer leaves it.
     let path = disk.0.path().join("locks/test/queues/test.a");
     let file = File::options().append(true).open(path);
     file.and_then(|mut file| file.write_all(b"- 17")).expect("there is room");

@@ -1,4 +1,4 @@
-//! Values: kept in the queue's file.
+//! Values, which are kept in the queue's file.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Waiting for a change: by [notifications](super::inotify), or by polling where the system grants none.
+//! Waiting for a change: by [notifications](super::inotify), or by polling if the system grants none.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::backend::{EntryRef, Mode, SessionId, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How often to look when the system grants no inotify watch.
+/// The pause between two looks if the system grants no inotify watch.
 const POLL: Duration = Duration::from_millis(50);
 
 #[async_trait]
@@ -37,8 +37,8 @@ impl Watching for FileStore {
     }
 }
 
-/// Waits until `is_so`, which is asked when the queue has changed, when this session has ended, or any, and at least once in every
-/// `recheck`.
+/// Waits until `is_so` is true. It is called when the queue has changed, when this session, or without one any session, has
+/// ended, and at least once in every `recheck`.
 async fn until(
     store: &Store,
     queue: &QueueKey,
@@ -47,7 +47,7 @@ async fn until(
     is_so: impl Fn() -> Option<Result<bool>>,
 ) -> Result<()> {
     loop {
-        // Listening starts anew each time: the queue's file may have been replaced.
+        // Listening starts anew in each round, because the queue's file may have been replaced.
         let Some(waiting) = store.listen(queue, session)? else {
             if when_free(&is_so).await? {
                 return Ok(());
@@ -55,8 +55,8 @@ async fn until(
             tokio::time::sleep(POLL.min(recheck)).await;
             continue;
         };
-        // Whoever has the queue's short lock may only be reading, which is not told as a change: so
-        // the answer is waited for.
+        // If another process has the short lock, `is_so` has to wait for it: that process may only be reading, and then no
+        // notification will come.
         if waiting.unless(when_free(&is_so), recheck).await? {
             return Ok(());
         }

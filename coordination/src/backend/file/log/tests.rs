@@ -105,11 +105,11 @@ fn a_line_from_behind_the_logs_end_is_damage() {
         let damaged = Damaged { at: log.len() };
         assert_eq!(Log::default().replay(text.as_bytes()), Err(damaged), "{line}");
     }
-    // Again: what a writer leaves that was killed while it wrote what is live anew.
+    // Lines that repeat earlier ones, as after a writer that was killed while it wrote the live lines anew.
     for line in [enters(11, &plain("b")), writes(&value(9, "")), removal(12).repeat(2)] {
         read(&format!("{log}{line}"));
     }
-    // What is live after a header that knows of larger numbers.
+    // Live lines after a header with a larger number.
     let anew = [writes(&value(9, "")), enters(7, &plain("a")), enters(8, &plain("b"))].concat();
     assert_eq!(Log::after(20).replay(anew.as_bytes()), Ok(anew.len()));
 }
@@ -176,7 +176,7 @@ proptest! {
             log.write(value(200, &data), &[]);
         }
         prop_assert_eq!(&read(&log.format()), &log);
-        // Killed before the header tells: both copies are read.
+        // The writer was killed before it wrote the header, so both copies are read.
         prop_assert_eq!(&read(&log.format().repeat(2)), &log);
     }
 }

@@ -1,8 +1,8 @@
-//! How a queue's file is kept short: what is live in it moves, and what is history goes.
+//! How a queue's file is kept short: live lines are written again, and history is dropped.
 //!
-//! Whoever is killed at any moment here leaves a file whose header leads to the same live things. What a
-//! header does not lead to may be anything; [`Locked::cut_off_history`] removes what is left of it after
-//! the log, before that can grow into it.
+//! If a process is killed at any moment of this, it leaves a file whose header leads to the same live lines. Bytes to which the
+//! header does not lead may be anything; [`Locked::cut_off_history`] removes those that are left after the log, before the log
+//! grows into them.
 
 use rustix::fs::{self, FallocateFlags};
 
@@ -10,38 +10,38 @@ use super::{Locked, PAGE};
 use crate::backend::file::log;
 use crate::error::Result;
 
-/// A log is not worth shortening before it is this long.
+/// A log is not shortened before it is this long.
 pub(super) const LONG: u64 = 256 * 1024;
-/// Nor before it is this many times as long as what is live in it, which has to be written again.
+/// Nor before it is this many times as long as its live lines, which have to be written again.
 const TIMES: u64 = 4;
-/// A value takes no more of the first page, so that there is room for entries.
+/// A value longer than this part of the first page is not cut back into it, so that there is space for entries.
 const FOR_VALUE: usize = PAGE * 3 / 4;
 
 impl Locked<'_> {
-    /// Whether no entry is live, and the value, if there is one, fits into the first page.
+    /// Whether no entry is live and there are no records, and the value, if there is one, fits into the first page.
     pub(super) fn can_be_cut_back(&self) -> bool {
         if !self.queue.log.live().is_empty() || self.queue.log.has_records() {
             return false;
         }
         match self.queue.log.value() {
             None => true,
-            // Loss of power may leave half of a page.
+            // When the power fails, the disk may have half of a page: then an old value could be lost with the new one.
             Some(_) if self.queue.durable => false,
             Some(value) => self.log_start() as usize + log::longest_value_line(value) <= FOR_VALUE,
         }
     }
 
-    /// Whether the file is to be cut back instead of getting the line that comes next.
+    /// Whether the file should be cut back instead of appending the line that comes next.
     pub(super) fn is_better_cut_back(&self) -> bool {
         self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 && self.can_be_cut_back()
     }
 
-    /// Cuts a queue without entries back to its header, in which the last number survives, and its value.
+    /// Cuts the file of a queue without entries back to the header, in which the last number survives, and to the value.
     pub(super) fn cut_back(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         let done = self.try_to_cut_back();
         if done.is_err() {
-            // The next read finds what there is, and no change where nothing was done.
+            // The next read finds what the file has. If nothing was written, that is the same generation.
             self.queue.generation = generation;
             self.forget();
         }
@@ -55,7 +55,7 @@ impl Locked<'_> {
             return self.cut_back_in_steps();
         }
         self.queue.generation += 1;
-        // All in one write within one page: nobody sees half of it.
+        // One write within one page: nobody sees half of it.
         let header = self.header(first);
         let mut page =
             [header.as_bytes(), self.queue.name_line.as_bytes(), text.as_bytes()].concat();
@@ -67,20 +67,21 @@ impl Locked<'_> {
         if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
     }
 
-    /// For a name that fills the page; nothing is live.
+    /// For a queue whose name fills the page. Nothing is live.
     fn cut_back_in_steps(&mut self) -> Result<()> {
         self.queue.generation += 1;
-        // Killed after this, the log is empty, and ends with the file.
+        // If the process is killed after this, the log is empty, and begins at the end of the file.
         self.write_header(self.queue.read_to)?;
         self.queue.read_to = self.log_start();
-        // Killed after this, the file is shorter than its header says, as if somebody had cut it.
+        // If the process is killed after this, the file is shorter than the header says, as if somebody had cut it: see
+        // `restart`.
         self.truncate(self.queue.read_to)?;
         self.write_header(self.queue.read_to)
     }
 
-    /// Shortens a log that has become long. What was asked for is done already, so failure is no error.
+    /// Shortens a log that has become long. The step itself is done already, so a failure is not returned.
     pub(super) fn trim(&mut self) {
-        // What could not be done before is to be read again first.
+        // An empty header means that the last step failed, and the file has to be read anew first.
         if self.queue.read_to < self.queue.long_at || self.queue.header.is_empty() {
             return;
         }
@@ -101,7 +102,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Writes what is live into the room before the log, and drops the log.
+    /// Writes the live lines into the space before the log, and drops the log.
     fn move_to_front(&mut self, mut text: String) -> Result<()> {
         let first = self.log_start();
         let end = first + text.len() as u64;
@@ -116,9 +117,9 @@ impl Locked<'_> {
         self.truncate(end)
     }
 
-    /// Writes what is live once more to the end of the log, and lets the log begin there.
+    /// Writes the live lines once more at the end of the log, and lets the log begin there.
     ///
-    /// Same generation: to whoever has read it all nothing has changed.
+    /// The generation stays: for a process that has read the whole log, nothing has changed.
     fn move_to_end(&mut self, text: String) -> Result<()> {
         let start = self.queue.read_to;
         self.queue.line = text;
@@ -128,17 +129,17 @@ impl Locked<'_> {
         self.sync_if_durable()?;
         self.write_header(start)?;
         self.sync_if_durable()?;
-        // Room only: a file system that cannot do it just keeps it.
+        // This only frees space: a file system that cannot do it keeps the space.
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let from = self.log_start();
         let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
         Ok(())
     }
 
-    /// Removes what a process that was killed left after the log, whose end zeros tell.
+    /// Removes what a killed process has left after the end of the log, which zeros mark.
     ///
-    /// Called with every generation that is new to this process, so before anything is written to it by
-    /// anybody who did not make it.
+    /// Called for every generation that is new to this process: so only the process that made a generation writes to it before
+    /// this is done.
     pub(super) fn cut_off_history(&mut self) -> Result<()> {
         if self.length()? <= self.queue.read_to.max(PAGE as u64) {
             return Ok(());

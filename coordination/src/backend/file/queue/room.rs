@@ -1,10 +1,11 @@
-//! Growing the log, and room on the disk for those who are to leave.
+//! Growing the log, and keeping space on the disk for entries that are to leave.
 //!
-//! What is added to a log that has live entries must leave room for a line for each of them, and where a recipe has yet to change
-//! an entry before its turn has come, for that too. The room is taken from the disk together with what needs it, or nothing is
-//! written. So a full disk keeps nobody from his turn who was let in, and nobody from leaving.
+//! When a line is added to a log with live entries, there must be space left for one more line for each of them, with which it
+//! leaves, and for the updates that a recipe will make before an entry's turn has come. This space is taken from the disk before
+//! the line is written; if there is none, nothing is written. So once an entry is entered, a full disk keeps it neither from its
+//! turn nor from leaving.
 //!
-//! It is taken in blocks, and what a block has left needs no call to the system: few calls take any.
+//! Space is taken in blocks. What a block has left needs no system call, so few steps need one.
 
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use super::{BLOCK, KEPT, Locked, PAGE};
 use crate::error::Result;
 
 impl Locked<'_> {
-    /// Gives a short file its page in advance. Without room for it, it grows line by line.
+    /// Gives a short file its first page in advance. If the name fills the page, the file grows line by line.
     pub(super) fn reserve(&self) -> Result<()> {
         if self.log_start() < PAGE as u64 {
             fs::ftruncate(&self.queue.file, PAGE as u64)
@@ -26,7 +27,7 @@ impl Locked<'_> {
     pub(super) fn append(&mut self) -> Result<()> {
         let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
         if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
-            // What cannot be cut off now, is by whoever reads it.
+            // If half a line cannot be cut off now, the next reader cuts it off.
             if written > 0
                 && let Err(error) = self.cut_off_end()
             {
@@ -39,14 +40,14 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line at the end of the log if there is room for what is to come after that.
+    /// Writes the line at the end of the log, if there is space for it and for `to_come` more bytes.
     pub(super) fn append_with_room(&mut self, to_come: u64) -> Result<()> {
         self.make_room(self.queue.line.len() as u64, to_come)?;
         self.append()
     }
 
-    /// Cuts off the end of the file, where half a line is. Room goes with it of which others know that have read the log so far; to
-    /// them all is new after this.
+    /// Cuts off half a line at the end of the file. Space that was taken in advance goes with it, of which other processes know.
+    /// So the generation rises, and they read everything anew.
     pub(super) fn cut_off_end(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         self.queue.generation += 1;
@@ -64,7 +65,7 @@ impl Locked<'_> {
         done
     }
 
-    /// Takes once more what went with the end of the file. That was there a moment ago, so failure is no error.
+    /// Takes space once more, after it went with the end of the file. It was there a moment ago, so a failure is not returned.
     pub(super) fn make_room_again(&mut self) {
         self.queue.room_to = 0;
         if let Err(error) = self.make_room(0, self.queue.log.to_come()) {
@@ -75,7 +76,7 @@ impl Locked<'_> {
     fn make_room(&mut self, line: u64, to_come: u64) -> Result<()> {
         let from = self.queue.read_to;
         let needed = from + line + to_come;
-        // The block that the log ends in has been written to.
+        // The block in which the log ends has its space, as it was written to.
         let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
         if to_come == 0 || needed <= room_to {
             return Ok(());
@@ -88,7 +89,7 @@ impl Locked<'_> {
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                     return Err(self.failed("write", errno));
                 }
-                // Here room is taken only by what is written.
+                // This file system takes no space in advance.
                 Err(_) => self.queue.room_to = u64::MAX,
             }
             return Ok(());
