@@ -20,9 +20,9 @@
 //!   already.
 //! * `late-open`: once `close` was answered, an `open` of this session that was sent earlier does not take the member id, not
 //!   even away from a later session, however late the request reaches the store.
-//! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier takes no effect, however late the
+//! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier has no effect, however late the
 //!   request reaches the store.
-//! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier takes no effect.
+//! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier has no effect.
 //! * `late-write`: a `write` that was given up may reach the store after later writes. It is compared like any other, so that it
 //!   never overwrites what came later, and never takes effect a second time.
 //! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated one answers the version that the

@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The first id that we give to a watch. A server that numbers watches itself never comes so far, so its ids differ from ours.
 const FIRST_ID: i64 = 1 << 40;
 
-/// What a watch tells.
+/// Which changes a watch tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
     /// Deletions of a key only: no message for puts, which are most of what happens to a key.
@@ -48,7 +48,7 @@ pub(super) struct Watches {
     asked: OnceCell<mpsc::UnboundedSender<Subject>>,
 }
 
-/// What is watched.
+/// A watch, as its waiters ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Subject {
     key: String,
@@ -174,7 +174,7 @@ impl Request {
     }
 }
 
-/// What is to be done about an answer.
+/// What the task has to do after an answer.
 enum Told {
     Nothing,
     /// Nobody waits any longer for the watch with this id.
@@ -268,7 +268,7 @@ impl Stream {
                     match subject.map(|subject| self.add(subject)) {
                         Some(Some((key, options))) => Request::Watch(key, options),
                         Some(None) => Request::Nothing,
-                        // Nobody will watch any more.
+                        // The backend was dropped, so no watch will be asked for any more.
                         None => return Ended::Broken,
                     }
                 }

@@ -35,8 +35,8 @@ use crate::url::Host;
 /// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A connection with a user may take this fraction of the lease, because the server hashes the password. That takes 50 ms of a
-/// processor or more, and the server does not stop when the client has given up. If many clients come at once, as after a
+/// A connection with a user may take the lease divided by this number, because the server hashes the password. That takes 50 ms
+/// of a processor or more, and the server does not stop when the client has given up. If many clients come at once, as after a
 /// restart, and each gave up as early as it gives up a call, all of them would come again while the server is still busy with
 /// their first tries.
 const AUTHENTICATION: u32 = 3;

@@ -36,8 +36,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     Err(error.with_effect(Effect::None).with_source(denied))
 }
 
-/// The error if one of these rights is missing. `None` if all are there, and also if the call failed for another reason: then the
-/// next call of whoever connects fails for the same reason.
+/// The error if one of these rights is missing. `None` if none is missing, and also if the call failed for another reason: that
+/// reason will show in a later call of `connect`.
 async fn denied(connections: &Arc<Connections>, prefix: &str, rights: &[Right]) -> Option<Error> {
     let mut steps = Vec::new();
     if rights.contains(&Right::Read) {

@@ -1,8 +1,8 @@
 //! The floor: the number above which all new queues begin, see [`prune`](super::prune).
 //!
-//! It is in a file beside those of the queues. The file is made with their directory, so that raising the floor on a full disk,
-//! in order to remove other files, needs no space. Sessions look after it with their heartbeats: if somebody removes the file,
-//! one of them makes it again, and no lower than it was.
+//! The number is in a file beside those of the queues. That file is made with their directory, so that raising the floor on a
+//! full disk, in order to remove other files, needs no space. Sessions look after it with their heartbeats: if somebody removes
+//! the file, one of them makes it again, and no lower than it was.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -42,7 +42,7 @@ pub(crate) type Happened = Option<(u64, bool)>;
 
 /// All channels and waits of this process.
 pub(crate) struct Subscriptions {
-    /// This process's channel.
+    /// The name of this process's own channel.
     own: String,
     /// The prefix of the names of queues' channels.
     queues: String,

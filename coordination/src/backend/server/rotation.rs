@@ -106,6 +106,8 @@ impl<C> Rotation<C> {
     where
         C: Clone,
     {
+        // Both are read under the mutex under which the epoch is raised: otherwise the connection could be paired with the epoch
+        // of the next one, and a failure on it would give up that one.
         let current = self.current();
         current.connection.clone().map(|connection| (connection, self.epoch()))
     }
@@ -128,6 +130,8 @@ impl<C> Rotation<C> {
 
     /// Makes this the connection in use, unless its epoch was given up while it was made.
     pub(crate) fn install(&self, connection: C, epoch: u64) {
+        // The epoch may have been given up while the connection was made. Then the next connection is made elsewhere, under the
+        // next epoch, and this one must not take that one's place.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
@@ -212,7 +216,7 @@ impl<C> Rotation<C> {
 }
 
 impl<C> Attempt<'_, C> {
-    /// Of a call that the server may take its time to answer: a missing answer is no sign of silence.
+    /// For a call that the server may take long to answer: a missing answer is no sign of silence then.
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self

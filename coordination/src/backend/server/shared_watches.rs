@@ -59,6 +59,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
             idle_since: None,
         });
         one.idle_since = None;
+        // Subscribed before the mutex is released: from here on a sweep sees this receiver, and does not end the watch.
         (one.seen.subscribe(), is_new)
     }
 

@@ -116,7 +116,7 @@ impl Grant {
         Protected::new(future, vec![self.loss_watch()])
     }
 
-    /// What keeps the session that this is held under alive when this process dies: as long as another process has it open,
+    /// A file that keeps the session of this grant alive when this process dies: as long as another process has the file open,
     /// nobody else is granted what the session holds. `None`: the store has a lease for that, or is this process' memory.
     ///
     /// On `file://` it is the session's locked file. It is closed on exec unless it is handed on, as by

@@ -11,7 +11,7 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 /// What became of an entry that was to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It is gone for good: its key may be [freed](super::KeyPool::free).
+    /// The entry is gone for good: its key may be [freed](super::KeyPool::free).
     Gone,
     /// The entry's key is deleted, but a call that was given up may put it again, and the store has no room for the write that
     /// would rule this out. The key is freed [later](super::leaving).

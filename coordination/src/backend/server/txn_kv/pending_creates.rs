@@ -1,13 +1,13 @@
-//! Writes that create a value, and may do so more than once: a call of theirs was given up, and has had no answer.
+//! Writes that create a value, and that may do so more than once because a call of theirs was given up.
 //!
-//! Two calls of one write may be under way. If the first creates the value, and somebody removes that before the second
-//! arrives, the second would create it once more. So a removal leaves a mark for a while, and all calls of a write ask
-//! for the mark that there was before the first of them.
+//! Two calls of one write may then be under way. If the first creates the value, and somebody removes the value before the second
+//! arrives, the second would find no value, as it expects, and create the value once more. So a removal leaves a mark for a
+//! while, and all calls of a write have the condition that the mark is as it was before the first of them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// How many writes without an answer are remembered.
+/// The largest number of unanswered writes that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// How many calls of each write, by its id, were sent and not answered.
@@ -21,23 +21,23 @@ struct Calls {
 }
 
 impl PendingCreates {
-    /// The mark that all calls of this write ask for; zero: for none, if it was not sent before.
+    /// The version of the mark that all calls of this write expect; zero: no mark, which is also so if no call was sent before.
     pub(crate) fn mark(&self, id: u64) -> u64 {
         self.writes().get(&id).map_or(0, |calls| calls.mark)
     }
 
-    /// A call of this write is being sent, which asks for this mark.
+    /// Notes that a call of this write is sent, which expects the mark in this version.
     pub(crate) fn sent(&self, id: u64, mark: u64) {
         let mut writes = self.writes();
         if writes.len() >= REMEMBERED {
-            // Those were given up for good, and nobody was told that they were done.
+            // These writes were given up for good, and no caller was told that they were carried out.
             writes.clear();
         }
         let calls = writes.entry(id).or_insert(Calls { count: 0, mark });
         calls.count += 1;
     }
 
-    /// A call of this write was answered. Whether another one may still be on its way, or have arrived before it.
+    /// Notes that a call of this write was answered. True: another call of it may still be under way, or may have arrived first.
     pub(crate) fn answered(&self, id: u64) -> bool {
         let mut writes = self.writes();
         let Some(calls) = writes.get_mut(&id) else { return false };
@@ -49,7 +49,7 @@ impl PendingCreates {
         is_in_doubt
     }
 
-    /// No other call of this write can have an effect.
+    /// Forgets a write of which no other call can take effect.
     pub(crate) fn forget(&self, id: u64) {
         self.writes().remove(&id);
     }

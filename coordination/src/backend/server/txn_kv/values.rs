@@ -163,8 +163,9 @@ impl<T: Transact> TxnKv<T> {
             writing.mark = mark;
             return Ok(Tried::Again);
         }
-        // Value, write fence and mark are as the transaction asked, so only the condition that there is no entry can have failed,
-        // if the keys were read at the moment of the refusal. If they were read later, the reason may have passed: try again.
+        // The value and the mark are as the transaction asked. If the write fence held as well, and the keys were read at the
+        // moment of the refusal, only the condition that there is no entry can have failed. If not, the reason may have passed:
+        // try again.
         let has_entries = is_admitted && T::LOOKS_AT_ONCE;
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
