@@ -148,7 +148,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
         0
     }
 
-    /// [`close`](Self::close) when the runtime is going away and nothing can be waited for.
+    /// [`close`](Self::close) without waiting for the store, for when the runtime is shutting down.
     fn close_now(&self, _session: SessionId) {}
 
     /// A file that keeps the session alive as long as some process has it open, even after this process ends; `None`: the store

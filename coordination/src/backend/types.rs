@@ -1,4 +1,4 @@
-//! What the traits of a store speak of: sessions, entries, queues and values.
+//! The types that the traits of a store use: sessions, entries, queues and values.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

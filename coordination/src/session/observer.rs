@@ -100,7 +100,6 @@ impl Drop for Views {
 }
 
 impl Session {
-    /// Reads a queue.
     pub(crate) async fn read(&self, queue: &QueueKey, sight: Sight) -> Result<Listing> {
         match sight {
             Sight::Moment => self.backend.read(queue).await,

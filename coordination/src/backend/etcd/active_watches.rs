@@ -155,7 +155,7 @@ enum Ended {
 enum Request {
     Nothing,
     Watch(String, WatchOptions),
-    /// The watches of these ids.
+    /// End the watches with these ids.
     Cancel(Vec<i64>),
 }
 

@@ -48,7 +48,7 @@ const TURNED: &str = "authentication was turned on or off";
 /// The endpoints, and the connection in use.
 pub(super) type Connections = connections::Connections<Endpoints>;
 
-/// A connection, and who we are on it.
+/// A connection, and as whom the server knows us on it.
 pub(super) struct Connected {
     client: Client,
     /// How many tokens the server has given us on this connection. A token costs the server time (see [`AUTHENTICATION`]), so one
@@ -116,7 +116,7 @@ impl Endpoints {
         format!("{scheme}://{host}")
     }
 
-    /// A client that connects there, as the user if there is one, unless authentication `is_off`.
+    /// Makes a client for this place; as the user if there is one, unless authentication `is_off`.
     async fn client(
         &self,
         place: Place,

@@ -12,10 +12,10 @@ const DEFAULT_PORT: u16 = 2379;
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// In the order of the URL, each with its port.
+    /// The endpoints in the order of the URL, each with its port.
     pub(super) hosts: Vec<Host>,
     pub(super) user: Option<String>,
-    /// With the user's password.
+    /// The credentials, with the user's password.
     pub(super) access: Arc<Access>,
 }
 

@@ -42,7 +42,7 @@ pub(super) fn revision_of(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The lease that is the session at etcd. Session ids are 63 bits wide so that they fit.
+/// The id of the session's lease at etcd. Session ids have 63 bits, so that they fit into an `i64`.
 pub(super) fn lease_of(session: SessionId) -> i64 {
     session.value() as i64
 }

@@ -44,8 +44,8 @@ pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
     }
 }
 
-/// Whether the call was refused, before anything was done, because a right of any user has changed since its token was
-/// given: so it is with JWT (`ErrAuthOldRevision` in etcd's `rpctypes`).
+/// Whether the call was refused, before anything was done, because rights have changed since the call's token was given. With
+/// JWT a change of any user's rights makes all older tokens invalid (`ErrAuthOldRevision` in etcd's `rpctypes`).
 pub(super) fn is_token_stale(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status)
         if status.message().contains("revision of auth store is old"))
@@ -113,7 +113,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         // The request may have been under way when the connection broke.
         ErrorKind::Unavailable => Effect::Unknown,
         ErrorKind::Tls if operation != "connect" => Effect::Unknown,
-        // The request that uses up the last of the space is carried out, and refused nevertheless
+        // etcd carries out the request that uses up the last of the space, and answers with this error nevertheless
         // (`quotaApplierV3` in etcd's `apply.go`).
         ErrorKind::Quota => Effect::Unknown,
         _ => Effect::None,

@@ -32,7 +32,7 @@ pub(super) struct Range {
     pub(super) to: String,
 }
 
-/// All entries of a queue.
+/// The range of all entries of a queue.
 pub(super) fn entries(keys: &Keys) -> Range {
     let parent = keys.prefix().strip_suffix('/').unwrap_or(keys.prefix());
     // `0` is the character after `/`, so this is the first string after all that begin with the prefix.

@@ -30,8 +30,8 @@
 //!
 //! # Requirements
 //!
-//! etcd 3.4 or newer. A role with read and write permission on the prefix `<namespace>/`: who lacks one is told when he
-//! connects. Building needs `protoc`.
+//! etcd 3.4 or newer. A role with read and write permission on the prefix `<namespace>/`: without one of them, connecting fails
+//! and the error names it. Building needs `protoc`.
 //!
 //! # URL options
 //!
@@ -116,7 +116,7 @@ impl Etcd {
         let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
-            // The lowest keys are used again at once: every key in the index costs something.
+            // One key in rotation: the lowest free one is used again at once, because etcd's index keeps every key until the next compaction.
             txn_kv: Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
             reads: Reads::default(),

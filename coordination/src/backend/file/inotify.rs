@@ -322,7 +322,6 @@ mod tests {
 
     use super::*;
 
-    /// Counts warnings.
     #[derive(Clone, Default)]
     struct Warnings(Arc<AtomicUsize>);
 

@@ -74,7 +74,7 @@ impl OpenSessions {
                 return other.map(|_| Opened::NotYet);
             }
         };
-        // For people who look at the directory.
+        // A note for people who look at the directory.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
@@ -321,7 +321,7 @@ mod tests {
         let living = store(directory.path());
         let open_many = || (0..SWEEP).map(|_| open(&living).to_string());
         let folders = ["sessions", "members"].map(|name| directory.path().join("test").join(name));
-        // Older ones and newer ones: file systems list in many orders.
+        // Half of the live sessions are older than the dead files and half are newer, as file systems list in many orders.
         let mut alive: HashSet<_> = open_many().collect();
         for folder in &folders {
             for _ in 0..SWEEP {

@@ -16,7 +16,7 @@
 //! # Guarantees
 //!
 //! Exclusion between all processes of the host, in the order of asking, without any clock: there is no
-//! lease that could run out. A crash frees within 50 ms; a removed or replaced file is
+//! lease that could run out. What a crashed process held is free within 50 ms; a removed or replaced file is
 //! noticed with the next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's
 //! file; they survive loss of power with `durable=true` only. So do the versions of values.
 //!

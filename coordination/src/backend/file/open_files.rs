@@ -15,7 +15,7 @@ const MOST: usize = 64;
 /// At most one in this many of the descriptors that the process may have is used for them.
 const SHARE: u64 = 16;
 
-/// By the queue's key.
+/// The open files, by the queue's key.
 pub(super) struct OpenFiles {
     files: Mutex<Files>,
     most: usize,

@@ -193,7 +193,6 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Changes an entry.
     pub(super) fn update(&mut self, seq: u64, mode: Mode, data: &Data) -> Result<()> {
         self.queue.line.clear();
         log::format_update(&mut self.queue.line, seq, mode, data);

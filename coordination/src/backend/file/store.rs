@@ -302,7 +302,6 @@ impl Store {
         Ok(key.filter(|key| queue::file_name(key) == file))
     }
 
-    /// Whether the queue has a value.
     pub(super) fn has_value(&self, key: &QueueKey) -> Option<Result<bool>> {
         self.look(key, |queue| Ok(queue.log().value().is_some()))
     }

@@ -107,7 +107,6 @@ impl Memory {
         self.store.leave(entry);
     }
 
-    /// Loses everything.
     #[cfg(coordination_internals)]
     pub(crate) fn forget_all(&self) {
         self.store.forget_all();

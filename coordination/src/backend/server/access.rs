@@ -6,7 +6,6 @@ use super::credentials::{Access, Source, Sources, TlsSources};
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 
-/// The options of TLS.
 pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 
 /// The option that names a file with the password.

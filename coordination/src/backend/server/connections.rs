@@ -151,7 +151,7 @@ impl<L: Link> Connections<L> {
         made.unwrap_or_else(|| Err(Failure::harmless(gone())))
     }
 
-    /// [`connection`](Self::connection) to the first server that can be reached.
+    /// [`connection`](Self::connection), tried with one server after the other until one can be reached.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
         let mut tried = 0;
         loop {
@@ -166,7 +166,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// [`reach`](Self::reach) for a call of this name.
+    /// [`reach`](Self::reach) for this operation, which a failure names.
     pub(crate) async fn reach_for(
         self: &Arc<Self>,
         operation: &'static str,

@@ -9,7 +9,6 @@ use crate::env::unix_micros;
 /// Our entries, with what the store's code remembers of each.
 pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
 
-/// An entry of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Own<T> {
     pub(crate) session: SessionId,
@@ -64,7 +63,6 @@ impl<T: Clone> OwnEntries<T> {
         own.map(|(id, _)| id.clone()).collect()
     }
 
-    /// How many there are.
     #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn count(&self) -> usize {
         self.entries().len()

@@ -50,7 +50,7 @@ impl Grant {
         self.token
     }
 
-    /// Whether it is held at this moment, by this machine's clock.
+    /// Whether the grant is held at this moment, by this machine's clock.
     ///
     /// While it returns true, nothing that this grant excludes has been granted to anybody else (S1 of
     /// `docs/guarantees.md`). That holds under the assumptions stated there: clocks that run at nearly the
@@ -59,10 +59,10 @@ impl Grant {
         self.own.loss_reason().is_none() && !self.own.is_given_up()
     }
 
-    /// The time until which it can be relied on if nothing more is heard from the store.
+    /// The time until which the grant can be relied on if nothing more is heard from the store.
     ///
-    /// Each confirmed heartbeat moves it on. `None`: the store has no leases, and it is held as long as the
-    /// process lives.
+    /// Each confirmed heartbeat moves the deadline on. `None`: the store has no leases, and the grant is held as long as
+    /// the process lives.
     pub fn deadline(&self) -> Option<BootInstant> {
         Some(self.own.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
     }
@@ -73,7 +73,7 @@ impl Grant {
         self.deadline().map(BootInstant::remaining)
     }
 
-    /// Waits until it is lost, and returns the reason.
+    /// Waits until the grant is lost, and returns the reason.
     ///
     /// It completes within 50 ms of the deadline, or of the moment when the store said that the session has
     /// ended or that this entry is gone. A loss is final.
@@ -85,7 +85,7 @@ impl Grant {
         self.own.wait_lost().await
     }
 
-    /// Follows it from elsewhere, without keeping it: for a task that waits for the loss while the guard is here.
+    /// Follows the grant without keeping it: for a task that waits for the loss while the guard stays where it is.
     pub fn loss_watch(&self) -> LossWatch {
         self.own.loss_watch()
     }

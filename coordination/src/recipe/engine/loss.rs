@@ -47,7 +47,7 @@ impl LossWatch {
         self.queue.name()
     }
 
-    /// Whether it is held at this moment; see [`Grant::is_held`](crate::Grant::is_held).
+    /// Whether the grant is held at this moment; see [`Grant::is_held`](crate::Grant::is_held).
     pub fn is_held(&self) -> bool {
         !self.hold.is_released() && self.loss_reason().is_none()
     }

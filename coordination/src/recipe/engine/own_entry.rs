@@ -132,7 +132,6 @@ impl OwnEntry {
         }
     }
 
-    /// Whether it was given up.
     pub(crate) fn is_given_up(&self) -> bool {
         self.hold.is_released()
     }

@@ -274,7 +274,6 @@ impl Queue {
         self.named(done.unwrap_or_else(|ended| Err(self.session.unanswered(operation, ended))))
     }
 
-    /// An error about this queue.
     pub(crate) fn error(
         &self,
         kind: ErrorKind,
