@@ -116,7 +116,8 @@ impl Etcd {
         let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
-            // One key in rotation: the lowest free one is used again at once, because etcd's index keeps every key until the next compaction.
+            // One key in rotation: the lowest free one is used again at once, because etcd's index keeps every key until the next
+            // compaction.
             txn_kv: Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
             reads: Reads::default(),

@@ -1,9 +1,10 @@
 //! Notifications on Redis and PostgreSQL, whose servers send to a connection whatever is published on its channels.
 //!
-//! Each process has a channel of its own. A client that leaves a queue tells there exactly those entries that it blocked, and
-//! whether anything else blocks them now. Whoever observes a queue, or waits for an entry that is not the newest one before its
-//! own, listens to the queue's channel, where every change of the queue is told. Messages are lost when a connection breaks. So
-//! waiters ask the server again after each loss of a connection, and when the lease of the entry that they wait for may be over.
+//! Each process has a channel of its own. When an entry leaves a queue, a message goes to the channel of each process with an
+//! entry that it blocked, and says whether anything else blocks that entry now. Whoever observes a queue, or waits for an entry
+//! that is not the newest one before its own, listens to the queue's channel, on which every change of the queue is published.
+//! Messages are lost when a connection breaks. So waiters ask the server again after each loss of a connection, and when the
+//! lease of the entry that they wait for may be over.
 
 use std::time::{Duration, Instant};
 
