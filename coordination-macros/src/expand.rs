@@ -8,9 +8,7 @@
 //!     let held = __private::Held::new(OnLost::Cancel);
 //!     __private::run(held.clone(), outcomes, async move {
 //!         let wanted = match __private::global() {
-//!             Ok(coordinator) => __private::in_order([
-//!                 __private::made_of("vol-<id>", coordinator.lock(format!("vol-{0}", id))),
-//!             ]),
+//!             Ok(coordinator) => __private::in_order([Some("vol-<id>")], [coordinator.lock(format!("vol-{0}", id))]),
 //!             Err(error) => Err(error),
 //!         };
 //!         let guards = match held.acquire(wanted, timeout).await {
@@ -48,7 +46,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
 
-use crate::args::{Args, Manner, Name, OnLost, Text};
+use crate::args::{Args, Manner, OnLost, Text};
 use crate::errors::Errors;
 use crate::function::{Body, Function, Kind};
 use crate::refusals::contains;
@@ -195,13 +193,14 @@ impl<'a> Expansion<'a> {
     fn wanted(&self, names: &[TokenStream]) -> TokenStream {
         let helpers = &self.helpers;
         let permits = self.permits();
+        let templates = self.templates();
         let wanted = names.iter().zip(&self.arguments.names);
-        let wanted = wanted.map(|(name, asked)| self.one(name, asked));
+        let wanted = wanted.map(|(name, asked)| self.one(name, asked.is_shared));
         let Some(coordinator) = &self.arguments.coordinator else {
             return quote_spanned! {Span::mixed_site()=> {
                 #permits
                 match #helpers::global() {
-                    ::core::result::Result::Ok(coordinator) => #helpers::in_order([#(#wanted),*]),
+                    ::core::result::Result::Ok(coordinator) => #helpers::in_order(#templates, [#(#wanted),*]),
                     ::core::result::Result::Err(error) => ::core::result::Result::Err(error),
                 }
             }};
@@ -211,9 +210,23 @@ impl<'a> Expansion<'a> {
         quote_spanned! {Span::mixed_site()=> {
             #permits
             match &(#coordinator) {
-                coordinator => #helpers::in_order([#(#wanted),*]),
+                coordinator => #helpers::in_order(#templates, [#(#wanted),*]),
             }
         }}
+    }
+
+    /// The template of each name, `None` where there is none.
+    fn templates(&self) -> TokenStream {
+        let templates = self.arguments.names.iter().map(|name| match &name.text {
+            Text::Template(template) => {
+                let template = template.value();
+                quote_spanned!(Span::mixed_site()=> ::core::option::Option::Some(#template))
+            }
+            Text::Expression(_) => {
+                quote_spanned!(Span::mixed_site()=> ::core::option::Option::None)
+            }
+        });
+        quote_spanned!(Span::mixed_site()=> [#(#templates),*])
     }
 
     /// How many permits there are, asked once for all names.
@@ -224,21 +237,14 @@ impl<'a> Expansion<'a> {
     }
 
     /// What is taken under this name, in the manner asked for.
-    fn one(&self, name: &TokenStream, asked: &Name) -> TokenStream {
+    fn one(&self, name: &TokenStream, is_shared: bool) -> TokenStream {
         let helpers = &self.helpers;
         let named = self.arguments.coordinator.as_ref().map(Spanned::span);
         let span = named.unwrap_or_else(Span::mixed_site).resolved_at(Span::mixed_site());
-        let templated = |wanted: TokenStream| match &asked.text {
-            Text::Template(template) => {
-                let template = template.value();
-                quote_spanned!(span=> #helpers::made_of(#template, #wanted))
-            }
-            Text::Expression(_) => wanted,
-        };
-        let lock = templated(quote_spanned!(span=> coordinator.lock(#name)));
+        let lock = quote_spanned!(span=> coordinator.lock(#name));
         match &self.arguments.manner {
             Manner::Exclusive if self.arguments.names.iter().any(|name| name.is_shared) => {
-                match asked.is_shared {
+                match is_shared {
                     true => quote_spanned!(span=> #helpers::share(#lock)),
                     false => quote_spanned!(span=> #helpers::whole(#lock)),
                 }
@@ -247,7 +253,7 @@ impl<'a> Expansion<'a> {
             Manner::Shared => quote_spanned!(span=> #helpers::shared(#lock)),
             Manner::Permits(permits) => {
                 let permits = quote_spanned!(permits.span().resolved_at(span)=> permits);
-                templated(quote_spanned!(span=> coordinator.semaphore(#name, #permits)))
+                quote_spanned!(span=> coordinator.semaphore(#name, #permits))
             }
         }
     }

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::backend::{Entry, SessionId};
 use crate::error::{Error, ErrorKind, LossReason};
 use crate::key::QueueKey;
@@ -41,6 +43,22 @@ impl Ahead {
             is_ours: entry.id.is_of(session),
         }
     }
+}
+
+/// Whether somebody listens to what is told at `DEBUG`.
+pub(crate) fn hears_debug() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG) && has_clock()
+}
+
+/// Whether somebody listens to what is told at `WARN`.
+pub(crate) fn hears_warnings() -> bool {
+    tracing::enabled!(tracing::Level::WARN) && has_clock()
+}
+
+/// A guard may be dropped together with what its thread keeps for itself. Then tokio's clock is gone, if it is one that a test can
+/// pause, and asking for the time would end the process.
+fn has_clock() -> bool {
+    !Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
 }
 
 macro_rules! tell {

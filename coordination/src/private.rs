@@ -103,11 +103,6 @@ pub fn global() -> Result<Coordinator> {
     Coordinator::global()
 }
 
-/// Says which template the name was made of.
-pub fn made_of<L: Take>(template: &'static str, wanted: Result<L>) -> Result<L> {
-    wanted.map(|wanted| wanted.made_of(template))
-}
-
 /// Asks for the lock in shared mode instead of exclusively.
 pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
     lock.map(Shared)
@@ -123,9 +118,17 @@ pub fn share<L>(lock: Result<L>) -> Result<InEither<L>> {
     lock.map(|lock| InEither::Share(Shared(lock)))
 }
 
-/// What is to be taken, sorted by name, each name once.
-pub fn in_order<T: Take, const N: usize>(wanted: [Result<T>; N]) -> Result<Vec<T>> {
-    wanted.into_iter().collect::<Result<_>>().map(multi::in_order)
+/// What is to be taken, sorted by name, each name once; `templates` says what the names were made of.
+pub fn in_order<T: Take, const N: usize>(
+    templates: [Option<&'static str>; N],
+    wanted: [Result<T>; N],
+) -> Result<Vec<T>> {
+    let made_of = |(wanted, template): (Result<T>, Option<_>)| match template {
+        Some(template) => wanted.map(|wanted| wanted.made_of(template)),
+        None => wanted,
+    };
+    let wanted = wanted.into_iter().zip(templates).map(made_of);
+    wanted.collect::<Result<_>>().map(multi::in_order)
 }
 
 /// What a body runs under. Dropped, by a panic or with the future, it releases it in the background.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
-use crate::events::{About, Origin};
+use crate::events::{self, About, Origin};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
@@ -243,8 +243,10 @@ impl Lease {
 
     /// Tells the log, unless nobody has been given what is lost.
     fn tell_lost(&self, held: &Held, reason: LossReason) {
-        if let Some(delivered) = held.hold.delivered.get() {
-            self.about(&held.entry.queue).lost(held.seq, delivered.at.elapsed(), reason);
+        if events::hears_warnings()
+            && let Some(held_for) = held.hold.held_for()
+        {
+            self.about(&held.entry.queue).lost(held.seq, held_for, reason);
         }
     }
 

@@ -51,6 +51,18 @@ pub(crate) async fn run_acquire(
         Some(Err(error)) => return Err(error),
         None => None,
     };
+    // In a box, so that a caller who is granted it at once has no room on its stack for what is needed only to wait.
+    Box::pin(acquire_in_task(session, queue, request, waiting, started)).await
+}
+
+/// Goes on with what has `started`, or begins, in a task of the session.
+async fn acquire_in_task(
+    session: &Arc<Session>,
+    queue: &QueueKey,
+    request: &Request,
+    waiting: Waiting,
+    started: Option<Started>,
+) -> Result<Option<Box<OwnEntry>>> {
     session.check_thread("acquire")?;
     let (answer, answered) = oneshot::channel();
     let acquire = Acquire {
@@ -62,11 +74,12 @@ pub(crate) async fn run_acquire(
         is_blocked: AtomicBool::new(false),
         tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
+    let span = session.about(queue).acquiring();
     let task = async move {
         on_purpose("turn");
         drive(acquire, started, answer).await;
     };
-    let task = Unforked::new(session.spawn(task.in_current_span()));
+    let task = Unforked::new(session.spawn(task.instrument(span)));
     // Dropping the receiver wakes the task, which a forked child must not do.
     let outcome = match Unforked::new(answered).await {
         Ok(outcome) => outcome,

@@ -8,6 +8,7 @@ use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::error::{Error, LossReason, Result};
+use crate::events;
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};
 
@@ -165,8 +166,8 @@ impl OwnEntry {
 
     /// Tells the log, unless it was lost before or nobody had it.
     fn tell_released(&self) {
-        let is_told = tracing::enabled!(tracing::Level::DEBUG) && self.loss_reason().is_none();
-        if let Some(held) = self.hold.held_for().filter(|_| is_told) {
+        let is_told = events::hears_debug() && self.loss_reason().is_none();
+        if is_told && let Some(held) = self.hold.held_for() {
             self.lease.about(&self.entry.entry_ref.queue).released(self.seq, held);
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::Instrument;
 
 use super::acquire::run_acquire;
 use super::grant::Grant;
@@ -87,8 +86,7 @@ impl Queue {
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
         let (begun, about) = (Instant::now(), self.session.about(&self.key));
-        let acquire = run_acquire(&self.session, &self.key, request, waiting);
-        let own = acquire.instrument(about.acquiring()).await;
+        let own = run_acquire(&self.session, &self.key, request, waiting).await;
         match &own {
             Ok(Some(own)) => about.acquired(own.seq(), begun.elapsed()),
             Ok(None) => {}

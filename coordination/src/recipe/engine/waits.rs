@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,13 +86,16 @@ impl Waits {
     }
 
     /// Looks who is first in the queue, together with all others in this process who do, and answers how many stand there.
-    async fn look_ahead(&self) -> Option<usize> {
-        let view = self.session.observe(&self.queue, Sight::Standing).next().await.ok()?;
-        let own = self.own.load(Ordering::SeqCst);
-        let first = view.listing.entries.first().filter(|first| first.seq < own);
-        let lease = self.session.lease_now()?;
-        *self.ahead() = first.map(|first| Ahead::new(first, lease.id));
-        Some(view.listing.entries.len())
+    fn look_ahead(&self) -> Pin<Box<dyn Future<Output = Option<usize>> + Send + '_>> {
+        // In a box, as most waits never look.
+        Box::pin(async move {
+            let view = self.session.observe(&self.queue, Sight::Standing).next().await.ok()?;
+            let own = self.own.load(Ordering::SeqCst);
+            let first = view.listing.entries.first().filter(|first| first.seq < own);
+            let lease = self.session.lease_now()?;
+            *self.ahead() = first.map(|first| Ahead::new(first, lease.id));
+            Some(view.listing.entries.len())
+        })
     }
 
     fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
