@@ -1,17 +1,17 @@
 //! Blocking calls, for programs without async code: each call blocks its thread until it is done.
 //!
-//! Coordinator, lock and semaphore have blocking types here. For every other recipe, take it from
-//! [`Coordinator::as_async`] and [`wait`] for its calls.
+//! Coordinator, lock and semaphore have blocking types here. For every other recipe, make the recipe by
+//! [`Coordinator::as_async`], and pass the futures of its calls to [`wait`].
 //!
 //! The session runs on a thread of its own, so no runtime is needed. Within a runtime, a call blocks one of
-//! its worker threads. A session that was opened by an async call with `memory://`, or with
-//! `heartbeat_on_current_runtime`, runs on its caller's runtime:
+//! its worker threads. But a session that was opened by an async call with `memory://`, or with
+//! `heartbeat_on_current_runtime`, runs on its caller's runtime. Then the following holds:
 //!
-//! * On the thread of a current-thread runtime a blocking call that has to wait would wait for itself; it fails with
-//!   [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The session notes with each heartbeat which thread that is: do
-//!   not hand such a runtime from one thread to another, where the call may wait for ever.
-//! * On a multi-thread runtime, also with a single worker, a task makes the call in `spawn_blocking` or `block_in_place`: what
-//!   the call waits for may be queued on the thread that it blocks.
+//! * On the thread of a current-thread runtime, a blocking call that has to wait would wait for itself; it fails with
+//!   [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). To recognise that thread, the session notes it with each
+//!   heartbeat: do not move such a runtime from one thread to another, or the call may wait for ever.
+//! * On a multi-thread runtime, even one with a single worker, make the call in `spawn_blocking` or `block_in_place`,
+//!   because the task that the call waits for may be queued on the thread that the call blocks.
 //!
 //! # Examples
 //!
@@ -38,7 +38,7 @@ use crate::{Config, Contender, LockGuard, Permit, Result};
 
 /// Blocks this thread until a call of an async recipe is done.
 ///
-/// Use it only for futures of this library, and for futures made only of those: one that needs a runtime
+/// Use it only for futures of this library, and for futures made only of them: a future that needs a runtime
 /// panics or waits for ever. The [module's](self) remarks on calls within a runtime apply.
 ///
 /// # Examples

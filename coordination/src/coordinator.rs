@@ -60,8 +60,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// Failures are reported within five seconds, even if the store does not answer. What such a call may
-    /// have left at the store ends with its lease.
+    /// Failures are reported within five seconds, even if the store does not answer. If a failed call has left
+    /// a session at the store, that session ends with its lease.
     ///
     /// * [`ErrorKind::Config`]: the URL or an option is wrong.
     /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, or `require` is not met.
@@ -194,11 +194,12 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer. What was removed before is removed.
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer. Names that the call had removed before
+    /// the error stay removed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends it: some names may be left.
+    /// Dropping the future stops the removal: some unused names may be left.
     ///
     /// # Examples
     ///
@@ -241,12 +242,15 @@ impl Coordinator {
         self.0.session.backend.characteristics()
     }
 
-    /// How late the holder of what was taken away may be told, if its settings are those of this coordinator: 50 ms after the
-    /// store's word, with 200 ms on ZooKeeper for the client to come back whose session was ended (where a server does not
-    /// answer, 1.5 s more: see its page); or at most a heartbeat interval, as the granted lease has it, and the time that a
-    /// heartbeat may take.
+    /// After an operator took a grant away: how long it may take until the holder is told, if the holder's settings are
+    /// those of this coordinator.
     ///
-    /// For whoever breaks a lock, and for who is granted it after that and wants to let the former holder stop first.
+    /// On stores that notify, this is 50 ms after the store's notification. On ZooKeeper, 200 ms are added, in which a client
+    /// whose session was ended connects again; each server that does not answer takes 1.5 s more, which is not included (see
+    /// the page of ZooKeeper). On other stores, it is at most a heartbeat interval, as the granted lease allows it, plus the
+    /// time that a heartbeat may take.
+    ///
+    /// Use it after breaking a lock, or after acquiring a lock that was broken, to let the former holder stop first.
     ///
     /// # Examples
     ///
@@ -269,8 +273,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`]: the store did not confirm. What was held is free for others when the lease
-    /// ends.
+    /// [`ErrorKind::Unavailable`]: the store did not confirm the end of the session. What was held is free for others
+    /// when the lease ends.
     ///
     /// # Cancel safety
     ///

@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Permission,
     /// The store is out of space or over a quota. *Retry* when there is room.
     Quota,
-    /// The store did not answer in time, or has no quorum, or what was to ask it panicked. *Retry.*
+    /// The store did not answer in time, or has no quorum, or the task that sends requests panicked. *Retry.*
     Unavailable,
     /// The lock was not free within the time given. *Retry.*
     Timeout,
@@ -57,7 +57,7 @@ pub enum ErrorKind {
     Value,
     /// An argument is out of range; the message says what is allowed.
     Input,
-    /// Under this name the store has other settings than the caller's, such as the number of permits; the
+    /// The settings that the store has under this name, such as the number of permits, differ from the caller's; the
     /// message has both.
     Mismatch,
     /// Two different names were mapped to one key of the store; nothing was locked.
@@ -66,15 +66,15 @@ pub enum ErrorKind {
     Corrupt,
     /// Reading or writing a file failed, or the process may have no more files or threads.
     Storage,
-    /// There never was a claim of this name in the queue of work, or it is over: its items may have been given to others.
+    /// The work queue has no live claim with this id: there never was one, or it is over and its items may have been given to others.
     NoSuchClaim,
-    /// No claim has the item of work: it was given back.
+    /// No claim has the work item: it was given back.
     NotClaimed,
-    /// Another claim has the item of work.
+    /// Another claim has the work item.
     NotClaimedBy,
-    /// A claim has the item of work, which only that may remove.
+    /// A claim has the work item, so only that claim may remove the item.
     IsClaimed,
-    /// A claim of this name is over, and no other may have it.
+    /// A claim with this id is over, and no other claim may use the id.
     ClaimIdReused,
     /// There is no global coordinator, or another one is already installed.
     Global,
@@ -82,17 +82,17 @@ pub enum ErrorKind {
 
 /// Whether a failed operation took effect.
 ///
-/// For a call it says what became of it at the store. For a function with `#[synchronized]`, for
-/// [`protect`](crate::Grant::protect), and for a guard that was lost it says where the body stood: what was to run
-/// under the lock.
+/// For a call, the effect says what became of the call at the store. For a function with `#[synchronized]`, for
+/// [`protect`](crate::Grant::protect), and for a guard that was lost, it says how far the *body* was: the code that was to
+/// run under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// It certainly did not: nothing changed. The body never began.
+    /// The operation certainly had no effect: nothing changed. The body never began.
     None,
-    /// It may have: the answer was lost. In the background the library goes on to undo or to finish it. The body
-    /// began and did not end.
+    /// The operation may have had an effect: the answer was lost. In the background the library goes on to undo or to
+    /// finish the operation. The body began and did not end.
     Unknown,
-    /// It certainly did, but a later step failed. The body ended.
+    /// The operation certainly had its effect, but a later step failed. The body ended.
     Applied,
 }
 
@@ -112,8 +112,8 @@ pub enum LossReason {
     Revoked,
     /// The coordinator was stopped or dropped, or this is a forked child of its process.
     Closed,
-    /// The runtime on which the session lived has ended: that of `Coordinator::connect` with `memory://` or
-    /// `heartbeat_on_current_runtime`, in a test that of the test which connected.
+    /// The runtime on which the session lived has ended. With `memory://` or `heartbeat_on_current_runtime`, that is the
+    /// runtime that called `Coordinator::connect`; in tests, often that of the test that connected first.
     RuntimeEnded,
 }
 
@@ -311,12 +311,11 @@ impl Error {
         self.0.effect
     }
 
-    /// Whether the body had begun when a lock was lost: what was to run under it. [`effect`](Self::effect) says
-    /// whether it ended.
+    /// Whether the body, that is, the code that was to run under the lock, had begun when the lock was lost.
+    /// [`effect`](Self::effect) says whether the body ended.
     ///
-    /// True for the errors of a function with `#[synchronized]`, of [`protect`](crate::Grant::protect), and of
-    /// `release` on a guard that was lost. A call of which this is true is not to be repeated unless its body may run
-    /// twice.
+    /// It can be true for the errors of a function with `#[synchronized]`, of [`protect`](crate::Grant::protect), and of
+    /// `release` on a guard that was lost. If it is true, repeat the call only if its body may run twice.
     ///
     /// # Examples
     ///
@@ -350,15 +349,15 @@ impl Error {
     }
 
     /// How long the wait would have been, if a call failed with [`ErrorKind::Timeout`] without waiting,
-    /// because it knew.
+    /// because it knew that the wait would be too long.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
     /// Whether the same call may succeed later without any change: the kinds marked *retry*.
     ///
-    /// Whether it may be repeated is another question: what ran under a lock that was lost has done what it did
-    /// ([`body_ran`](Self::body_ran)).
+    /// This does not say whether the call may be repeated: the code that ran under a lost lock may have had effects (see
+    /// [`body_ran`](Self::body_ran)).
     pub fn is_transient(&self) -> bool {
         matches!(
             self.0.kind,

@@ -89,7 +89,7 @@
 //! | `consul+https` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //! | `consul`, `consul+https` | `token_file` | none | a file with the ACL token, instead of the URL's password |
 //! | `consul`, `consul+https` | `dc` | the agent's | the datacenter |
-//! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: how long what a session held is kept from others after its lease ran out or an operator ended it |
+//! | `consul`, `consul+https` | `lock_delay` | `0` | 0 to 60 s: after a session's lease ran out or an operator ended the session, how long nobody else is granted what it held |
 //! | `redis` | `sentinel`, `quarantine`, `db`, `password_file` | none, the longest lease, `0`, none | see its page |
 //! | `rediss` | `ca`, `cert`, `key`, `server_name` | as for `etcds` | |
 //! | `postgres` | `schema`, `password_file`, `target_session_attrs` | `coordination`, none, `read-write` | see its page |
@@ -102,8 +102,8 @@
 //! # Features
 //!
 //! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
-//! not, as building them needs a C compiler, and `etcd` also the program `protoc` (Debian: `protobuf-compiler` and
-//! `libprotobuf-dev`).
+//! off by default, because building them needs a C compiler, and building `etcd` also needs the program `protoc` (Debian:
+//! `protobuf-compiler` and `libprotobuf-dev`).
 //!
 //! # Where to look
 //!
@@ -116,21 +116,21 @@
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small
 //!   values.
 //! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`].
-//! * [`Coordinator::prune`]: what unused names have left at the store is removed.
+//! * [`Coordinator::prune`]: removes what unused names have left at the store.
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
 //! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
-//! * [`LossWatch`]: whether a grant was lost, for a task that does not keep it.
+//! * [`LossWatch`]: tells a task whether a grant was lost, without keeping the grant.
 //! * [`State`] and [`StateWatch`]: the state of the session, for health checks.
-//! * [`blocking`]: the same without async code.
+//! * [`blocking`]: the same calls for programs without async code.
 //!
 //! # What a lock cannot do
 //!
 //! A holder that is paused, or whose request is in flight, can write after its lock went to somebody else.
-//! [`Grant::is_held`] and [`Grant::protect`] make that rare. Only the resource can exclude it, by refusing
-//! tokens smaller than the largest it has seen. Locks are **not re-entrant**. They are held as long as the
-//! [`Coordinator`], a clone of it or a [`Lock`] made from it is alive; a guard alone does not keep the
-//! session open.
+//! [`Grant::is_held`] and [`Grant::protect`] make such late writes rare. Only the resource can exclude them, by
+//! refusing tokens smaller than the largest it has seen. Locks are **not re-entrant**. The session stays open as
+//! long as the [`Coordinator`], a clone of it, a [`Lock`] or a guard is alive; [`Coordinator::stop`] ends it even
+//! while guards are alive, and loses them.
 //!
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! The barrier: one process closes it, many wait at it, and opening it lets all of them go on at once.
 //!
-//! Closed means that the queue has a value. Nobody owns it, so a barrier stays closed when whoever closed
-//! it is gone. Its version is another one each time: by that a waiter sees that the barrier was open in between.
+//! The barrier is closed while the queue has a value. Nobody owns the value, so a barrier stays closed when the process
+//! that closed it is gone. Each `close` gives the value another version, by which a waiter sees that the barrier was open
+//! in between.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ impl Coordinator {
     }
 }
 
-/// While it is closed, all callers of [`wait`](Self::wait) wait. Made by [`Coordinator::barrier`], without
+/// While a barrier is closed, all callers of [`wait`](Self::wait) wait. Made by [`Coordinator::barrier`], without
 /// I/O; cheap to clone.
 ///
-/// It belongs to nobody: any process can open and close it, and it stays as it is when that process is gone.
+/// It belongs to nobody: any process can open and close it, and it stays open or closed when that process is gone.
 ///
 /// # Examples
 ///
@@ -108,8 +109,8 @@ impl Barrier {
 
     /// Waits until the barrier is open.
     ///
-    /// On success it was open at some moment during the call; it may be closed again on return. A caller that waits when it
-    /// is opened is let go, however soon it is closed again.
+    /// On success the barrier was open at some moment during the call; it may be closed again on return. A caller that
+    /// waits when the barrier is opened is let go, however soon the barrier is closed again.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.

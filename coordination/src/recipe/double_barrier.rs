@@ -46,8 +46,8 @@ impl Coordinator {
 ///
 /// # What it promises
 ///
-/// No party is let in before the full number of `parties` waited at one moment. These make up a round;
-/// parties that come later wait for the next round, which may begin while this one is still in.
+/// No party is let in before the full number of `parties` waits at one moment. These parties make up a round.
+/// Parties that come later wait for the next round, which may begin while parties of this round are still inside.
 /// [`leave`](Inside::leave) returns when all parties of the round, and of earlier rounds, have left or lost
 /// their session.
 ///
@@ -233,8 +233,8 @@ guard!(Inside, "the place inside");
 impl Inside {
     /// Leaves, and waits until all other parties of the round have left or died.
     ///
-    /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store. After an error the wait can
-    /// be asked for again: who has left stays out, and only waits.
+    /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store. After an error `leave` can
+    /// be called again: a party that has left stays out, and only waits.
     ///
     /// # Errors
     ///

@@ -33,11 +33,11 @@ impl Coordinator {
     }
 }
 
-/// Lets all who wait go on when it has been counted down to zero. Made by [`Coordinator::latch`], without
+/// A latch lets all waiters go on when it has been counted down to zero. Made by [`Coordinator::latch`], without
 /// I/O; cheap to clone.
 ///
-/// Counts belong to nobody: they stay when the process that counted is gone. If a process is gone before it
-/// has counted, its count is missing for ever; if it counts twice, it is counted twice. The latch stays at
+/// Counts belong to nobody: they stay when the process that counted is gone. If a process ends before it
+/// has counted, its count is missing for ever; if a process counts twice, both counts count. The latch stays at
 /// zero until it is [`reset`](Self::reset); it may be reset at once, for the next round.
 ///
 /// A handle with another count gets [`ErrorKind::Mismatch`].
@@ -110,7 +110,7 @@ impl Latch {
         self.queue.name()
     }
 
-    /// Counts down by one, and returns what remains. At zero it stays zero.
+    /// Counts down by one, and returns the number that remains. A latch at zero stays at zero.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl Latch {
         Ok(stored.remaining)
     }
 
-    /// Waits until it has been counted down to zero. A caller that waits when that happens is let go, also if the latch
-    /// is [`reset`](Self::reset) at once.
+    /// Waits until the latch has been counted down to zero. A caller that waits when that happens is let go, even if the
+    /// latch is [`reset`](Self::reset) at once.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever, also through an outage of the store; zero
     /// reads once.
@@ -177,9 +177,9 @@ impl Latch {
         self.queue.until("wait", timeout, has_been_zero).await
     }
 
-    /// Sets it back to this handle's count, whatever is stored.
+    /// Sets the latch back to this handle's count, whatever is stored.
     ///
-    /// If it was at zero, those who waited by then are let go all the same. If it was not, they go on waiting.
+    /// If the latch was at zero, callers that were waiting are let go all the same. Otherwise they go on waiting.
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ const ARRIVING: Duration = Duration::from_secs(5);
 
 /// Lets at most N contenders work at a time and M more stand by; made by [`Coordinator::limiter`].
 ///
-/// For jobs that are started again and again, by cron on many hosts: one runs, another may stand by to take
-/// over the moment the first ends or dies, and the rest are refused at once.
+/// For jobs that are started again and again, by cron on many hosts. With one slot and one place on standby, one
+/// job runs, another stands by to take over the moment the first ends or dies, and the rest are refused at once.
 ///
 /// # Examples
 ///
@@ -52,7 +52,7 @@ pub struct Limiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Patience {
-    /// Not at all: it is refused if all slots are taken.
+    /// Not at all: the contender is refused if all slots are taken.
     Never,
     /// At most this long in total.
     Timeout(Duration),
@@ -81,7 +81,7 @@ impl Default for Patience {
 pub enum Admission {
     /// The caller has a slot.
     Working(WorkSlot),
-    /// The caller has none; nothing of it is left at the store.
+    /// The caller has no slot, and has left nothing at the store.
     Refused(Refusal),
 }
 
@@ -98,7 +98,7 @@ pub enum Refusal {
         /// How long it waited.
         waited: Duration,
     },
-    /// A newcomer has replaced the caller, as the latest wins.
+    /// A newcomer has replaced the caller, because of [`latest_wins`](Limiter::latest_wins).
     Replaced,
 }
 
@@ -125,7 +125,7 @@ impl Coordinator {
         Ok(Limiter { queue, limits, patience: Patience::default() })
     }
 
-    /// A limiter with one slot and no standby: whoever comes second is refused at once. No I/O.
+    /// A limiter with one slot and no standby: a second contender is refused at once. No I/O.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl Limiter {
         self
     }
 
-    /// Sets one slot and one place on standby, which belongs to whoever came last: a newcomer replaces the
-    /// one who stands by.
+    /// Sets one slot and one place on standby, which belongs to the contender that came last: a newcomer replaces
+    /// the contender that stands by.
     pub fn latest_wins(mut self) -> Self {
         self.limits = Limits { slots: 1, standby: 1, latest_wins: true };
         self
@@ -182,14 +182,14 @@ impl Limiter {
     /// # Fairness
     ///
     /// The contender that has waited longest gets the next slot; newcomers do not overtake. With
-    /// [`latest_wins`](Self::latest_wins) it is the one that came last.
+    /// [`latest_wins`](Self::latest_wins) the contender that came last gets it.
     pub async fn enter(&self) -> Result<Admission> {
         self.enter_with(|_| {}, None).await
     }
 
-    /// Like [`enter`](Self::enter), but patience is decided by `keep_waiting`. On standby it is called at
-    /// every `interval`, with the number of the call, from 1, and the time waited so far; if it returns
-    /// false, the caller gives up.
+    /// Like [`enter`](Self::enter), but `keep_waiting` decides about patience. While the caller is on standby,
+    /// `keep_waiting` is called at every `interval`, with the number of the call, from 1, and the time waited so
+    /// far. If it returns false, the caller gives up.
     ///
     /// # Errors
     ///
@@ -206,8 +206,8 @@ impl Limiter {
         self.enter_with(|_| {}, Some((interval, &mut keep_waiting))).await
     }
 
-    /// Like [`enter`](Self::enter), but calls `on_standing` at every step. If that panics, nothing is left
-    /// behind.
+    /// Like [`enter`](Self::enter), but calls `on_standing` at every step. If `on_standing` panics, nothing is left
+    /// behind at the store.
     ///
     /// # Errors
     ///
@@ -302,9 +302,9 @@ impl Limiter {
         }
     }
 
-    /// Changes the number of slots for all: for this handle, for those on standby, and for whoever asks for
-    /// the new number from now on. When it shrinks nobody loses a slot: newcomers are admitted only when
-    /// fewer work than the new number.
+    /// Changes the number of slots for all: for this handle, for contenders on standby, and for callers that ask
+    /// for the new number from now on. When the number shrinks, nobody loses a slot: newcomers are admitted only
+    /// when fewer contenders work than the new number.
     ///
     /// # Errors
     ///
@@ -322,7 +322,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// Those who work and those on standby, in order of arrival.
+    /// The contenders that work and those on standby, in order of arrival.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! At most once per period: a job that many processes could do, and one does.
 //!
-//! The queue's value says when the last claim was made and until when there is no other. It belongs to no session, so
-//! a crash of the claimant does not end the period early, unless the claim was made under something that ends with its
-//! holder: a claim that is not done names the entry that it was made under, and who finds that gone takes the claim over.
+//! The queue's value says when the last claim was made and until when there is no other. The value belongs to no session, so
+//! a crash of the claimant does not end the period early. A claim under a guard is different: until the claim is done, the
+//! value names the guard's entry, and a process that finds this entry gone takes the claim over.
 
 mod last;
 #[cfg(test)]
@@ -51,13 +51,13 @@ impl Coordinator {
 ///
 /// # What it promises
 ///
-/// After a claim nobody gets another one until its period is over by the wall clock of the process that asks.
+/// After a claim, nobody gets another claim until the period of the first is over by the wall clock of the process that asks.
 /// A crash does not change that: the period is used up, unless the claim was [given back](Claim::give_back).
 /// It is not a lock: a job that takes longer than the period may run at the same time as the next one. Where
 /// that does harm, take a lock as well, or check the claim's [token](Claim::token).
 ///
-/// With a lock there is a second way to claim: [under](Self::try_claim_under) it. Such a claim counts as spent only when it
-/// is [done](Claim::done); of a holder who died before that, the next holder takes it over.
+/// A process that holds a lock can also claim [under](Self::try_claim_under) the lock. Such a claim counts as spent only when
+/// it is [done](Claim::done). If its holder dies before that, the next holder of the lock takes the claim over.
 ///
 /// # Clocks
 ///
@@ -66,12 +66,12 @@ impl Coordinator {
 /// closer than a period by as much as two clocks differ. A host whose clock is behind claims late; one whose
 /// clock was set back a little claims nothing until the clock has caught up.
 ///
-/// A clock that is wrong by more than a tenth of the period, or a second if that is more, is not believed. If the store has
-/// a clock that all its clients can read, as within a process, a host or on Redis, that clock decides. On other stores a claim
-/// that seems to be made later than now holds for one more period from the moment when it was first asked for on this
-/// host, and whoever asks there after that gets the next one; but a host whose own clock is far ahead takes each
-/// period for over. Both are told by a warning. [`reset`](Self::reset) ends the wait. If you cannot rely on wall
-/// clocks, use the [`RateLimiter`](crate::RateLimiter).
+/// A clock that is wrong by more than a tenth of the period, or by more than a second if that is longer, is not believed, and a
+/// warning is logged. If the store has a clock that all its clients can read (memory, `file://`, Redis), the store's clock
+/// decides. On other stores, a claim that is dated later than now holds for one period more, counted from the moment when a process
+/// on this host first asked; a process on this host that asks after that gets the next claim. But a host whose own clock is far ahead
+/// takes each period for over. [`reset`](Self::reset) ends the wait. If you cannot rely on wall clocks, use the
+/// [`RateLimiter`](crate::RateLimiter).
 ///
 /// # Examples
 ///
@@ -104,10 +104,10 @@ impl OncePer {
         self
     }
 
-    /// Keeps claims at least this far apart, also where the period ends sooner and where a claim was given back.
+    /// Keeps claims at least this far apart, even if the period ends sooner or a claim was given back.
     ///
-    /// For jobs that are shorter than the difference between two hosts' clocks, as `lockAtLeastFor` in ShedLock. A claim
-    /// that is taken over from a [dead holder](Self::try_claim_under) does not wait for it.
+    /// For jobs that take less time than two hosts' clocks differ, like `lockAtLeastFor` in ShedLock. A claim
+    /// that is taken over from a [dead holder](Self::try_claim_under) does not wait for this time.
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.rule.at_least = micros(time);
@@ -138,13 +138,13 @@ impl OncePer {
         self.claim(None, None).await
     }
 
-    /// Claims the job for this period while `held` lasts: a lock, a permit, a slot, a leadership. `None`: it is done for
-    /// this period, or somebody is at it.
+    /// Claims the job for this period while `held` lasts: a lock, a permit, a slot, a leadership. `None`: the job is done for
+    /// this period, or another process is doing it.
     ///
-    /// Such a claim is open until it is [done](Claim::done) or [given back](Claim::give_back). While it is open nobody else
-    /// gets one, as after any claim. But once the store no longer has what it was made under, because its holder died, lost
-    /// it or let go of it, the next one who asks under the same name takes it over, though the period is not over. So let go
-    /// of `held` only after the claim is done: the period is spent by who succeeds, and not by who dies.
+    /// Such a claim is open until it is [done](Claim::done) or [given back](Claim::give_back). While the claim is open nobody
+    /// else gets one, as after any claim. But once the store no longer has the entry of `held`, because its holder died, lost
+    /// it or released it, the next process that asks under the same name takes the claim over, even within the period. So
+    /// release `held` only after the claim is done. In this way only a success uses up the period, and not a crash.
     ///
     /// # Errors
     ///
@@ -247,8 +247,8 @@ impl OncePer {
 
     /// Forgets the last claim, so that the job can be claimed at once: for operators. False: there was none.
     ///
-    /// Whoever is at it is not stopped, and is told by [`done`](Claim::done) that the claim is not his any more. The
-    /// numbers of claims go on rising.
+    /// A process that is doing the job is not stopped; its call of [`done`](Claim::done) says that the claim is no longer its
+    /// own. The numbers of claims go on rising.
     ///
     /// # Errors
     ///
@@ -320,10 +320,10 @@ impl Claim {
         self.stored.next()
     }
 
-    /// Says that the job was done, so that nobody takes over a claim that was made [under](OncePer::try_claim_under)
-    /// something. Any other claim counts as done from the beginning.
+    /// Records that the job was done, so that nobody takes over a claim that was made [under](OncePer::try_claim_under)
+    /// a guard. Any other claim counts as done from the beginning.
     ///
-    /// False: somebody else has made the next claim, as the period was over or what the claim was made under had gone.
+    /// False: somebody else has made the next claim, because the period was over or the guard's entry was gone.
     ///
     /// # Errors
     ///
@@ -336,8 +336,8 @@ impl Claim {
         self.settle("done", |last| Last { under: None, ..last }).await
     }
 
-    /// Gives the claim back, because the job was not done: it can be claimed again from now on, or from the end of
-    /// [`at_least`](OncePer::at_least) on.
+    /// Gives the claim back, because the job was not done. The job can be claimed again at once, or when the time of
+    /// [`at_least`](OncePer::at_least) is over.
     ///
     /// False: the period was over and somebody else has made the next claim, which stays valid.
     ///

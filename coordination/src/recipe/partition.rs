@@ -83,12 +83,12 @@ impl Group {
 
 /// Says which member of a group a key belongs to. Made by [`Group::partitioner`].
 ///
-/// Processes that see the same members place every key on the same ones, and as Tooz does. Each call goes by
-/// what this process knows at that moment, without I/O. Until all processes have heard of a join or leave,
-/// two of them may both think that a key is theirs, or neither may. Where that must not happen, take a
+/// Processes that see the same members place every key on the same members, as Tooz does. Each call uses
+/// the members that this process knows at that moment, without I/O. Until all processes have heard of a join or
+/// leave, two of them may both think that a key is theirs, or neither may. Where that must not happen, acquire a
 /// [lock](crate::Coordinator::lock) as well.
 ///
-/// While the store cannot be reached it goes by the last known members. It keeps the session open, as a
+/// While the store cannot be reached, the partitioner uses the last known members. It keeps the session open, as a
 /// [`Group`] does.
 pub struct Partitioner {
     /// The member id of this process.
@@ -120,7 +120,7 @@ impl Partitioner {
         Ok(members.into_iter().map(str::to_owned).collect())
     }
 
-    /// Whether the key belongs to this member. No key belongs to somebody who is not a member.
+    /// Whether the key belongs to this member. No key belongs to a process that is not a member.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Partitioner {
         Ok(self.current()?.ring.clone())
     }
 
-    /// Waits until the members or their weights differ from those that the last call went by.
+    /// Waits until the members or their weights differ from those that the last call used.
     ///
     /// # Errors
     ///

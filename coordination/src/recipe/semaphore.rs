@@ -155,11 +155,11 @@ impl Semaphore {
         grant.map(|grant| self.permit(grant)).transpose()
     }
 
-    /// Changes the number of permits for all: for this handle, for those who wait, and for whoever asks for
-    /// the new number from now on. Whoever asks for another number gets
+    /// Changes the number of permits for all: for this handle, for contenders that wait, and for callers that ask for
+    /// the new number from now on. A caller that asks for another number gets
     /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
     ///
-    /// When the number grows, waiters are served at once. When it shrinks nobody loses a permit: new ones are
+    /// When the number grows, waiters are served at once. When it shrinks, nobody loses a permit: new permits are
     /// granted only when fewer are held than the new number.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// The holders of permits and those who wait, in order.
+    /// The holders of permits and the contenders that wait, in order.
     ///
     /// # Errors
     ///

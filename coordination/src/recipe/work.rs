@@ -1,4 +1,4 @@
-//! A queue of work: items that are claimed, renewed and acknowledged, and come back when a worker dies.
+//! The work queue: items that are claimed, renewed and acknowledged, and can be claimed again when a worker dies.
 //!
 //! The queue's value is its head, and all else is in records beside it, see [`layout`]. Each of the [`calls`] is a step of
 //! [`draft`]: a function of what was read, whose result is written in one compare-and-set. A process that claims has an
@@ -58,14 +58,14 @@ const LONGEST_ENTRY: Duration = Duration::from_secs(5);
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A queue of work, which all processes share. Made by [`Coordinator::queue`], without I/O; cheap to clone. Keep it,
-/// rather than making one for each call: it remembers what it has read.
+/// A work queue, which all processes share. Made by [`Coordinator::queue`], without I/O; cheap to clone. Keep it,
+/// rather than making one for each call, because it caches what it has read.
 ///
 /// [Items](NewItem) are posted, and handed out in the order of posting to whoever [claims](Self::claim) them. An item
-/// that is not [acknowledged](WorkClaim::ack) comes back: when its [`WorkClaim`] is dropped, when the ttl of that is over, or when
-/// the worker's session ends. So each item is worked on at least once, and never by two live claims at a time. A
-/// worker that died between its work and its acknowledgement has done it all the same: a resource that is not to see it
-/// twice compares the claim's [token](WorkClaim::token).
+/// that is not [acknowledged](WorkClaim::ack) can be claimed again: when its [`WorkClaim`] is dropped, when the claim's ttl is over, or
+/// when the worker's session ends. So each item is worked on at least once, and never by two live claims at a time. If a
+/// worker dies between its work and its acknowledgement, the work is done a second time: a resource that must not see it
+/// twice has to compare the claim's [token](WorkClaim::token).
 ///
 /// # Examples
 ///
@@ -110,8 +110,8 @@ impl Coordinator {
         })
     }
 
-    /// The names of all queues of work that were posted to and begin with the coordinator's prefix, without it, in order. Those
-    /// that are empty are among them, and those that were deleted.
+    /// The names of all work queues that were ever posted to and whose name begins with the coordinator's prefix, without the
+    /// prefix, in order. Empty and deleted queues are included.
     ///
     /// # Errors
     ///
@@ -131,8 +131,8 @@ impl WorkQueue {
         self.engine.queue.name()
     }
 
-    /// The same queue with other limits for the calls of this handle. They can be narrower than the [default](WorkLimits::default)
-    /// ones, not wider.
+    /// The same queue with other limits for the calls of this handle. The limits can be narrower than the
+    /// [default](WorkLimits::default) ones, but not wider.
     #[must_use]
     pub fn with_limits(&self, limits: WorkLimits) -> Self {
         Self { limits: Arc::new(limits.within_default()), ..self.clone() }
