@@ -183,14 +183,15 @@ impl Coordinator {
         Ok(self.without_prefix(&self.0.session.names(operation, kind, Having::AnEntry).await?))
     }
 
-    /// Removes what names have left at the store that nobody uses, and answers how many they were.
+    /// Removes what unused names have left at the store, and returns the number of these names.
     ///
-    /// On `file://` each name that was ever used has a file. It is removed if nobody holds the name or waits for it, if it
-    /// has no value (as a counter has, or a semaphore its number of permits), and if the file was not written to for
-    /// `unused`, for instance an hour; zero: at any time before. It is safe while others use the directory, and fencing
-    /// tokens go on rising. Names of the whole namespace count, whatever the coordinator's prefix.
+    /// On `file://` each name that was ever used has a file; on PostgreSQL and MySQL it has a row. The file or row is removed
+    /// if nobody holds the name or waits for it, if the name has no value (as a counter has, or a semaphore its number of
+    /// permits), and if it was last used at least `unused` ago, for instance an hour; zero: however recently. Pruning is safe
+    /// while others use the store, and fencing tokens go on rising. Names of the whole namespace count, whatever the
+    /// coordinator's prefix.
     ///
-    /// Other stores keep nothing of such names beyond the sessions that used them; there it does nothing and answers 0.
+    /// Other stores keep nothing of such names beyond the sessions that used them; there the call does nothing and returns 0.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ use crate::token::FencingToken;
 impl Coordinator {
     /// The election of this name, with the coordinator's prefix before it. No I/O.
     ///
-    /// Names are as for [`lock`](Self::lock); a lock and an election of one name have nothing to do
-    /// with each other.
+    /// Names are as for [`lock`](Self::lock); a lock and an election of the same name are independent of
+    /// each other.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl Election {
         Ok(Leadership { grant: self.queue.acquire_within(&request, timeout).await? })
     }
 
-    /// Becomes the leader if nobody else leads or waits to; returns `None` otherwise, and the caller is not a
-    /// candidate.
+    /// Becomes the leader if nobody else leads or waits to lead. Otherwise it returns `None`, and the caller is
+    /// not a candidate.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Election {
 
     /// The current leader; `None` if there is none.
     ///
-    /// It is read at some moment during the call: on return somebody else may lead. And it is the leader
+    /// The store is read at some moment during the call: on return somebody else may lead. The result is the leader
     /// according to the store: a leader that was cut off stops leading at its own deadline, before the store
     /// knows it.
     ///
@@ -142,7 +142,7 @@ impl Election {
         Ok(self.queue.read("leader").await?.entries.first().and_then(Term::of))
     }
 
-    /// All candidates: the leader first, then those who wait, in the order in which they will lead.
+    /// All candidates: the leader first, then the candidates that wait, in the order in which they will lead.
     ///
     /// # Errors
     ///
@@ -205,8 +205,8 @@ impl fmt::Debug for Election {
 
 /// Holds the leadership of an election; resigns when dropped.
 ///
-/// It can be lost: see [`Grant::lost`]. Then the caller leads again only by a new campaign: no leadership is
-/// carried over to the next session.
+/// It can be lost: see [`Grant::lost`]. After a loss the caller leads again only by a new campaign: no leadership
+/// is carried over to the next session.
 ///
 /// Dropping it never blocks. The resignation goes on in the background; if it cannot be sent, the leadership
 /// ends with the session. In a forked child a leadership is dead: dropping it does nothing.
@@ -314,7 +314,7 @@ impl Term {
     }
 }
 
-/// A leader, or somebody who waits to lead, as listed by [`Election::candidates`].
+/// A leader, or a candidate that waits to lead, as listed by [`Election::candidates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -342,7 +342,7 @@ impl Candidate {
 
 /// Follows the terms of an election; returned by [`Election::observe`].
 ///
-/// As long as it lives, it keeps the coordinator's session open, unless that is stopped.
+/// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
 pub struct Terms {
     queue: Queue,
     views: Views,
@@ -354,14 +354,14 @@ impl Terms {
     /// nobody leads for now.
     ///
     /// What it returns may lag behind [`Election::leader`] by the time that a notification takes. Terms rise.
-    /// When a leader proclaims another value, it is returned again, with the same term. When changes follow
+    /// When a leader proclaims another value, the leader is returned again, with the same term. When changes follow
     /// each other quickly, or the store could not be reached, terms, values and times without a leader may be
     /// skipped; the last one is always returned. While the store cannot be reached nothing is returned:
     /// [`Coordinator::state`] reports that.
     ///
-    /// If the store lost its data, and its tokens do not survive that (see
-    /// [`Characteristics`](crate::Characteristics)), terms start again, and are returned only when they are
-    /// higher than those before.
+    /// If the store lost its data, and its tokens do not survive such a loss (see
+    /// [`Characteristics`](crate::Characteristics)), terms start again at a low number. They are returned only when
+    /// they are higher than the highest term before the loss.
     ///
     /// # Errors
     ///

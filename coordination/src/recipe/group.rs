@@ -66,8 +66,8 @@ impl Coordinator {
 
 /// A named group. Made by [`Coordinator::group`], without I/O; cheap to clone.
 ///
-/// A group is created once, by whoever comes first, and stays until it is deleted. Each member stays until it
-/// leaves, or until the session in which it joined has ended.
+/// A group is created once, by the process that comes first, and stays until it is deleted. Each member stays until
+/// it leaves, or until the session in which it joined has ended.
 ///
 /// # Examples
 ///
@@ -123,7 +123,7 @@ impl Group {
     /// # Errors
     ///
     /// * [`ErrorKind::GroupMissing`]: the group does not exist.
-    /// * [`ErrorKind::GroupNotEmpty`]: it has members, or somebody is just joining.
+    /// * [`ErrorKind::GroupNotEmpty`]: the group has members, or a process is just joining.
     /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -163,9 +163,9 @@ impl Group {
 
     /// Joins the group as this process, under [`Coordinator::member_id`].
     ///
-    /// From its return on, every process that asks sees the member, until it leaves, or until its session has
-    /// ended and the store has noticed (within the bound of L1 in `docs/guarantees.md`). `capabilities` is
-    /// anything that serialises to at most 4 KiB of JSON; `&()` stands for none.
+    /// From the return of `join` on, every process that asks sees the member, until the member leaves, or until its
+    /// session has ended and the store has noticed (within the bound of L1 in `docs/guarantees.md`). `capabilities`
+    /// is anything that serialises to at most 4 KiB of JSON; `&()` stands for no capabilities.
     ///
     /// # Errors
     ///

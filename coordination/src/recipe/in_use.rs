@@ -15,9 +15,9 @@ pub enum Recipe {
     Semaphore,
     /// [`Coordinator::limiter`]: somebody works or is on standby.
     Limiter,
-    /// [`Coordinator::election`]: somebody leads or waits to.
+    /// [`Coordinator::election`]: somebody leads or waits to lead.
     Election,
-    /// [`Coordinator::group`]: it has a member. [`Coordinator::groups`] lists the empty ones too.
+    /// [`Coordinator::group`]: the group has a member. [`Coordinator::groups`] also lists empty groups.
     Group,
 }
 
@@ -45,12 +45,12 @@ impl Coordinator {
     /// coordinator's prefix, in order.
     ///
     /// For operators who do not know the names; [`Lock::holders`](crate::Lock::holders) and the like say who
-    /// it is. Names that do not begin with the coordinator's prefix are left out. What is acquired or
+    /// holds a name. Names that do not begin with the coordinator's prefix are left out. A name that is acquired or
     /// released during the call may be listed or not, so the result is for people to look at, not for
     /// programs to decide by.
     ///
-    /// A crashed process counts until the store ends its session. A name that is stored as a hash is left out
-    /// if only contenders of other libraries have it, because they do not store the full name.
+    /// A crashed process counts until the store ends its session. If a name is stored as a hash and only contenders
+    /// of other libraries have it, the name is left out, because these libraries do not store the full name.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use crate::token::FencingToken;
 
 /// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
-/// Not re-entrant: a task that acquires it twice waits for itself, as it would for anybody else.
+/// Not re-entrant: a task that acquires the lock twice waits for itself, as it would for any other holder.
 ///
 /// # Examples
 ///
@@ -95,7 +95,7 @@ impl Lock {
     /// fails fast, like [`try_acquire`](Self::try_acquire), but with an error. On success the lock is held
     /// until the guard is released, dropped or [lost](crate::Grant::lost).
     ///
-    /// If the session is lost while the call waits, it queues again, at the end, under the next session.
+    /// If the session is lost while the call waits, the call queues again, at the end, under the next session.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Lock {
     /// `timeout` and what is true on return are as for [`acquire`](Self::acquire). The token is larger than
     /// that of every exclusive grant before it, and smaller than that of every exclusive grant after it.
     ///
-    /// A shared hold cannot be upgraded, as two shared holders that both wait for that would deadlock:
+    /// A shared hold cannot be upgraded, because two shared holders that both wait for an upgrade would deadlock:
     /// release it, then acquire the lock exclusively. The opposite direction is [`LockGuard::downgrade`].
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Lock {
         self.acquire_as(Mode::Shared, timeout).await
     }
 
-    /// Acquires the lock as a shared holder if nobody holds it exclusively or waits for that; returns `None`
+    /// Acquires the lock as a shared holder if nobody holds it exclusively or waits to do so; returns `None`
     /// otherwise.
     ///
     /// # Errors
@@ -203,7 +203,8 @@ impl Lock {
         Request { contents, policy: None }
     }
 
-    /// A lock of the same name that `break_lock` leaves alone: whoever holds it has not yet ended what he ran under this one.
+    /// A second lock of the same name, which `break_lock` does not touch. While a process holds the second lock, it has not yet
+    /// ended what it ran under the first.
     ///
     /// For the command `coordination`, and no part of the promises of this library.
     #[doc(hidden)]
@@ -211,7 +212,7 @@ impl Lock {
         Ok(Self { queue: self.queue.of_kind("aftermath")? })
     }
 
-    /// The holders of the lock and those who wait for it, in order; empty when it is free.
+    /// The holders of the lock and the contenders that wait for it, in order; empty when the lock is free.
     ///
     /// # Errors
     ///
@@ -224,11 +225,11 @@ impl Lock {
         Ok(self.contenders().await?.into_iter().map(|(_, contender)| contender).collect())
     }
 
-    /// Takes the lock away from its holder, and returns who that was; `None` if the lock was free.
+    /// Takes the lock away from its holder, and returns the former holder; `None` if the lock was free.
     ///
     /// For operators, when a holder hangs. The next waiter is granted the lock at once. The former holder
-    /// learns of the loss through its guard, at once or within a heartbeat, and may go on writing until then:
-    /// only fencing stops it. Of several shared holders only the first loses the lock.
+    /// learns of the loss through its guard, at once or within a heartbeat. Until then it may go on writing, and only
+    /// fencing stops its writes. Of several shared holders only the first loses the lock.
     ///
     /// # Errors
     ///
@@ -245,12 +246,12 @@ impl Lock {
         }
     }
 
-    /// Takes exactly this grant away, or the place of a contender that still waits, and returns whose it was; `None` if
-    /// nobody has this token any more.
+    /// Takes away exactly the grant with this token, or the place of a contender that still waits, and returns the former
+    /// holder or contender; `None` if nobody has this token any more.
     ///
-    /// For operators who have seen in [`holders`](Self::holders) who is meant: whoever holds the lock by now is left alone.
-    /// The former holder learns of it as by [`break_lock`](Self::break_lock). A contender of this library that still waits
-    /// queues again, at the end.
+    /// For operators who have seen in [`holders`](Self::holders) which grant to take away: if somebody else holds the lock by
+    /// now, that holder keeps it. The former holder learns of the loss as after [`break_lock`](Self::break_lock). A contender
+    /// of this library that still waits queues again, at the end.
     ///
     /// # Errors
     ///
@@ -321,7 +322,7 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A holder of a lock, or somebody who waits for it, as listed by [`Lock::holders`].
+/// A holder of a lock, or a contender that waits for it, as listed by [`Lock::holders`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
@@ -363,7 +364,7 @@ impl LockGuard {
 
     /// Makes an exclusive hold a shared one, without releasing the lock in between. The token stays the same.
     ///
-    /// Waiting shared contenders are granted the lock, up to the first exclusive one.
+    /// Shared contenders that wait are granted the lock, up to the first exclusive contender in the queue.
     ///
     /// # Errors
     ///

@@ -51,8 +51,8 @@ impl Coordinator {
 /// that callers whose sets of locks overlap do not deadlock. Each is a [`Lock`] like any other, and may also
 /// be acquired alone.
 ///
-/// That does not help a caller that already holds one of them or another lock: locks are not re-entrant, and
-/// whoever holds one lock while waiting for another can deadlock.
+/// This order does not help a caller that already holds one of these locks or another one: locks are not
+/// re-entrant, and a caller that holds one lock while it waits for another can deadlock.
 ///
 /// # Examples
 ///
@@ -109,7 +109,7 @@ impl MultiLock {
         take_all(&self.locks, timeout).await.map(MultiGuard::new)
     }
 
-    /// Acquires all the locks if nobody holds any of them or waits for it; returns `None` otherwise.
+    /// Acquires all the locks if nobody holds any of them or waits for one; returns `None` otherwise.
     ///
     /// It asks the store once for each lock, one after the other.
     ///
@@ -142,8 +142,8 @@ impl MultiLock {
         take_all(&shares, timeout).await.map(MultiGuard::new)
     }
 
-    /// Acquires all the locks as a shared holder if nobody holds one exclusively or waits for that; returns
-    /// `None` otherwise.
+    /// Acquires all the locks as a shared holder if nobody holds one of them exclusively or waits to do so;
+    /// returns `None` otherwise.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl MultiGuard {
 
     /// Waits until one of them is lost, and returns the reason; see [`Grant::lost`].
     ///
-    /// Unless the whole session was lost, the others are still held then.
+    /// Unless the whole session was lost, the other locks are still held.
     ///
     /// # Cancel safety
     ///

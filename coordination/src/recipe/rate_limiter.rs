@@ -76,17 +76,17 @@ impl Coordinator {
 /// # Clocks
 ///
 /// No synchronised clocks are needed, and wall clocks are not used. If the store has a clock that all its
-/// clients can read, as within a process or a host, slots are times on that clock. After a reboot of the host
-/// that clock starts again; then the limiter behaves as if all permits had been taken at the moment when that
-/// was first seen.
+/// clients can read (memory, `file://`, Redis), slots are times on that clock. On `file://` the clock starts again
+/// after a reboot of the host; then the limiter behaves as if all permits had been taken at the moment when the
+/// reboot was first noticed.
 ///
-/// Otherwise each process measures by its own clock how much time has passed since it saw that a permit was
+/// On other stores each process measures by its own clock how much time has passed since it saw that a permit was
 /// given. So permits may come later, by the time that this news takes from process to process and by half a
-/// percent for clocks that run at different rates, but never earlier. And a process that has just started may
-/// have to wait for up to a window if all permits had been taken, however long ago that was, unless a permit has been
-/// given on its host since, or somebody was refused there. From its first call on, a limiter follows the changes at the
-/// store as long as it or a clone of it lives: keep it, rather than making one for each call, as a first call that is
-/// refused writes to the store.
+/// percent for clocks that run at different rates, but never earlier. If all permits had been taken, however long
+/// ago, a process that has just started may have to wait for up to a window, unless a permit has been given on its host
+/// since, or somebody was refused there. From its first call on, a limiter follows the changes at the
+/// store as long as it or a clone of it lives. Keep it, rather than making one for each call, because a first call that
+/// is refused writes to the store.
 ///
 /// # Examples
 ///
@@ -152,7 +152,7 @@ impl RateLimiter {
         Ok(self)
     }
 
-    /// Gives holders this long to use a permit: every window becomes longer by it. At most 24 h.
+    /// Gives holders this long to use a permit: every window becomes longer by this time. At most 24 h.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl RateLimiter {
 
     /// Gives one permit at a time, at even distances: at least `per / permits` between two of them.
     ///
-    /// Then only one slot is stored. Without this, a slot is stored for each permit of a window, and a limit
-    /// has at most 10,000 permits.
+    /// A paced limiter stores only one slot. Other limiters store a slot for each permit of a window, and their limits
+    /// have at most 10,000 permits.
     #[must_use]
     pub fn paced(mut self) -> Self {
         self.rules.pace();
@@ -244,8 +244,8 @@ impl RateLimiter {
     /// Replaces the stored settings by those of this limiter.
     ///
     /// Permits that were given before still count. If the new limits need more past permits than are
-    /// remembered, the forgotten ones count as if they were as recent as the old limits allowed: for a
-    /// window that may give fewer permits, never more. [`reset`](Self::reset) forgets them.
+    /// remembered, the forgotten ones count as if they were as recent as the old limits allowed. So for one
+    /// window there may be fewer permits than allowed, never more. [`reset`](Self::reset) forgets them.
     ///
     /// # Errors
     ///
@@ -271,8 +271,8 @@ impl RateLimiter {
 
     /// Forgets all permits given so far, and stores the settings of this limiter: for operators.
     ///
-    /// From then on all permits can be had at once, so that a window around this moment may have twice as many. Waits
-    /// that have their slot keep it.
+    /// From then on all permits are available at once, so that a window around this moment may have twice as many
+    /// permits as allowed. Calls that wait for their slot keep it.
     ///
     /// # Errors
     ///

@@ -111,7 +111,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Corrupt`]: it is of another type.
+    /// * [`ErrorKind::Corrupt`]: the stored value is of another type.
     /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -140,7 +140,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
 
     /// Writes the value if its present version is `expected`; with `None`, if there is no value.
     ///
-    /// Returns the new version; `None` if the version was another one: then nothing was written.
+    /// Returns the new version. If the present version is not `expected`, returns `None`, and nothing was written.
     ///
     /// # Errors
     ///
@@ -299,7 +299,7 @@ impl<T> fmt::Debug for SharedValue<T> {
 
 /// Follows a value; returned by [`SharedValue::watch`].
 ///
-/// As long as it lives, it keeps the coordinator's session open, unless that is stopped.
+/// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
 pub struct ValueWatch<T> {
     queue: Queue,
     views: Views,
@@ -392,7 +392,7 @@ impl Counter {
         self.queue.name()
     }
 
-    /// Adds `amount`, which may be negative, and returns the sum that includes it. So all who count upwards
+    /// Adds `amount`, which may be negative, and returns the sum that includes it. So all callers that count upwards
     /// get different numbers.
     ///
     /// No confirmed addition is lost or counted twice.
