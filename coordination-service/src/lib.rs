@@ -4,11 +4,11 @@
 //! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
 //! says what is built of it and what is not.
 //!
-//! * `service` is what all requests share; `holds` are the grants and their ends, `acquire` leads to one, and `promise` keeps
-//!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once. `keys` recognise a request that is sent again.
-//! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
-//!   asked for, `fields` reads bodies.
-//! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
+//! * `service` has what all requests share; `holds` has the grants and how they end; `acquire` makes a grant. `promise` keeps
+//!   leases that outlive their instance, and `undeleted` deletes promises that the store did not let us delete at once. `keys` recognises a
+//!   request that is sent again.
+//! * `around` is what is the same for each request, `auth` checks rights, `problem` has the error answers, `fields` reads bodies.
+//! * `v1/` is the service's own API; `rdlm` and `lockable` are the APIs of those services, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
 //! * `listen` accepts, `store` connects, [`serve`] starts all of it and stops it in order.
 #![forbid(unsafe_code)]
@@ -65,7 +65,7 @@ const SHORTEST_COVER: Duration = Duration::from_millis(100);
 /// How long connections have to end after the last phase.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Why the service did not start, or ended.
+/// Why the service did not start, or why it ended.
 #[derive(Debug)]
 pub enum Failure {
     /// Settings, a URL or a file are wrong; the sentence says how.
@@ -74,14 +74,14 @@ pub enum Failure {
     Listen(SocketAddr, std::io::Error),
 }
 
-/// Where it listens, for who started it.
+/// Where the service listens, for the caller of [`serve`].
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// Our own API and the page.
+    /// The service's own API and the page.
     pub native: SocketAddr,
     /// rdlm's API.
     pub rdlm: Option<SocketAddr>,
-    /// That of lockable.dev.
+    /// lockable.dev's API.
     pub lockable: Option<SocketAddr>,
     /// The instance's tag, with which its holds' ids begin.
     pub instance: String,
@@ -89,12 +89,12 @@ pub struct Started {
     pub scheme: String,
 }
 
-/// Serves until it is told to stop. `stops` tells that; a second word ends it at once. `started` is called once, when
+/// Serves until `stops` says to stop; when `stops` says so a second time, the service ends at once. `started` is called once, when
 /// connections are accepted.
 ///
 /// # Errors
 ///
-/// What no waiting can mend. A store that cannot be reached is waited for.
+/// Faults that waiting cannot mend. If the store cannot be reached, the service waits for it instead.
 ///
 /// # Cancel safety
 ///
