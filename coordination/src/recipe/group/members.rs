@@ -19,9 +19,9 @@ pub struct Member {
     pub id: Arc<str>,
     /// Larger than that of every earlier join: a member that left and came back has a larger one.
     pub incarnation: FencingToken,
-    /// When it joined, by the wall clock of its own host: for people to read, not to be compared.
+    /// When the member joined, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,
-    /// What it says about itself.
+    /// The capabilities: what the member says about itself.
     pub capabilities: Capabilities,
 }
 
@@ -123,11 +123,11 @@ impl Members {
 pub enum GroupEvent {
     /// A member joined. If it was lost and came back, its old incarnation has left before.
     Joined(Member),
-    /// A member left, or its session ended; this is what was last known of it.
+    /// A member left, or its session ended; this is what was last known of the member.
     Left(Member),
     /// A member has replaced its capabilities.
     Updated(Member),
-    /// The store could not be read for a while, and what happened meanwhile is unknown: these are the members
+    /// The store could not be read for a while, so that the changes meanwhile are unknown. These are the members
     /// now.
     Resync(Members),
     /// The group was deleted; all its members were reported as left before. This is the last event.

@@ -27,8 +27,8 @@ pub enum Presence {
 
 /// A membership that joins again after every loss; leaves the group when dropped.
 ///
-/// Made by [`Membership::rejoining`]. Each time it joins it is a new incarnation, and watchers see the old
-/// one leave first. It joins again as soon as there is a session and the store has removed the old entry.
+/// Made by [`Membership::rejoining`]. Each time the member joins it is a new incarnation, and watchers see the old
+/// incarnation leave first. It joins again as soon as there is a session and the store has removed the old entry.
 /// While another session has the member id, it retries.
 ///
 /// It has no [`is_held`](crate::Grant::is_held): code that depends on one incarnation uses a [`Membership`],
@@ -150,7 +150,8 @@ impl RejoiningMembership {
         Some(now)
     }
 
-    /// Replaces the member's capabilities; while it is out of the group, those of the next incarnation.
+    /// Replaces the member's capabilities. While the member is out of the group, this sets the capabilities of its next
+    /// incarnation.
     ///
     /// # Errors
     ///
@@ -181,8 +182,8 @@ impl RejoiningMembership {
         }
     }
 
-    /// Leaves the group for good and waits for the store to confirm. A join that is in flight comes to its end first, which
-    /// takes as long as [`Group::join`] may take, and what it left is removed: nobody sees the member afterwards.
+    /// Leaves the group for good and waits for the store to confirm. If a join is in flight, the call first waits for its end,
+    /// which takes as long as [`Group::join`] may take, and removes what the join left: nobody sees the member afterwards.
     ///
     /// # Errors
     ///

@@ -13,15 +13,15 @@ use crate::session::{Sight, View, Views};
 
 /// Follows the members of a group. Made by [`Group::watch`].
 ///
-/// Replaying the events over the first snapshot gives the last one. A watch tells the difference between one read of the
-/// store and the next. What happened in between is told in an order of its own, which may differ from
-/// watcher to watcher: first updates and joins, then leaves, so that a rolling replacement never looks as if nobody were there; who
-/// comes back under the same id leaves first. A member that joins and leaves between two reads may not be seen at all.
+/// Replaying the events over the first snapshot gives the last snapshot. A watch tells the difference between one read of the
+/// store and the next. The changes of one such difference are told in an order that may differ from watcher to watcher: first
+/// updates and joins, then leaves, so that a rolling replacement never looks as if nobody were there. Only if a member comes back
+/// under the same id, its leave is told before its join. A member that joins and leaves between two reads may not be seen at all.
 /// Dropping the watch ends it.
 ///
 /// When the group is deleted, all members are reported as left, then [`Deleted`](GroupEvent::Deleted), even
-/// if a group of the same name has been created since. So it is when the store has lost the group: all its data, or, by a
-/// fail-over, those of the last moments.
+/// if a group of the same name has been created since. The same is reported when the store has lost the group, because it lost
+/// all its data, or the data of the last moments before a fail-over.
 ///
 /// # Examples
 ///
@@ -49,7 +49,7 @@ pub struct GroupWatch {
 }
 
 impl Group {
-    /// Follows the members: a snapshot, then who joins, leaves and updates, in order.
+    /// Follows the members: a snapshot, then joins, leaves and updates, in order.
     ///
     /// The snapshot, [`GroupWatch::members`], is what this process knows at that time; later changes come as
     /// events. All watchers of one group in a process share one read for each change.
