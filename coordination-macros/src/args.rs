@@ -1,8 +1,8 @@
-//! What stands in the parentheses of the attribute: name templates and `key = value`.
+//! The arguments in the parentheses of the attribute: name templates and `key = value`.
 //!
-//! Everything that can be judged without the function is judged here, at compile time and with
-//! the span of what is wrong. A fault does not end the reading: [`Args::parse`] goes on after the
-//! next comma, so that one build shows all of them.
+//! Everything that can be checked without the function is checked here, at compile time and with
+//! the span of the fault. A fault does not end the reading: [`Args::parse`] goes on after the
+//! next comma, so that one build shows all faults.
 
 use std::time::Duration;
 
@@ -66,13 +66,13 @@ pub(crate) enum Text {
     Expression(Expr),
 }
 
-/// In which manner the names are taken.
+/// How the locks of the names are acquired.
 #[derive(Default)]
 pub(crate) enum Manner {
-    /// As locks, each for oneself.
+    /// As exclusive locks.
     #[default]
     Exclusive,
-    /// As shares of locks.
+    /// As shared locks.
     Shared,
     /// As permits of semaphores that have this many.
     Permits(Expr),
@@ -86,7 +86,7 @@ pub(crate) enum OnLost {
 }
 
 impl Args {
-    /// Reads the arguments; what could not be read is missing in the result and told in `errors`.
+    /// Reads the arguments. An argument that could not be read is missing in the result, and `errors` has the reason.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut args = Self::default();
         let read = |input: ParseStream| {

@@ -1,4 +1,4 @@
-//! All that is wrong with one use of the attribute, told in one build.
+//! Collects all faults in one use of the attribute, so that one build shows all of them.
 
 use syn::Error;
 
@@ -18,7 +18,7 @@ impl Errors {
         self.0.is_none()
     }
 
-    /// The value, or where there is a fault, it is noted and nothing is left.
+    /// The value; if there is a fault instead, it is noted, and the result is `None`.
     pub(crate) fn note<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }

@@ -31,15 +31,15 @@
 //! # Why it looks this way
 //!
 //! * The body is a block of its own, so `return` and `?` leave the body and the release still runs.
-//! * It owns all that the function was given, and takes its lock itself: a lock that were taken outside of it, where the
-//!   names are made from the parameters, would keep a second copy of them all the time.
+//! * The body owns all parameters, and acquires its lock itself. If the lock were acquired outside of the body, where the
+//!   names are made from the parameters, a second copy of the parameters would be kept all the time.
 //! * The user's braces stay the user's, as the edition of a block decides when its last temporaries are dropped.
 //! * Every token has the context `mixed_site`: `held` never meets a `held` of the user, and lints
 //!   that are about written code keep away. The tokens of the user keep their spans.
-//! * `E: From<Error>` is asked for in one place, `outcome`, with the span of the return type, so
-//!   that an error type without it is one error, and there.
-//! * An async block does not know what type it is to return. A `return` that never runs, as in
-//!   `tracing` and `async-trait`, tells it first, so that coercions in the body work.
+//! * `E: From<Error>` is required in one place, `outcome`, with the span of the return type, so
+//!   that an error type without it gives one error, at that place.
+//! * An async block does not know which type it has to return. As in `tracing` and `async-trait`, a
+//!   `return` that never runs, at the beginning, states the type, so that coercions in the body work.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};

@@ -1,11 +1,12 @@
-//! What a function was given becomes the body's own.
+//! Makes the body own the function's parameters.
 //!
-//! Closures and async blocks capture what they name, field by field; a function owns all of its parameters. So that the body
-//! does too, it begins with what rustc itself makes of an `async fn`: a `let` for each parameter, in their order. They are
-//! dropped in the opposite order, after what the body makes, as in a function.
+//! Closures and async blocks capture what they name, field by field; but a function owns all of its parameters. So that the body
+//! owns them too, it begins with what rustc itself makes of an `async fn`: a `let` for each parameter, in their order. The
+//! parameters are dropped in the opposite order, after the variables of the body, as in a function.
 //!
-//! It does so once the lock is held: names are made from the parameters where they were captured, so that the body's future
-//! keeps no second copy of them while it waits. Only what a pattern binds has to be taken before, if a name asks for it.
+//! These `let`s run once the lock is held. Until then the names of locks are made from the captured parameters, so that the body's
+//! future keeps no second copy of them while it waits. Only a variable that a pattern binds has to be bound earlier, if a name
+//! uses it.
 //!
 //! ```text
 //! fn f(id: u32, (a, _): Pair, mut text: String) {       fn f(id: u32, __arg1: Pair, text: String) {

@@ -19,10 +19,10 @@ use sha2::{Digest, Sha256};
 
 use crate::error::NameError;
 
-/// What a name may have unless the configuration says otherwise.
+/// The longest name in bytes, unless the configuration says otherwise.
 pub(crate) const DEFAULT_MAX_NAME_BYTES: usize = 1024;
 
-/// What no configuration can exceed: a name is stored with every entry and sent with every call.
+/// The longest name that a configuration can allow, because a name is stored with every entry and sent with every call.
 pub(crate) const HARD_MAX_NAME_BYTES: usize = 65_536;
 
 /// Leaves room in the 255 bytes of a file name for what a store adds to it.
@@ -47,7 +47,7 @@ struct Inner {
     name: String,
     /// What the name was made of, for those who watch: it tells nothing apart.
     template: Option<Cow<'static, str>>,
-    /// Of kind and name, once for all the maps that are keyed by this.
+    /// The hash of kind and name, computed once for all the maps that are keyed by this.
     hash: u64,
     #[cfg_attr(
         not(any(feature = "_network", feature = "file", test)),

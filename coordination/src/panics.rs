@@ -1,8 +1,8 @@
 //! Panics in work whose result others wait for: an error of that work, and not the end of the task that does it.
 //!
-//! A task that panics leaves behind what it has not given back: the place of the one that connects for all, a watch that
-//! nobody serves, a heart that does not beat. So whatever runs foreign code for others, a driver, the resolver, the
-//! system's threads, runs it by [`caught`].
+//! When a task panics, work that it does for others stops: a connection that all callers wait for is never made, a watch is
+//! never answered, heartbeats end. Therefore code that runs foreign code for others (a driver, the resolver, the
+//! system's threads) runs it by [`caught`].
 
 use std::any::Any;
 #[cfg(coordination_internals)]

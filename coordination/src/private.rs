@@ -3,17 +3,17 @@
 //! Not part of the public API, and free to change with the attribute: the two crates are released
 //! together. In the order of the calls:
 //!
-//! 1. [`outcome`], or [`mapped`]: how our errors become the function's.
-//! 2. [`run`]: drives the body, which takes the locks itself before anything of the user's runs. So everything that the
-//!    function was given is in one place, and is dropped there, while the locks are held.
+//! 1. [`outcome`], or [`mapped`]: how errors of the library become errors of the function.
+//! 2. [`run`]: polls the body, which acquires the locks itself before any code of the user runs. So all parameters of the
+//!    function are owned by the body, and are dropped there, while the locks are held.
 //! 3. In the body, [`global`], or the coordinator that the attribute names.
-//! 4. [`in_order`]: locks, [shares](shared) of them, or semaphores; sorted by name and each once, so that
-//!    two functions that name them in opposite orders cannot wait for each other.
-//! 5. [`Held::acquire`]: takes one after the other, with one deadline for all. From there on the body has begun, and
-//!    [`run`] polls it beside the loss of any of them.
-//! 6. When it has ended, [`run`] decides what the caller gets, and releases in reverse order.
+//! 4. [`in_order`]: locks, [shared](shared) locks, or semaphores; sorted by name and each once, so that
+//!    two functions that name the same locks in opposite orders cannot wait for each other.
+//! 5. [`Held::acquire`]: acquires one after the other, with one deadline for all. From there on the body has begun, and
+//!    [`run`] polls the body and the loss of each lock.
+//! 6. When the body has ended, [`run`] decides what the caller gets, and releases in reverse order.
 //!
-//! A plain `fn` calls the same steps in [`blocking`]. What happens to several at once is in
+//! A plain `fn` calls the same steps in [`blocking`]. The code for several locks at once is in
 //! `recipe/multi.rs`.
 
 use std::future::Future;
@@ -29,7 +29,7 @@ use crate::recipe::multi::{self, lost_by_now, watches};
 pub use crate::recipe::multi::{InEither, Shared, Take};
 use crate::{Coordinator, Effect, Error, Result};
 
-/// What becomes of the body when a lock is lost.
+/// What happens to the body when a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLost {
     /// It is dropped at its next await, and the caller gets [`ErrorKind::Lost`](crate::ErrorKind::Lost).
@@ -86,14 +86,14 @@ impl<R> Clone for Outcomes<R> {
 
 impl<R> Copy for Outcomes<R> {}
 
-/// Those of an error type that can be made from ours.
+/// The errors of a function whose error type can be made from the library's error.
 ///
 /// The only place that asks for [`Outcome`], so that a return type that is none is one error.
 pub fn outcome<R: Outcome>() -> Outcomes<R> {
     Outcomes { is_success: R::is_success, failed: R::failed }
 }
 
-/// Those of another error type, with what `map_err` makes of ours.
+/// The errors of a function with another error type, which `map_err` makes from the library's error.
 pub fn mapped<T, E>(failed: fn(Error) -> Result<T, E>) -> Outcomes<Result<T, E>> {
     Outcomes { is_success: Result::is_ok, failed }
 }
@@ -118,7 +118,7 @@ pub fn share<L>(lock: Result<L>) -> Result<InEither<L>> {
     lock.map(|lock| InEither::Share(Shared(lock)))
 }
 
-/// What is to be taken, sorted by name, each name once; `templates` says what the names were made of.
+/// The locks or permits to be acquired, sorted by name, each name once. Their names were made of these templates.
 pub fn in_order<T: Take, const N: usize>(
     templates: [Option<&'static str>; N],
     wanted: [Result<T>; N],
@@ -131,7 +131,7 @@ pub fn in_order<T: Take, const N: usize>(
     wanted.collect::<Result<_>>().map(multi::in_order)
 }
 
-/// What a body runs under. Dropped, by a panic or with the future, it releases it in the background.
+/// The guards under which a body runs. When it is dropped, by a panic or with the future, it releases them in the background.
 pub struct Held<T: Take> {
     on_lost: OnLost,
     taken: OnceLock<Taken<T>>,
@@ -155,8 +155,8 @@ impl<T: Take> Held<T> {
         Arc::new(Self { on_lost, taken: OnceLock::new() })
     }
 
-    /// Takes one after the other, and answers the guards, sorted by name; what was taken is released when a later one
-    /// fails. The body has not begun then, which is what the error says.
+    /// Acquires one after the other, and returns the guards, sorted by name. If one fails, those that were acquired before are
+    /// released, and the error says that the body has not begun.
     ///
     /// # Cancel safety
     ///
@@ -189,7 +189,7 @@ impl<T: Take> Held<T> {
         }))
     }
 
-    /// What becomes of a result at the end of the body, and what there is to release then.
+    /// The result that the caller gets when the body has ended, and the guards to release then.
     fn settle<R>(self: Arc<Self>, result: R, outcomes: Outcomes<R>) -> (R, Option<Release>) {
         let on_lost = self.on_lost;
         // Invariant: the body had the other reference, and it has been dropped.

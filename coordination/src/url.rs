@@ -1,8 +1,8 @@
 //! The URL that chooses a store, parsed once into a typed form that keeps its secrets.
 //!
-//! Whatever is printed is on a list of what may be: the scheme, the hosts, the path and the
-//! values of options that are [`UrlOption::shown`]. Anything else shows as `***`, and what cannot be
-//! parsed does not show at all: in a malformed URL, any part may be a password.
+//! Only listed parts of a URL are printed: the scheme, the hosts, the path and the values of options
+//! that are [`UrlOption::shown`]. Any other part shows as `***`. A URL that cannot be parsed does not
+//! show at all, because any part of it may be a password.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -42,7 +42,7 @@ impl UrlOption {
     }
 }
 
-/// Longer than any scheme or option of ours; a secret pasted in its place is often longer.
+/// Longer than any scheme or option of ours; a secret pasted in the place of one is often longer.
 const MAX_SHOWN_NAME: usize = 32;
 
 /// `scheme://user:password@host:port,host:port/path?option=value`, taken apart and decoded.
@@ -117,13 +117,13 @@ impl Url {
         last
     }
 
-    /// Whether it has an option that nobody took so far.
+    /// Whether the URL has an option that no store has taken so far.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn has_option(&self, name: &str) -> bool {
         self.query.iter().any(|(key, _)| key == name)
     }
 
-    /// Fails if an option is left that nobody took: a misspelt one must not go unnoticed.
+    /// Fails if an option is left that no store has taken, because a misspelt option must not go unnoticed.
     pub(crate) fn finish<'a>(&self, known: impl IntoIterator<Item = &'a UrlOption>) -> Result<()> {
         let Some((unknown, _)) = self.query.first() else {
             return Ok(());
@@ -133,8 +133,8 @@ impl Url {
         Err(Error::config(format!("the `{scheme}` store has no option {unknown}; it has {known}")))
     }
 
-    /// What may be printed of it, where the scheme's store has these options besides the common ones.
-    /// Options that were taken are gone from it.
+    /// The parts of the URL that may be printed, if the scheme's store has these options besides the common ones.
+    /// Options that were taken are missing.
     pub(crate) fn shown<'a>(&'a self, own_options: &'a [UrlOption]) -> impl fmt::Display + 'a {
         Shown { url: self, own_options }
     }
@@ -171,7 +171,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Shows what may be printed whichever store it names.
+/// Shows the parts that may be printed whichever store the URL names.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shown(&[]).fmt(f)
@@ -195,7 +195,7 @@ impl fmt::Display for Host {
 }
 
 impl Secret {
-    /// Takes over the text; copies made before are the caller's to care for.
+    /// Takes over the text; the caller has to overwrite copies that were made before.
     pub(crate) fn new(text: String) -> Self {
         Self(text)
     }
@@ -293,7 +293,7 @@ impl Authority {
     }
 }
 
-/// The name of a store in memory, which is no address: colons and commas are part of it.
+/// The name of a store in memory, which is not an address: colons and commas are part of the name.
 fn memory_name(text: &str) -> Parsed<Vec<Host>> {
     Ok(vec![Host { name: decode_printable(text)?, port: None }])
 }
@@ -372,7 +372,7 @@ mod tests {
     use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
     use proptest::prelude::*;
 
-    /// Every text that a failure may show: `contains` is asked of all of it.
+    /// Every text that a failure may show, so that tests can search all of it.
     fn refused(url: &str) -> String {
         let error = Url::parse(url).expect_err(url);
         assert_eq!(error.kind(), ErrorKind::Config);

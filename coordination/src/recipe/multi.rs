@@ -240,7 +240,7 @@ impl MultiGuard {
     }
 }
 
-/// What can be taken together with others of its type.
+/// A lock, a shared lock or a semaphore: whatever can be acquired together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync + 'static {
     /// The guard of one.
@@ -380,7 +380,7 @@ pub(crate) fn in_order<T: Take>(mut wanted: Vec<T>) -> Vec<T> {
 
 const TOO_LATE: &str = "those that come before it took all the time given";
 
-/// Takes one after the other. If one cannot be taken, the others are released.
+/// Acquires one after the other. If one cannot be acquired, the others are released.
 pub(crate) async fn take_all<T: Take>(
     wanted: &[T],
     timeout: Option<Duration>,
@@ -427,8 +427,8 @@ fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<
     left.map(Waiting::timeout)
 }
 
-/// Whether silence for so long says that the store does not answer: no, if the others took most of the time, and what was left
-/// is less than a healthy store may need.
+/// Whether a missing answer says that the store does not answer. It does not, if the other locks took most of the timeout, and the
+/// time that was left is less than a healthy store may need.
 fn has_judged<G: Deref<Target = Grant>>(
     guards: &[G],
     timeout: Option<Duration>,
@@ -441,7 +441,7 @@ fn has_judged<G: Deref<Target = Grant>>(
     left >= timeout / 2 || left >= session.call_timeout() || !session.is_connected()
 }
 
-/// What a silence becomes that says nothing of the store.
+/// Turns `Unavailable` into `Timeout`, for a missing answer that says nothing about the store.
 fn unjudged(error: Error) -> Error {
     if error.kind() != ErrorKind::Unavailable || error.source().is_some() {
         return error;
