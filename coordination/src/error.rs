@@ -66,7 +66,8 @@ pub enum ErrorKind {
     Corrupt,
     /// Reading or writing a file failed, or the process may have no more files or threads.
     Storage,
-    /// The work queue has no live claim with this id: there never was one, or it is over and its items may have been given to others.
+    /// The work queue has no live claim with this id: there never was one, or it is over and its items may have been given to
+    /// others.
     NoSuchClaim,
     /// No claim has the work item: it was given back.
     NotClaimed,
