@@ -22,6 +22,8 @@ use crate::key::QueueKey;
 
 /// How long a call is awaited that cannot be answered.
 const WHILE: Duration = Duration::from_millis(10);
+/// How many threads there are for blocking work where few are wanted.
+const THREADS: usize = 8;
 /// How often something is tried that only chance brings together.
 const ROUNDS: usize = 100;
 /// The limit for what has to happen.
@@ -284,17 +286,20 @@ fn many_that_leave_take_turns() {
 fn a_busy_queue_leaves_threads_to_others() {
     let directory = TempDir::new().expect("a directory");
     let url = format!("file://{}?durable=true", directory.path().display());
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(THREADS).build().expect("a runtime");
     let outcome = runtime.block_on(async {
-        let coordinator = Coordinator::builder().namespace("test").connect(&url).await?;
+        // The session's calls find their threads in this runtime, which has few.
+        let settings = Coordinator::builder().namespace("test").heartbeat_on_current_runtime(true);
+        let coordinator = settings.connect(&url).await?;
         let (busy, free) = (coordinator.lock("a")?, coordinator.lock("b")?);
         busy.acquire(None).await?.release().await?;
         let key = QueueKey::new("lock", "a", usize::MAX)?;
         let queue = File::open(file(&directory, &key)).expect("it is there");
         flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
-        // More calls than there are threads for blocking work.
+        // More calls than there are threads for blocking work, but not so many that they alone keep the machine busy.
         let mut given_up = tokio::task::JoinSet::new();
-        for _ in 0..600 {
+        for _ in 0..5 * THREADS {
             let busy = busy.clone();
             given_up.spawn(async move { timeout(WHILE, busy.acquire(None)).await.is_err() });
         }
