@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use coordination::Result;
 use coordination::suite::{self, Ground, Line, Mistake};
 
-use crate::checks::{Backend, shared_server, unique};
+use crate::checks::{Backend, Kind, shared_server, unique};
 use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 
 /// Runs the suite's check of this name on a store.
@@ -20,17 +20,17 @@ use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 ///
 /// When what is checked does not hold.
 pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
-    let ground: Box<dyn Ground> = match backend {
-        Backend::File => {
+    let ground: Box<dyn Ground> = match backend.kind() {
+        Kind::Files => {
             let scratch = Scratch::new("suite");
-            let url = format!("file://{}", scratch.join("locks").display());
+            let url = format!("{}://{}", backend.name(), scratch.join("locks").display());
             Box::new(Place { url, _scratch: Some(scratch) })
         }
-        _ if backend.is_in_process() => {
+        Kind::InProcess => {
             let url = format!("{}://{}", backend.name(), unique());
             Box::new(Place { url, _scratch: None })
         }
-        _ => Box::new(Served::new(shared_server(backend))),
+        Kind::Server => Box::new(Served::new(shared_server(backend))),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");

@@ -50,7 +50,7 @@ fn worker(backend: Backend) -> String {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--package", "coordination-tests", "--bin", "worker"]);
         let built =
-            build.args(["--features", &backend.name()]).status().expect("cargo has started us");
+            build.args(["--features", backend.name()]).status().expect("cargo has started us");
         assert!(built.success(), "the worker is not built");
     }
     let worker = env::current_exe().expect("it runs").with_file_name("worker");

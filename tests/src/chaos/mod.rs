@@ -106,14 +106,14 @@ impl Store {
 
     /// Its name on the command line: `file`, `etcd`, `etcd3`…
     pub fn name(self) -> String {
-        let name = format!("{:?}", self.backend).to_lowercase();
-        if self.nodes > 1 { format!("{name}{}", self.nodes) } else { name }
+        let name = self.backend.name();
+        if self.nodes > 1 { format!("{name}{}", self.nodes) } else { name.to_owned() }
     }
 
     /// What cargo needs to build it.
     fn feature(self) -> String {
         match self.has_server() {
-            true => format!(" --features {}", format!("{:?}", self.backend).to_lowercase()),
+            true => format!(" --features {}", self.backend.name()),
             false => String::new(),
         }
     }

@@ -18,8 +18,8 @@ pub struct Check {
 impl Check {
     /// Whether the gate runs it on this store.
     pub fn is_in_gate(&self, backend: Backend) -> bool {
-        let all = matches!(backend, Backend::Memory | Backend::Redis);
-        backend.is_in(self.groups) && (all || self.gate == "gate")
+        let runs = backend.has_all_at_once() || self.gate == "gate";
+        backend.is_in_gate() && backend.is_in(self.groups) && runs
     }
 }
 
@@ -34,8 +34,9 @@ pub const CHECKS: &[Check] = crate::conformance!(@list table);
 /// The word after the groups of stores says where the gate runs the check:
 ///
 /// * `gate`: on each store of its groups.
-/// * `two`: on memory and Redis only, the server that needs the least of the machine, because it is about the recipe's own
-///   work, to which the other stores add nothing.
+/// * `two`: only on stores whose share is `all` in the [table of stores](crate::store_table), because it is about the recipe's
+///   own work, to which the other stores add nothing. These are memory, and Redis, the server that needs the least of the
+///   machine.
 #[macro_export]
 macro_rules! conformance {
     (@list $to:tt) => {
@@ -406,13 +407,13 @@ macro_rules! conformance {
     (@part $part:ident $share:ident $gate:ident $($test:tt)+) => {};
     // Which group has which kind of store: the first line that fits counts.
     (@if $kind:ident everywhere $test:tt) => { $crate::conformance! { @test $test } };
-    (@if memory processes $test:tt) => {};
+    (@if in_process processes $test:tt) => {};
     (@if $kind:ident processes $test:tt) => { $crate::conformance! { @test $test } };
     (@if server servers $test:tt) => { $crate::conformance! { @test $test } };
     (@if server own_server [shared $($test:ident)+]) => {
         $crate::conformance! { @test [own $($test)+] }
     };
-    (@if file file $test:tt) => { $crate::conformance! { @test $test } };
+    (@if files file $test:tt) => { $crate::conformance! { @test $test } };
     (@if $kind:ident $group:ident $test:tt) => {};
     (@test [$stage:ident $backend:ident $module:ident $check:ident]) => {
         #[test]
@@ -421,7 +422,7 @@ macro_rules! conformance {
                 worker: env!("CARGO_BIN_EXE_worker"),
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
-            let stage = || $crate::checks::Stage::$stage($crate::place!($backend), programs);
+            let stage = || $crate::checks::Stage::$stage($crate::checks::settings::$backend, programs);
             let name = (stringify!($module), stringify!($check));
             $crate::checks::run(name, stage, $crate::checks::$module::$check)
         }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::tools::PATIENCE;
-use super::{Backend, Place};
+use super::{Backend, Kind, Place, settings};
 use crate::bounds;
 use crate::harness::{Connecting, Named, Proxy, Pulse, Scratch, Server, Worker};
 
@@ -62,14 +62,14 @@ impl Stage {
     /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
     pub fn shared(place: impl Into<Place>, programs: Programs) -> Self {
         let place = place.into();
-        match place.backend {
-            Backend::File => Self::in_directory(place, programs),
-            backend if backend.is_in_process() => {
+        match place.backend.kind() {
+            Kind::Files => Self::in_directory(place, programs),
+            Kind::InProcess => {
                 let namespace = unique();
-                let url = format!("{}://{namespace}", backend.name());
+                let url = format!("{}://{namespace}", place.backend.name());
                 Self::new(place, url, namespace, programs)
             }
-            _ => Self::on(place, shared_server(place), programs),
+            Kind::Server => Self::on(place, shared_server(place), programs),
         }
     }
 
@@ -84,8 +84,8 @@ impl Stage {
 
     fn in_directory(place: Place, programs: Programs) -> Self {
         let scratch = Scratch::new("stage");
-        let url = format!("file://{}", scratch.join("locks").display());
-        let is_crowded = place == Place::FILE_CONNECTING;
+        let url = format!("{}://{}", place.backend.name(), scratch.join("locks").display());
+        let is_crowded = place == settings::FILE_CONNECTING;
         let connecting = is_crowded.then(|| Connecting::start(&url, Duration::from_millis(100)));
         let stage = Self::new(place, url, "coordination".to_owned(), programs);
         Self { _connecting: connecting, scratch: Some(scratch), ..stage }
@@ -129,7 +129,7 @@ impl Stage {
     pub fn descriptors(&self, check: &str) -> Option<u64> {
         let sessions =
             MANY_SESSIONS.iter().find(|(many, _)| *many == check).map_or(4, |many| many.1);
-        (self.place == Place::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
+        (self.place == settings::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
     }
 
     /// The store's URL.
@@ -248,7 +248,7 @@ impl Stage {
 
     /// Whether it has a clock that its clients read with each queue.
     pub fn has_clock(&self) -> bool {
-        matches!(self.backend(), Backend::Memory | Backend::File | Backend::Redis)
+        self.server.as_ref().is_none_or(|server| server.has_clock())
     }
 
     /// The settings of the stage's clients.
@@ -371,11 +371,11 @@ impl Stage {
 
     /// How many members whose id begins like this have a session at the store.
     pub fn sessions(&self, begin: &str) -> usize {
-        let members = match self.backend() {
-            Backend::File => self.session_files().iter().map(|file| member_of(file)).collect(),
+        let members = match self.backend().kind() {
+            Kind::Files => self.session_files().iter().map(|file| member_of(file)).collect(),
             // They are their coordinators.
-            _ if self.backend().is_in_process() => Vec::new(),
-            _ => self.server().members(&self.namespace),
+            Kind::InProcess => Vec::new(),
+            Kind::Server => self.server().members(&self.namespace),
         };
         members.iter().filter(|member| member.starts_with(begin)).count()
     }
@@ -386,16 +386,14 @@ impl Stage {
     ///
     /// On memory, and where the member has no session.
     pub fn end_session(&self, member: &str) {
-        let ended = match self.backend() {
-            Backend::File => {
+        let ended = match self.backend().kind() {
+            Kind::Files => {
                 let files = self.session_files();
                 let file = files.iter().find(|file| member_of(file) == member);
                 file.is_some_and(|file| fs::remove_file(file).is_ok())
             }
-            _ if self.backend().is_in_process() => {
-                panic!("a session in memory ends with its coordinator only")
-            }
-            _ => {
+            Kind::InProcess => panic!("a session in memory ends with its coordinator only"),
+            Kind::Server => {
                 let session = self.server().session_of_member(&self.namespace, member);
                 session.is_some_and(|session| self.server().end_session(&session))
             }

@@ -8,7 +8,7 @@ use crate::checks::{Backend, Programs, Stage};
 use crate::harness::on_threads;
 
 /// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
-/// or `all` tests of one, which is of kind `file` or `server`: `fault_rows!(gate server Etcd)`.
+/// or `all` tests of one, which is of kind `files` or `server`: `fault_rows!(gate server Etcd)`.
 /// `fault_rows!(all three Etcd)` makes those of three servers.
 ///
 /// A row takes place at a site of its own, on a stage of the checks, or apart in a network namespace. It is for
@@ -82,7 +82,7 @@ macro_rules! fault_rows {
     (@part all $where:ident $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
     (@part $part:ident $where:ident $($test:tt)+) => {};
     // Which group is for which kind of store.
-    (@if file processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
+    (@if files processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if server processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if server servers $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if three cluster $test:tt) => { $crate::fault_rows! { @test 3 $test } };

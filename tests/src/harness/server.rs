@@ -156,6 +156,11 @@ pub trait Server: Debug + Send + Sync {
     /// [`delete_entry`](Self::delete_entry). Nothing where nothing can stand there.
     fn put_strangers(&self, namespace: &str) -> Vec<String>;
 
+    /// Whether the store has a clock that its clients read with each queue.
+    fn has_clock(&self) -> bool {
+        false
+    }
+
     /// Forgets what a store may forget of its history, so that nobody can look back; nothing where it keeps
     /// none.
     fn forget_history(&self) {}

@@ -210,6 +210,10 @@ impl Server for Redis {
         Vec::new()
     }
 
+    fn has_clock(&self) -> bool {
+        true
+    }
+
     fn crash_release(&self, ttl: Duration) -> Duration {
         ttl
     }

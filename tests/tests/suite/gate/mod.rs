@@ -13,6 +13,7 @@ mod harness;
 mod interop_etcd;
 #[cfg(feature = "zookeeper")]
 mod interop_zookeeper;
+mod listed;
 mod macros;
 mod names;
 mod panics;

@@ -1,0 +1,75 @@
+//! What is listed by hand elsewhere, compared with the tests that there are: the parts of `tests/soak`, and what each store of
+//! the [table](coordination_tests::store_table) has.
+
+use std::fs;
+use std::process::Command;
+
+use coordination_tests::checks::Backend;
+
+/// The names of all tests of this program.
+fn tests() -> Vec<String> {
+    let program = std::env::current_exe().expect("the path of this program");
+    let listed = Command::new(program).arg("--list").output().expect("this program runs");
+    let listed = String::from_utf8(listed.stdout).expect("names are text");
+    listed.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned)).collect()
+}
+
+/// The parts of `tests/soak` that run tests of this program, each with its words: it runs what has one of them in its name.
+fn parts() -> Vec<(String, Vec<String>)> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/soak");
+    let script = fs::read_to_string(script).expect("tests/soak is there");
+    let parts = script.lines().filter_map(|line| {
+        let mut columns = line.split_whitespace().map(str::to_owned);
+        let (part, minutes, kind) = (columns.next()?, columns.next()?, columns.next()?);
+        let is_it = minutes.parse::<u32>().is_ok() && kind == "suite";
+        is_it.then(|| (part, columns.collect()))
+    });
+    parts.collect()
+}
+
+fn is_everything_built() -> bool {
+    Backend::ALL.iter().all(|store| store.is_built_in())
+}
+
+#[test]
+fn every_test_of_the_soak_is_in_a_part() {
+    let parts = parts();
+    let is_in_one =
+        |test: &str| parts.iter().any(|(_, words)| words.iter().any(|word| test.contains(&**word)));
+    let mut soak = tests();
+    soak.retain(|test| test.starts_with("soak::"));
+    assert!(soak.len() > 100, "tests are listed in another way");
+    soak.retain(|test| !is_in_one(test));
+    assert!(soak.is_empty(), "in no part of tests/soak: {soak:#?}");
+}
+
+#[test]
+fn every_word_of_a_part_has_tests() {
+    let tests = tests();
+    let parts = parts();
+    assert!(parts.len() > 10, "tests/soak lists its parts in another way");
+    for (part, words) in parts {
+        for word in words.iter().filter(|_| is_everything_built()) {
+            let has = tests.iter().any(|test| test.starts_with("soak::") && test.contains(&**word));
+            assert!(has, "{word} of the part {part} is in no name of a test of the soak");
+        }
+    }
+}
+
+#[test]
+fn every_store_has_its_tests() {
+    let tests = tests();
+    for store in Backend::ALL.iter().filter(|store| store.is_built_in()) {
+        let (name, script) = (store.name(), if store.is_in_gate() { "gate" } else { "soak" });
+        let has = |what: &str, is_it: &dyn Fn(&str) -> bool| {
+            assert!(tests.iter().any(|test| is_it(test)), "{name}: no {what}");
+        };
+        has("conformance", &|test| test.starts_with(&format!("{script}::{name}::")));
+        has("suite", &|test| test.starts_with(&format!("{script}::store_suite::{name}::")));
+        if !store.is_in_process() {
+            has("chaos", &|test| test == format!("soak::chaos::{name}"));
+            let matrix = format!("::faults_{name}::every_row_has_a_test_or_a_reason");
+            has("fault matrix", &|test| test.ends_with(&matrix));
+        }
+    }
+}
