@@ -42,7 +42,22 @@ impl UrlOption {
     }
 }
 
-/// Longer than any scheme or option of ours; a secret pasted in the place of one is often longer.
+/// What stands between `://` and the path of a store's URLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(test, all(feature = "file", feature = "memory"))),
+    expect(dead_code, reason = "each is named where its store is built")
+)]
+pub(crate) enum Authority {
+    /// Hosts, after a user and a password if the store has such.
+    Hosts,
+    /// A name of the store, which is no address: colons and commas are part of it.
+    Name,
+    /// Nothing: the URL has a path, and the path says all.
+    Nothing,
+}
+
+/// Longer than any scheme or option of ours; a secret pasted in its place is often longer.
 const MAX_SHOWN_NAME: usize = 32;
 
 /// `scheme://user:password@host:port,host:port/path?option=value`, taken apart and decoded.
@@ -77,32 +92,52 @@ pub(crate) struct Host {
 pub(crate) struct Secret(String);
 
 impl Url {
+    /// The scheme of a URL, in lower case.
+    ///
+    /// Failures are of kind `Config`; their messages show nothing of the URL.
+    pub(crate) fn scheme(text: &str) -> Result<String> {
+        Ok(split(text)?.0)
+    }
+
     /// Reads a URL in full, so that nothing downstream has to look at its text.
     ///
     /// Failures are of kind `Config`; their messages show nothing of the URL but its scheme.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (scheme, rest) = split_scheme(text).ok_or_else(|| Error::config(NO_SCHEME))?;
-        Self::parse_rest(&scheme, rest)
+    pub(crate) fn parse(text: &str, authority: Authority) -> Result<Self> {
+        let (scheme, rest) = split(text)?;
+        Self::parse_rest(&scheme, rest, authority)
             .map_err(|problem| Error::config(format!("in the `{scheme}` URL, {problem}")))
     }
 
-    fn parse_rest(scheme: &str, rest: &str) -> Parsed<Self> {
+    /// Reads a URL with the authority that the store of its scheme has.
+    #[cfg(test)]
+    pub(crate) fn parse_by_scheme(text: &str) -> Result<Self> {
+        let authority = match Self::scheme(text).as_deref() {
+            Ok("memory") => Authority::Name,
+            Ok("file") => Authority::Nothing,
+            _ => Authority::Hosts,
+        };
+        Self::parse(text, authority)
+    }
+
+    fn parse_rest(scheme: &str, rest: &str, kind: Authority) -> Parsed<Self> {
         refuse_anywhere(rest)?;
         let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
         let authority_end = before_query.find('/').unwrap_or(before_query.len());
         let (authority, path) = before_query.split_at(authority_end);
-        let authority = Authority::parse(scheme, authority)?;
-        if scheme != "file" {
-            refuse_late_at(path)?;
-            refuse_late_at(query)?;
-        } else if path.is_empty() {
-            return Err(NO_DIRECTORY);
+        let leads_to = Leads::parse(kind, authority)?;
+        match kind {
+            Authority::Nothing if path.is_empty() => return Err(NO_DIRECTORY),
+            Authority::Nothing => {}
+            Authority::Hosts | Authority::Name => {
+                refuse_late_at(path)?;
+                refuse_late_at(query)?;
+            }
         }
         Ok(Self {
             scheme: scheme.to_owned(),
-            user: authority.user,
-            password: authority.password,
-            hosts: authority.hosts,
+            user: leads_to.user,
+            password: leads_to.password,
+            hosts: leads_to.hosts,
             path: decode_printable(path)?,
             query: parse_query(query)?,
         })
@@ -242,6 +277,10 @@ const PORT: &str = "a port is a number from 1 to 65535";
 const OPTION: &str = "options are written `name=value` and separated by `&`";
 
 /// The scheme in lower case, and what follows `://`.
+fn split(text: &str) -> Result<(String, &str)> {
+    split_scheme(text).ok_or_else(|| Error::config(NO_SCHEME))
+}
+
 fn split_scheme(text: &str) -> Option<(String, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '.' | '-');
@@ -264,22 +303,23 @@ fn refuse_late_at(text: &str) -> Parsed<()> {
     if text.contains('@') { Err(LATE_AT) } else { Ok(()) }
 }
 
+/// What the authority says.
 #[derive(Default)]
-struct Authority {
+struct Leads {
     user: Option<String>,
     password: Option<Secret>,
     hosts: Vec<Host>,
 }
 
-impl Authority {
-    fn parse(scheme: &str, text: &str) -> Parsed<Self> {
-        match (scheme, text.rsplit_once('@')) {
+impl Leads {
+    fn parse(kind: Authority, text: &str) -> Parsed<Self> {
+        match (kind, text.rsplit_once('@')) {
             (_, None) if text.is_empty() => Ok(Self::default()),
-            ("file", _) => Err(NO_DIRECTORY),
-            ("memory", Some(_)) => Err(NO_USERS),
-            ("memory", None) => Ok(Self { hosts: memory_name(text)?, ..Self::default() }),
-            (_, None) => Ok(Self { hosts: parse_hosts(text)?, ..Self::default() }),
-            (_, Some((userinfo, hosts))) => Self::with_userinfo(userinfo, hosts),
+            (Authority::Nothing, _) => Err(NO_DIRECTORY),
+            (Authority::Name, Some(_)) => Err(NO_USERS),
+            (Authority::Name, None) => Ok(Self { hosts: parse_name(text)?, ..Self::default() }),
+            (Authority::Hosts, None) => Ok(Self { hosts: parse_hosts(text)?, ..Self::default() }),
+            (Authority::Hosts, Some((user, hosts))) => Self::with_userinfo(user, hosts),
         }
     }
 
@@ -293,8 +333,8 @@ impl Authority {
     }
 }
 
-/// The name of a store in memory, which is not an address: colons and commas are part of the name.
-fn memory_name(text: &str) -> Parsed<Vec<Host>> {
+/// The name of a store, as the only host.
+fn parse_name(text: &str) -> Parsed<Vec<Host>> {
     Ok(vec![Host { name: decode_printable(text)?, port: None }])
 }
 
@@ -374,20 +414,21 @@ mod tests {
 
     /// Every text that a failure may show, so that tests can search all of it.
     fn refused(url: &str) -> String {
-        let error = Url::parse(url).expect_err(url);
+        let error = Url::parse_by_scheme(url).expect_err(url);
         assert_eq!(error.kind(), ErrorKind::Config);
         format!("{error} {error:?}")
     }
 
     fn hosts(url: &str) -> Vec<(String, Option<u16>)> {
-        let hosts = Url::parse(url).expect(url).hosts;
+        let hosts = Url::parse_by_scheme(url).expect(url).hosts;
         hosts.into_iter().map(|host| (host.name, host.port)).collect()
     }
 
     #[test]
     fn takes_a_url_apart() -> Result<()> {
-        let url =
-            Url::parse("ETCD://us%20er:p:%40+@h1:2379,h_2,[::1]:80/a/b%20c?ca=%2Fx+y&ttl=5s")?;
+        let url = Url::parse_by_scheme(
+            "ETCD://us%20er:p:%40+@h1:2379,h_2,[::1]:80/a/b%20c?ca=%2Fx+y&ttl=5s",
+        )?;
         assert_eq!((url.scheme.as_str(), url.user.as_deref()), ("etcd", Some("us er")));
         assert_eq!(url.password.as_ref().map(Secret::expose), Some("p:@+"));
         let shown: Vec<_> = url.hosts.iter().map(Host::to_string).collect();
@@ -395,7 +436,7 @@ mod tests {
         assert_eq!(url.path, "/a/b c");
         assert_eq!(url.to_string(), "etcd://***@h1:2379,h_2,[::1]:80/a/b c?ca=***&ttl=5s");
         assert_eq!(format!("{url:?}"), format!("Url({url})"));
-        let line_feeds = Url::parse("etcd://h?namespace=a%0Ab&c%0Ad=e")?.to_string();
+        let line_feeds = Url::parse_by_scheme("etcd://h?namespace=a%0Ab&c%0Ad=e")?.to_string();
         assert_eq!(line_feeds, "etcd://h?namespace=a\\nb&c\\nd=***");
         Ok(())
     }
@@ -403,10 +444,10 @@ mod tests {
     #[test]
     fn every_part_but_the_scheme_may_be_absent() -> Result<()> {
         for text in ["etcd://", "memory://", "etcd:///ns", "etcd://?ttl=1", "redis://@"] {
-            let url = Url::parse(text)?;
+            let url = Url::parse_by_scheme(text)?;
             assert!(url.hosts.is_empty() && url.user.is_none() && url.password.is_none());
         }
-        let url = Url::parse("redis://:pw@h")?;
+        let url = Url::parse_by_scheme("redis://:pw@h")?;
         assert!(url.user.is_none() && url.password.is_some());
         assert_eq!(url.to_string(), "redis://***@h");
         Ok(())
@@ -414,7 +455,7 @@ mod tests {
 
     #[test]
     fn the_last_at_ends_the_password() -> Result<()> {
-        let url = Url::parse("etcd://p@ss:w@rd,h1:1@h2")?;
+        let url = Url::parse_by_scheme("etcd://p@ss:w@rd,h1:1@h2")?;
         assert_eq!(url.user.as_deref(), Some("p@ss"));
         assert_eq!(url.password.as_ref().map(Secret::expose), Some("w@rd,h1:1"));
         assert_eq!(url.to_string(), "etcd://***@h2");
@@ -423,7 +464,7 @@ mod tests {
 
     #[test]
     fn files_have_a_directory_and_no_host() -> Result<()> {
-        let url = Url::parse("file:///srv/a@b%3F?durable=true")?;
+        let url = Url::parse_by_scheme("file:///srv/a@b%3F?durable=true")?;
         assert_eq!((url.path.as_str(), url.hosts.len()), ("/srv/a@b?", 0));
         for text in ["file://srv/app", "file://", "file://?durable=true", "file://CANARY@/x"] {
             let shown = refused(text);
@@ -454,7 +495,7 @@ mod tests {
 
     #[test]
     fn options_are_taken_or_refused() -> Result<()> {
-        let mut url = Url::parse("etcd://h?a=1&ttl=5s&&a=2+%2B&token=CANARY&b=")?;
+        let mut url = Url::parse_by_scheme("etcd://h?a=1&ttl=5s&&a=2+%2B&token=CANARY&b=")?;
         assert_eq!(url.take_option("a").as_deref(), Some("2++"));
         assert_eq!(url.take_option("a"), None);
         assert_eq!(url.take_option("ttl").as_deref(), Some("5s"));
@@ -472,7 +513,7 @@ mod tests {
     fn an_option_that_is_no_word_is_not_shown() -> Result<()> {
         let long = "CANARY".repeat(9);
         for name in ["CANARY%0A", "CANARY%2F", &long] {
-            let error = Url::parse(&format!("etcd://h?{name}=1"))?.finish(COMMON_OPTIONS);
+            let error = Url::parse_by_scheme(&format!("etcd://h?{name}=1"))?.finish(COMMON_OPTIONS);
             let error = error.expect_err(name).to_string();
             assert!(!error.contains("CANARY") && error.contains("ttl"), "{error}");
         }
@@ -520,7 +561,7 @@ mod tests {
             let [u, p, v] = [&user, &password, &value]
                 .map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string());
             let text = format!("etcd://{u}:{p}@h?key={v}");
-            let mut url = Url::parse(&text).expect("encoded in full");
+            let mut url = Url::parse_by_scheme(&text).expect("encoded in full");
             prop_assert_eq!(url.user.as_deref(), Some(user.as_str()));
             prop_assert_eq!(url.password.as_ref().map(Secret::expose), Some(password.as_str()));
             prop_assert_eq!(url.take_option("key"), Some(value));

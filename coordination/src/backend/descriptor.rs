@@ -9,7 +9,7 @@ use super::Store;
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::error::Result;
-use crate::url::{Url, UrlOption};
+use crate::url::{Authority, Url, UrlOption};
 
 /// What is known of a store before it is asked.
 pub(crate) struct Descriptor {
@@ -17,7 +17,9 @@ pub(crate) struct Descriptor {
     pub(crate) name: &'static str,
     /// The options beyond the common ones, in the order in which errors list them.
     pub(crate) options: &'static [UrlOption],
-    /// The namespace, if the URL of this store can name it outside of the option `namespace`.
+    /// What stands between `://` and the path of its URLs.
+    pub(crate) authority: Authority,
+    /// The namespace that a URL names elsewhere than in its option.
     pub(crate) namespace: fn(&Url) -> Option<String>,
     /// How a holder finds out that another client removed its entry, or ended its session.
     pub(crate) loss_detection: LossDetection,

@@ -8,7 +8,7 @@ use super::descriptor::{Connect, Descriptor};
 use crate::characteristics::LossDetection;
 use crate::config::{Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::url::{COMMON_OPTIONS, Url};
+use crate::url::{Authority, COMMON_OPTIONS, Url};
 
 /// Makes the list of stores: the cargo feature, the module that it turns on, and the schemes of its URLs. The schemes
 /// are known without the feature too, so that an error can say which feature to turn on.
@@ -69,8 +69,7 @@ pub(crate) struct Target {
 impl Target {
     /// Reads a URL and the settings that go with it.
     pub(crate) fn parse(url: &str, config: Config) -> Result<(Self, Settings)> {
-        let mut url = Url::parse(url)?;
-        let descriptor = descriptor(&url.scheme)?;
+        let (mut url, descriptor) = read(url)?;
         let shown = url.shown(descriptor.options).to_string();
         let path_namespace = (descriptor.namespace)(&url);
         let settings = Settings::resolve(config, &mut url, path_namespace)?;
@@ -98,7 +97,15 @@ impl fmt::Display for Target {
 
 /// How a holder on the store of this URL finds out about a loss.
 pub(crate) fn loss_detection(url: &str) -> Result<LossDetection> {
-    Ok(descriptor(&Url::parse(url)?.scheme)?.loss_detection)
+    Ok(read(url)?.1.loss_detection)
+}
+
+/// Reads a URL as its store has it.
+fn read(url: &str) -> Result<(Url, &'static Descriptor)> {
+    let descriptor = descriptor(&Url::scheme(url)?);
+    // What is wrong with the URL comes before that there is no such store.
+    let authority = descriptor.as_ref().map_or(Authority::Hosts, |store| store.authority);
+    Ok((Url::parse(url, authority)?, descriptor?))
 }
 
 /// The descriptor of the store with this scheme; an error if the scheme is unknown or its feature is off.

@@ -26,11 +26,13 @@ use crate::backend::{EntryId, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::url::Authority;
 
 /// What is known of the store before it is asked: each world says the rest.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "simulation",
     options: &[],
+    authority: Authority::Name,
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: true,

@@ -204,6 +204,25 @@ pub async fn s8_names_are_injective(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// S8: URLs that differ in a part that matters lead to stores that have nothing in common, and equal ones to one store.
+pub async fn s8_urls_are_apart(stage: &Stage) -> Result<()> {
+    let mut urls = stage.other_urls();
+    urls.push(stage.url().to_owned());
+    let mut held = Vec::new();
+    for url in &urls {
+        let coordinator = stage.settings().connect(url).await?;
+        let guard = coordinator.lock("one of each")?.try_acquire().await?;
+        held.push(guard.unwrap_or_else(|| panic!("{url}: the store of another URL")));
+    }
+    for url in &urls {
+        let coordinator = stage.settings().connect(url).await?;
+        let guard = coordinator.lock("one of each")?.try_acquire().await?;
+        assert!(guard.is_none(), "{url}: not the same store again");
+        coordinator.stop().await?;
+    }
+    Ok(())
+}
+
 /// S8: so are namespaces and prefixes.
 pub async fn s8_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> {
     let mut held = Vec::new();

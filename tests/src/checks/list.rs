@@ -59,6 +59,7 @@ macro_rules! conformance {
             grants s7_not_reentrant [everywhere] gate;
             grants s8_names_are_injective [everywhere] gate;
             grants s8_namespaces_and_prefixes_are_apart [everywhere] gate;
+            grants s8_urls_are_apart [everywhere] gate;
             grants s9_a_lost_answer_leaves_one_entry [servers] gate;
             grants s9_a_lost_answer_nobody_waits_for [servers] gate;
             timing t1_not_held_from_the_deadline_on [servers] gate;

@@ -25,6 +25,7 @@ pub const SLACK: Duration = Duration::from_millis(200);
 /// How many sessions these checks have in one process, where it is more than four. Each needs ten descriptors of its own.
 const MANY_SESSIONS: &[(&str, u64)] = &[
     ("s8_namespaces_and_prefixes_are_apart", 5),
+    ("s8_urls_are_apart", 7),
     ("l2_every_waiter_is_served", 5),
     ("br2_together_in_and_out", 6),
     ("e2_observers_see_terms_rise", 6),
@@ -147,6 +148,29 @@ impl Stage {
         match &self.server {
             Some(server) => server.url(&authority(&**server, self.named.as_ref()), ""),
             None => self.url.clone(),
+        }
+    }
+
+    /// URLs of other stores of the same kind: each differs from [`url`](Self::url), and from the others, in a part that
+    /// matters.
+    pub fn other_urls(&self) -> Vec<String> {
+        let with = |ending: &str| format!("{}{ending}", self.url);
+        match &self.server {
+            Some(server) => {
+                let authority = authority(&**server, self.named.as_ref());
+                server.other_urls(&authority, &self.namespace)
+            }
+            // A name or a directory, in which anything counts.
+            None => {
+                vec![
+                    with(":1"),
+                    with(":2"),
+                    with("%20"),
+                    with("a"),
+                    with("A"),
+                    with("?namespace=a"),
+                ]
+            }
         }
     }
 

@@ -100,6 +100,11 @@ pub trait Server: Debug + Send + Sync {
         }
     }
 
+    /// URLs at the same servers that each differ from that of this namespace, and from one another, in a part that matters.
+    fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
+        ["a", "A", ".a"].map(|more| self.url(authority, &format!("{namespace}{more}"))).into()
+    }
+
     /// The same by TLS.
     fn secure_url(&self, authority: &str, namespace: &str) -> String {
         self.url(authority, namespace).replacen("://", "s://", 1)

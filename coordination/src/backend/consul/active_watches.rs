@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_waits_for_is_not_watched() -> Result<()> {
-        let mut url = Url::parse("consul://127.0.0.1:1")?;
+        let mut url = Url::parse_by_scheme("consul://127.0.0.1:1")?;
         let config = Config::parse(&mut url)?;
         let settings = Settings::resolve(Options::default(), &mut url, None)?;
         let agents = Agents::new(&config);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Config> {
-        Config::parse(&mut Url::parse(text)?)
+        Config::parse(&mut Url::parse_by_scheme(text)?)
     }
 
     #[test]

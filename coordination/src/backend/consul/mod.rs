@@ -88,7 +88,7 @@ use super::server::txn_kv::TxnKv;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
@@ -112,6 +112,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("dc"),
         UrlOption::hidden("lock_delay"),
     ],
+    authority: Authority::Hosts,
     namespace: access::path_namespace,
     loss_detection: LossDetection::Watch,
     is_in_process: false,

@@ -76,7 +76,7 @@ use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -88,6 +88,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("server_name"),
         UrlOption::hidden("password_file"),
     ],
+    authority: Authority::Hosts,
     namespace: access::path_namespace,
     loss_detection: LossDetection::Watch,
     is_in_process: false,

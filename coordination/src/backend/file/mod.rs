@@ -79,7 +79,7 @@ use crate::config::Settings;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics;
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 /// The warning about a file system that hosts share.
 const NETWORK: &str =
@@ -96,6 +96,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("network_filesystem"),
         UrlOption::shown("mode"),
     ],
+    authority: Authority::Nothing,
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: false,

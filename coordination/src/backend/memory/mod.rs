@@ -39,7 +39,7 @@ use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::url::Url;
+use crate::url::{Authority, Url};
 
 /// What the URL says.
 pub(crate) struct Config {
@@ -66,6 +66,7 @@ impl Config {
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "memory",
     options: &[],
+    authority: Authority::Name,
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: true,

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Config> {
-        Config::parse(&mut Url::parse(url)?)
+        Config::parse(&mut Url::parse_by_scheme(url)?)
     }
 
     #[test]

@@ -84,7 +84,7 @@ use crate::characteristics::{Characteristics, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -99,6 +99,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("server_name"),
         UrlOption::hidden("password_file"),
     ],
+    authority: Authority::Hosts,
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: false,

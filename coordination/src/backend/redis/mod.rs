@@ -97,7 +97,7 @@ use crate::backend::server::reads::Reads;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 /// Where no record is left of what was granted, leases are taken to have been no longer than this, unless the URL says so.
 const UNKNOWN: Duration = Duration::from_secs(30);
@@ -115,6 +115,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("server_name"),
         UrlOption::hidden("password_file"),
     ],
+    authority: Authority::Hosts,
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: false,

@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn what_stands_in_the_place_of_a_file_is_not_shown() {
         for option in ["ca", "password_file", "cert=/dev/null&key"] {
-            let mut url = Url::parse(&format!("etcds://h?{option}=CANARY")).expect("a URL");
+            let mut url =
+                Url::parse_by_scheme(&format!("etcds://h?{option}=CANARY")).expect("a URL");
             let read = access(&mut url, (true, "etcds"), PASSWORD_FILE, None);
             let error = read.expect_err("there is no such file");
             assert!(error.to_string().contains("cannot be read"), "{error}");

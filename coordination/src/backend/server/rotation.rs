@@ -254,7 +254,7 @@ mod tests {
     use crate::url::Url;
 
     fn rotation(hosts: usize, patience: Duration) -> Result<Rotation<&'static str>> {
-        let mut url = Url::parse("memory://")?;
+        let mut url = Url::parse_by_scheme("memory://")?;
         let settings = Settings::resolve(Config::default(), &mut url, None)?;
         Ok(Rotation::new(hosts, &settings, patience))
     }

@@ -118,7 +118,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn parse(text: &str) -> Result<(Option<String>, Config)> {
-        let mut url = Url::parse(text)?;
+        let mut url = Url::parse_by_scheme(text)?;
         Ok((Config::namespace(&url), Config::parse(&mut url)?))
     }
 

@@ -100,7 +100,7 @@ use crate::characteristics::{Characteristics, Durability, Liveness, LossDetectio
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::url::UrlOption;
+use crate::url::{Authority, UrlOption};
 
 /// How long a connection may be silent, or take to be made, before it is given up: two such times fit into what the probe
 /// leaves of the time for connecting.
@@ -122,6 +122,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         UrlOption::shown("nodes"),
         UrlOption::shown("parents"),
     ],
+    authority: Authority::Hosts,
     namespace: Config::namespace,
     loss_detection: LossDetection::Watch,
     is_in_process: false,

@@ -56,6 +56,17 @@ impl Server for Postgres {
         }
     }
 
+    fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
+        let url = |namespace: &str| self.url(authority, namespace);
+        let other = |schema: &str| format!("{}&schema={schema}", url(namespace));
+        vec![
+            url(&format!("{namespace}a")),
+            url(&format!("{namespace}A")),
+            other("one"),
+            other("two"),
+        ]
+    }
+
     fn secure_url(&self, authority: &str, namespace: &str) -> String {
         self.url(authority, namespace).replacen("disable", "verify-full", 1)
     }

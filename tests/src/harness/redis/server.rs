@@ -122,6 +122,18 @@ impl Server for Redis {
         format!("redis://{at}/?{}", options.join("&"))
     }
 
+    fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
+        let url = |namespace: &str| self.url(authority, namespace);
+        let mut urls = vec![url(&format!("{namespace}a")), url(&format!("{namespace}A"))];
+        // A cluster has one database.
+        if !self.options.is_restless {
+            urls.extend(
+                [1, 2].map(|database| url(namespace).replace("/?", &format!("/{database}?"))),
+            );
+        }
+        urls
+    }
+
     fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
         let url = self.url(&self.authority(), "");
         let with_user = |user: &str| url.replace("redis://", &format!("redis://{user}@"));

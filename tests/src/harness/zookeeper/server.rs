@@ -51,6 +51,14 @@ impl Server for Zookeeper {
         BTreeMap::from([("packets".to_owned(), packets.sum())])
     }
 
+    fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
+        let names = [format!("{namespace}a"), format!("{namespace}A")];
+        // The last segment is the namespace, and those before it are the chroot.
+        let paths =
+            names.iter().cloned().chain(names.iter().map(|name| format!("{name}/{namespace}")));
+        paths.map(|path| self.url(authority, &path)).collect()
+    }
+
     fn secure_url(&self, authority: &str, namespace: &str) -> String {
         self.url(authority, namespace).replacen("://", "+tls://", 1)
     }

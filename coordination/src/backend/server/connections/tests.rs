@@ -66,7 +66,8 @@ fn connections(says: &[Says]) -> Result<Arc<Connections<Servers>>> {
 }
 
 fn at(hosts: Vec<Host>, says: &[Says]) -> Result<Arc<Connections<Servers>>> {
-    let settings = Settings::resolve(Config::default(), &mut Url::parse("memory://")?, None)?;
+    let settings =
+        Settings::resolve(Config::default(), &mut Url::parse_by_scheme("memory://")?, None)?;
     let access = Access::new(Sources::default())?;
     let servers = Servers { says: says.to_vec(), hosts, access, asked: AtomicUsize::new(0) };
     Ok(Arc::new(Connections::new(servers, &settings, Duration::from_millis(200))))
