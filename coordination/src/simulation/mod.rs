@@ -23,6 +23,7 @@
 //! milliseconds, so shorter times cannot be told apart. There is only one thread.
 
 mod client;
+mod contents;
 mod network;
 mod run;
 mod server;

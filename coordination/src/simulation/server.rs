@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-use crate::backend::memory::Memory;
+use super::contents::Contents;
 use crate::backend::{Entries, EntryId, Listing, NewSession, SessionId, Sessions, Values, Write};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -87,7 +87,7 @@ struct State {
     /// The source of random numbers for the network and the store. It is not the library's, so that one more number
     /// drawn in the library does not change everything here.
     random: StdRng,
-    memory: Arc<Memory>,
+    contents: Arc<Contents>,
     weather: Weather,
     leases: BTreeMap<SessionId, Lease>,
     /// What a store has to remember to keep the rules about late calls: the sessions that were closed, the entries that were
@@ -129,7 +129,7 @@ impl World {
     pub fn new(seed: u64, traits: Traits) -> Self {
         let state = State {
             random: StdRng::seed_from_u64(seed),
-            memory: Arc::new(Memory::unshared()),
+            contents: Arc::new(Contents::new()),
             weather: Weather::calm(),
             leases: BTreeMap::new(),
             closed: HashSet::new(),
@@ -201,9 +201,9 @@ impl World {
         state.leases.clear();
         state.past.clear();
         // Waiters that listen to the old store are notified that what they wait for is gone.
-        let old = std::mem::replace(&mut state.memory, Arc::new(Memory::unshared()));
+        let old = std::mem::replace(&mut state.contents, Arc::new(Contents::new()));
         drop(state);
-        old.forget_all();
+        old.lose();
     }
 
     /// The store ends some session before its time; false: there is none.
@@ -222,18 +222,17 @@ impl World {
 
     /// Somebody removes an entry that waits in a queue of this kind; false: there is none.
     pub fn remove_some_waiter(&self, kind: &str) -> bool {
-        let State { random, memory, .. } = &mut *self.state();
-        let waiters = memory.waiters(kind);
+        let State { random, contents, .. } = &mut *self.state();
+        let waiters = contents.waiters(kind);
         if waiters.is_empty() {
             return false;
         }
-        memory.remove(&waiters[random.random_range(0..waiters.len())]);
-        true
+        contents.leave(&waiters[random.random_range(0..waiters.len())]).is_ok()
     }
 
     /// How many entries the store has, in all queues.
     pub fn entries(&self) -> u64 {
-        self.memory().entries()
+        self.contents().entries()
     }
 
     /// How often each kind of fault has happened by itself.
@@ -245,8 +244,8 @@ impl World {
         self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(super) fn memory(&self) -> Arc<Memory> {
-        Arc::clone(&self.state().memory)
+    pub(super) fn contents(&self) -> Arc<Contents> {
+        Arc::clone(&self.state().contents)
     }
 
     /// Draws random numbers, given how the network behaves.
@@ -266,7 +265,7 @@ impl World {
     }
 
     pub(super) async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
-        self.memory().open(session).await?;
+        self.contents().open(session).await?;
         if !self.0.traits.is_remote {
             return Ok(None);
         }
@@ -301,7 +300,7 @@ impl World {
 
     pub(super) fn end(&self, id: SessionId) {
         self.state().leases.remove(&id);
-        self.memory().close_now(id);
+        self.contents().close_now(id);
     }
 
     /// Extends a lease.
@@ -353,7 +352,7 @@ impl World {
 
     /// Reads a queue for one who observes it, as of some older moment if that is said and one is known.
     pub(super) async fn observe(&self, queue: &QueueKey, is_older: bool) -> Result<Listing> {
-        let listing = self.memory().read(queue).await?;
+        let listing = self.contents().read(queue).await?;
         let State { random, past, faults, .. } = &mut *self.state();
         let past = past.entry(queue.clone()).or_default();
         // Nobody who observes a value sees it go back: groups would take an older one for the end of their life.
@@ -383,7 +382,7 @@ impl World {
         if let Some(answer) = before {
             return Ok(answer);
         }
-        let answer = self.memory().write(write).await?;
+        let answer = self.contents().write(write).await?;
         if let Some(version) = answer {
             let mut state = self.state();
             state.written.insert(write.id, version);

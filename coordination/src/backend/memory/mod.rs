@@ -32,8 +32,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use self::store::Store;
-#[cfg(coordination_internals)]
-use super::EntryRef;
 use crate::backend;
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
@@ -84,33 +82,10 @@ impl Memory {
         Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
     }
 
-    /// A store that nobody else can name.
+    /// A store that nobody else can name: a simulated world's.
     #[cfg(coordination_internals)]
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }
-    }
-
-    /// How many entries there are in all queues.
-    #[cfg(coordination_internals)]
-    pub(crate) fn entries(&self) -> u64 {
-        self.store.entries()
-    }
-
-    /// The blocked entries in queues of this kind.
-    #[cfg(coordination_internals)]
-    pub(crate) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
-        self.store.waiters(kind)
-    }
-
-    /// Removes an entry of any session.
-    #[cfg(coordination_internals)]
-    pub(crate) fn remove(&self, entry: &EntryRef) {
-        self.store.leave(entry);
-    }
-
-    #[cfg(coordination_internals)]
-    pub(crate) fn forget_all(&self) {
-        self.store.forget_all();
     }
 }
 

@@ -9,9 +9,8 @@ use tokio::time::Instant;
 
 use crate::backend::{
     Beside, Blocker, Clock, Cursor, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry,
-    NewSession, PAGE, Page, Position, Room, SessionId, Value, Write,
+    NewSession, PAGE, Page, Position, SessionId, Value, Write,
 };
-use crate::canary::{Canary, sings};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
@@ -76,31 +75,6 @@ impl Store {
         Self { state: Mutex::default(), start: Instant::now() }
     }
 
-    #[cfg(coordination_internals)]
-    pub(super) fn entries(&self) -> u64 {
-        self.state().queues.values().map(|queue| queue.entries.len() as u64).sum()
-    }
-
-    #[cfg(coordination_internals)]
-    pub(super) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
-        let state = self.state();
-        let of_kind = state.queues.iter().filter(|(key, _)| key.kind() == kind);
-        let waiting = of_kind.flat_map(|(key, queue)| {
-            let is_blocked = |(seq, entry): &(&u64, &Stored)| {
-                queue.position(**seq, entry.mode).blocker.is_some()
-            };
-            let entry_ref =
-                |(_, entry): (&u64, &Stored)| EntryRef { queue: key.clone(), id: entry.id.clone() };
-            queue.entries.iter().filter(is_blocked).map(entry_ref)
-        });
-        waiting.collect()
-    }
-
-    #[cfg(coordination_internals)]
-    pub(super) fn forget_all(&self) {
-        *self.state() = State::default();
-    }
-
     pub(super) fn open(&self, session: &NewSession) -> Result<()> {
         let mut state = self.state();
         let taken =
@@ -116,30 +90,10 @@ impl Store {
     pub(super) fn renew(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
         let state = self.state();
         state.check(session, "renew")?;
-        if sings(Canary::RenewalAfterRelease) {
-            drop(state);
-            return held
-                .iter()
-                .try_for_each(|entry| self.put_back(session, entry))
-                .map(|()| Vec::new());
-        }
         let is_gone = |entry: &&EntryRef| {
             state.queues.get(&entry.queue).is_none_or(|queue| !queue.by_id.contains_key(&entry.id))
         };
         Ok(held.iter().filter(is_gone).map(|entry| entry.id.clone()).collect())
-    }
-
-    /// For the canary `RenewalAfterRelease`: enters a released entry again, as a renewal would that does not know of the release.
-    fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
-        let entry = NewEntry {
-            entry_ref: entry.clone(),
-            session,
-            member: "".into(),
-            mode: Mode::Exclusive,
-            data: "".into(),
-            room: Room::default(),
-        };
-        self.enter(&entry).map(|_| ())
     }
 
     pub(super) fn close(&self, session: SessionId) {
@@ -162,14 +116,7 @@ impl Store {
         let mut state = self.state();
         state.check(new.session, "enter")?;
         let state = &mut *state;
-        let mut key = new.entry_ref.queue.clone();
-        if sings(Canary::PrefixMatch) {
-            let has_prefix = |other: &&QueueKey| {
-                other.kind() == key.kind() && other.name().starts_with(key.name())
-            };
-            key = state.queues.keys().rfind(has_prefix).unwrap_or(&key).clone();
-        }
-        let queue = state.queues.entry(key).or_default();
+        let queue = state.queues.entry(new.entry_ref.queue.clone()).or_default();
         if let Some(seq) = queue.by_id.get(&new.entry_ref.id) {
             return Ok(queue.position(*seq, new.mode));
         }
@@ -203,11 +150,7 @@ impl Store {
         let mut state = self.state();
         let state = &mut *state;
         let Some(queue) = state.queues.get_mut(&entry.queue) else { return };
-        let seq = match queue.entries.first_key_value() {
-            Some((first, _)) if sings(Canary::ReleaseByName) => Some(*first),
-            _ => queue.by_id.remove(&entry.id),
-        };
-        let Some(seq) = seq else { return };
+        let Some(seq) = queue.by_id.remove(&entry.id) else { return };
         queue.entries.remove(&seq);
         queue.moved(&mut state.last);
         if !queue.is_used() {
@@ -374,11 +317,8 @@ impl Queue {
     }
 
     fn position(&self, seq: u64, mode: Mode) -> Position {
-        let own = || self.entries.get(&seq).map(|entry| entry.session);
         let mut before = self.entries.range(..seq).rev();
-        let blocker = before.find(|(_, entry)| {
-            entry.mode.blocks(mode) && !(sings(Canary::Reentrant) && own() == Some(entry.session))
-        });
+        let blocker = before.find(|(_, entry)| entry.mode.blocks(mode));
         Position {
             seq,
             blocker: blocker.map(|(seq, entry)| Blocker { id: entry.id.clone(), seq: *seq }),

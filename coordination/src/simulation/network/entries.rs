@@ -17,7 +17,7 @@ impl Entries for Network {
                 world.admit()?;
                 match world.has_left(&entry.entry_ref.id) {
                     true => Err(late("enter")),
-                    false => world.memory().enter(&entry).await,
+                    false => world.contents().enter(&entry),
                 }
             }
         })
@@ -30,7 +30,7 @@ impl Entries for Network {
             let entry = entry.clone();
             async move {
                 match world.is_newest(&entry.entry_ref.id, number) {
-                    true => world.memory().update(&entry, seq).await,
+                    true => world.contents().update(&entry, seq).await,
                     false => Err(late("update")),
                 }
             }
@@ -38,13 +38,13 @@ impl Entries for Network {
         .await
     }
 
-    async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
+    async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
         let entry = entry.clone();
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
                 world.leaves(&entry.id);
-                world.memory().leave(&entry, seq).await
+                world.contents().leave(&entry)
             }
         })
         .await
@@ -54,7 +54,7 @@ impl Entries for Network {
         let entry = entry.clone();
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
-            async move { world.memory().position(&entry, seq).await }
+            async move { world.contents().position(&entry, seq) }
         })
         .await
     }
@@ -71,7 +71,7 @@ impl Entries for Network {
             async move {
                 let listing = match is_observer {
                     true => world.observe(&queue, is_older).await?,
-                    false => world.memory().read(&queue).await?,
+                    false => world.contents().read(&queue).await?,
                 };
                 let clock = listing.clock.filter(|_| world.traits().has_clock);
                 Ok(Listing { clock, ..listing })
@@ -84,18 +84,18 @@ impl Entries for Network {
         let from = from.cloned();
         self.call(Call::Other, move |world| {
             let from = from.clone();
-            async move { world.memory().queues(kind, from.as_ref()).await }
+            async move { world.contents().queues(kind, from.as_ref()).await }
         })
         .await
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
         let is_here = !self.is_remote() && !self.client.is_dead();
-        is_here.then(|| self.world.memory().enter_now(entry)).flatten()
+        is_here.then(|| self.world.contents().enter(entry))
     }
 
-    fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> Option<Result<()>> {
+    fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         let is_here = !self.is_remote() && !self.client.is_dead();
-        is_here.then(|| self.world.memory().leave_now(entry, seq)).flatten()
+        is_here.then(|| self.world.contents().leave(entry))
     }
 }

@@ -41,7 +41,7 @@ impl Sessions for Network {
                 let note = |id: &EntryId| {
                     gone.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
                 };
-                let answer = world.memory().renew(session, &held, &note).await;
+                let answer = world.contents().renew(session, &held, &note);
                 let answer = answer.map(|()| gone.into_inner().unwrap_or_default());
                 if sings(Canary::AnswerOfAnotherCall) {
                     *stray.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
@@ -66,7 +66,7 @@ impl Sessions for Network {
 
     fn close_now(&self, session: SessionId) {
         if !self.is_remote() && !self.client.is_dead() {
-            self.world.memory().close_now(session);
+            self.world.contents().close_now(session);
         }
     }
 }

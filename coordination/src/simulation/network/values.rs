@@ -24,7 +24,7 @@ impl Values for Network {
         let (queue, names) = (queue.clone(), names.to_vec());
         self.call(Call::Other, move |world| {
             let (queue, names) = (queue.clone(), names.clone());
-            async move { world.memory().records(&queue, &names).await }
+            async move { world.contents().records(&queue, &names).await }
         })
         .await
     }
@@ -33,7 +33,7 @@ impl Values for Network {
         let from = from.cloned();
         self.call(Call::Other, move |world| {
             let from = from.clone();
-            async move { world.memory().names(kind, from.as_ref()).await }
+            async move { world.contents().names(kind, from.as_ref()).await }
         })
         .await
     }

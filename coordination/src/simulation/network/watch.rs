@@ -8,13 +8,10 @@ use rand::RngExt;
 use tokio::sync::oneshot;
 
 use super::{Network, Way, happens, on_its_way};
-use crate::backend::memory::Memory;
 use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
-
-/// Passed to the store, which loses no notifications and so needs no re-check. Only the network loses them.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+use crate::simulation::contents::Contents;
 
 #[async_trait]
 impl Watching for Network {
@@ -26,18 +23,16 @@ impl Watching for Network {
         recheck: Duration,
     ) -> Result<()> {
         let entry = entry.clone();
-        let wait = move |memory: Arc<Memory>| async move {
-            memory.gone(&entry, seq, waiter, FOREVER).await
-        };
+        let wait =
+            move |contents: Arc<Contents>| async move { contents.gone(&entry, seq, waiter).await };
         self.notified(recheck, wait).await
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         self.observes();
         let queue = queue.clone();
-        let wait = move |memory: Arc<Memory>| async move {
-            memory.changed(&queue, revision, FOREVER).await
-        };
+        let wait =
+            move |contents: Arc<Contents>| async move { contents.changed(&queue, revision).await };
         self.notified(recheck, wait).await
     }
 }
@@ -47,13 +42,13 @@ impl Network {
     async fn notified<O>(
         &self,
         recheck: Duration,
-        wait: impl FnOnce(Arc<Memory>) -> O + Send + 'static,
+        wait: impl FnOnce(Arc<Contents>) -> O + Send + 'static,
     ) -> Result<()>
     where
         O: Future<Output = Result<()>> + Send,
     {
         if !self.is_remote() {
-            return wait(self.world.memory()).await;
+            return wait(self.world.contents()).await;
         }
         if let Some(refused) = self.world.refusal() {
             return Err(refused);
@@ -74,7 +69,7 @@ impl Network {
             if way.request_lost || client.link().requests_cut {
                 return;
             }
-            wait(world.memory()).await.ok();
+            wait(world.contents()).await.ok();
             on_its_way(way.back).await;
             if lost {
                 return world.count("lost notification");
