@@ -12,6 +12,11 @@
 //!
 //! Nothing here is published.
 
+#[cfg(not(any(coordination_internals, doc)))]
+compile_error!(
+    "this needs the flags of tests/features: `. tests/features && cargo test \"${everything[@]}\"`"
+);
+
 pub mod bounds;
 pub mod chaos;
 pub mod checks;
