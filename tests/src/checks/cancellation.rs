@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, Effect, ErrorKind, LockGuard, LossReason, Result, blocking};
 use tokio::time::{sleep, timeout};
 
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{
     ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, assert_out_of_time,
     drop_after_polls, held_by_an_ended_runtime, lock, take_turn, until_contenders,
@@ -45,42 +45,42 @@ pub async fn c1_dropped_waiting_acquire_leaves_nothing(stage: &Stage) -> Result<
 }
 
 /// A free lock is acquired.
-pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
-    let lock = lock(&scene.one);
-    drop(scene.interrupt(lock.acquire(scene.patience())).await?);
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
+    let lock = lock(&pair.one);
+    drop(pair.interrupt(lock.acquire(pair.patience())).await?);
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A free lock is tried.
-pub async fn interrupted_try(scene: &Scene<'_>) -> Result<()> {
-    let lock = lock(&scene.one);
-    drop(scene.interrupt(lock.try_acquire()).await?);
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+pub async fn interrupted_try(pair: &Pair<'_>) -> Result<()> {
+    let lock = lock(&pair.one);
+    drop(pair.interrupt(lock.try_acquire()).await?);
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A lock is waited for that somebody else releases meanwhile.
-pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
-    let lock = lock(&scene.one);
-    let releasing = scene.drop_later(acquire(&scene.other).await?);
-    let granted = scene.interrupt(lock.acquire(scene.patience())).await?;
-    assert!(granted.as_ref().is_none_or(|guard| guard.is_held()), "{scene:?}");
+pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
+    let lock = lock(&pair.one);
+    let releasing = pair.drop_later(acquire(&pair.other).await?);
+    let granted = pair.interrupt(lock.acquire(pair.patience())).await?;
+    assert!(granted.as_ref().is_none_or(|guard| guard.is_held()), "{pair:?}");
     drop(granted);
     releasing.await.expect("no panic");
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A lock is acquired, held for a little while and released.
-pub async fn interrupted_hold(scene: &Scene<'_>) -> Result<()> {
-    let lock = lock(&scene.one);
+pub async fn interrupted_hold(pair: &Pair<'_>) -> Result<()> {
+    let lock = lock(&pair.one);
     let holding = async {
-        let guard = lock.acquire(scene.patience()).await?;
+        let guard = lock.acquire(pair.patience()).await?;
         // Longer than it takes until the holder's own entry is watched.
         sleep(MOMENT).await;
-        assert!(guard.is_held(), "{scene:?}");
+        assert!(guard.is_held(), "{pair:?}");
         guard.release().await
     };
-    scene.interrupt(holding).await?;
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    pair.interrupt(holding).await?;
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// C1, C2: cancelled by a timeout, by `select!`, and by the end of the task.
@@ -273,23 +273,20 @@ pub async fn c5_cancelled_release_goes_on(stage: &Stage) -> Result<()> {
 }
 
 /// A lock is released, and the same session acquires it again in the same moment.
-pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
-    let old = acquire(&scene.one).await?;
+pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
+    let old = acquire(&pair.one).await?;
     let token = old.token();
-    scene.interrupt(old.release()).await?;
-    let later = acquire(&scene.one).await?;
-    must_hold!(later.token() > token, "{scene:?}");
-    assert!(lock(&scene.other).try_acquire().await?.is_none(), "{scene:?}: granted to two");
+    pair.interrupt(old.release()).await?;
+    let later = acquire(&pair.one).await?;
+    must_hold!(later.token() > token, "{pair:?}");
+    assert!(lock(&pair.other).try_acquire().await?.is_none(), "{pair:?}: granted to two");
     // Longer than a release takes that is still under way.
-    sleep(scene.stage.attempt_timeout() / 10).await;
-    assert!(later.is_held(), "{scene:?}: lost by the release before it");
-    let holders = lock(&scene.other).holders().await?;
-    assert!(
-        holders.iter().map(|holder| holder.token).eq([later.token()]),
-        "{scene:?}: {holders:?}"
-    );
+    sleep(pair.stage.attempt_timeout() / 10).await;
+    assert!(later.is_held(), "{pair:?}: lost by the release before it");
+    let holders = lock(&pair.other).holders().await?;
+    assert!(holders.iter().map(|holder| holder.token).eq([later.token()]), "{pair:?}: {holders:?}");
     drop(later);
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// C3: the late answer to a call that was given up is nobody's. Where calls are statements of SQL, nothing more is asked on its

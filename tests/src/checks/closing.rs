@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use coordination::{Builder, Effect, ErrorKind, LossReason, Result, State};
 use tokio::time::{sleep, timeout};
 
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
     take_turn, until_contenders, until_state,
@@ -33,30 +33,30 @@ fn visitor(stage: &Stage) -> Builder {
 }
 
 /// A client connects.
-pub async fn interrupted_connect(scene: &Scene<'_>) -> Result<()> {
-    let url = scene.url();
-    if let Some(visitor) = scene.interrupt(visitor(scene.stage).connect(&url)).await? {
+pub async fn interrupted_connect(pair: &Pair<'_>) -> Result<()> {
+    let url = pair.url();
+    if let Some(visitor) = pair.interrupt(visitor(pair.stage).connect(&url)).await? {
         take_turn(&visitor).await?;
         visitor.stop().await?;
-    } else if scene.stage.has_server() {
+    } else if pair.stage.has_server() {
         // It may be on its way in (C2), and has the member id until it is out again.
         sleep(2 * MOMENT).await;
     }
-    take_turn(&scene.other).await.map(drop)
+    take_turn(&pair.other).await.map(drop)
 }
 
 /// A client stops that holds a lock; that is free at once, or when its lease is over at the latest.
-pub async fn interrupted_stop(scene: &Scene<'_>) -> Result<()> {
-    let visitor = visitor(scene.stage).connect(&scene.url()).await?;
+pub async fn interrupted_stop(pair: &Pair<'_>) -> Result<()> {
+    let visitor = visitor(pair.stage).connect(&pair.url()).await?;
     let guard = acquire(&visitor).await?;
     let start = Instant::now();
-    scene.interrupt(visitor.stop()).await?;
+    pair.interrupt(visitor.stop()).await?;
     // Dropped before its first poll it has not begun.
     visitor.stop().await.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })?;
-    must_hold!(!guard.is_held(), "{scene:?}");
-    take_turn(&scene.other).await?;
+    must_hold!(!guard.is_held(), "{pair:?}");
+    take_turn(&pair.other).await?;
     let took = start.elapsed();
-    assert!(took <= scene.stage.crash_bound(), "{scene:?}: free after {took:?}");
+    assert!(took <= pair.stage.crash_bound(), "{pair:?}: free after {took:?}");
     Ok(())
 }
 

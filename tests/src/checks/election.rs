@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, Room, assert_out_of_time};
 use crate::bounds;
 use crate::harness::eventually_async;
@@ -209,39 +209,39 @@ pub async fn e1_a_dropped_campaign_leaves_no_candidacy(stage: &Stage) -> Result<
 }
 
 /// Nobody leads, and one stands.
-pub async fn interrupted_campaign(scene: &Scene<'_>) -> Result<()> {
-    let mine = election(&scene.one);
-    drop(scene.interrupt(mine.campaign("one", scene.patience())).await?);
-    nobody_stands(scene).await
+pub async fn interrupted_campaign(pair: &Pair<'_>) -> Result<()> {
+    let mine = election(&pair.one);
+    drop(pair.interrupt(mine.campaign("one", pair.patience())).await?);
+    nobody_stands(pair).await
 }
 
 /// One stands while somebody else leads, who resigns meanwhile.
-pub async fn interrupted_candidacy(scene: &Scene<'_>) -> Result<()> {
-    let resigning = scene.drop_later(campaign(&scene.other).await?);
-    let mine = election(&scene.one);
-    drop(scene.interrupt(mine.campaign("one", scene.patience())).await?);
+pub async fn interrupted_candidacy(pair: &Pair<'_>) -> Result<()> {
+    let resigning = pair.drop_later(campaign(&pair.other).await?);
+    let mine = election(&pair.one);
+    drop(pair.interrupt(mine.campaign("one", pair.patience())).await?);
     resigning.await.expect("no panic");
-    nobody_stands(scene).await
+    nobody_stands(pair).await
 }
 
 /// A leader resigns, and stands again in the same moment.
-pub async fn interrupted_resignation(scene: &Scene<'_>) -> Result<()> {
-    let old = campaign(&scene.one).await?;
+pub async fn interrupted_resignation(pair: &Pair<'_>) -> Result<()> {
+    let old = campaign(&pair.one).await?;
     let term = old.term();
-    scene.interrupt(old.resign()).await?;
-    let new = campaign(&scene.one).await?;
-    assert!(new.term() > term && new.is_leader(), "{scene:?}");
+    pair.interrupt(old.resign()).await?;
+    let new = campaign(&pair.one).await?;
+    assert!(new.term() > term && new.is_leader(), "{pair:?}");
     drop(new);
-    nobody_stands(scene).await
+    nobody_stands(pair).await
 }
 
 /// Somebody else is elected soon, and nobody stands beside it.
-async fn nobody_stands(scene: &Scene<'_>) -> Result<()> {
+async fn nobody_stands(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
-    campaign(&scene.other).await?.resign().await?;
-    until_candidates(&election(&scene.other), &[]).await;
+    campaign(&pair.other).await?.resign().await?;
+    until_candidates(&election(&pair.other), &[]).await;
     let took = start.elapsed();
-    assert!(took <= 20 * NOTICE + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= 20 * NOTICE + pair.stage.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 

@@ -77,7 +77,7 @@ pub fn least_cuts(stage: &Stage) -> usize {
 
 /// A place at which an operation is interrupted.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Interruption {
     /// Dropped right after so many polls.
     Poll(usize),
     /// Dropped after so many pauses.
@@ -90,7 +90,7 @@ enum Place {
     Nowhere,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Interruption {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Poll(polls) => write!(formatter, "dropped after {polls} polls"),
@@ -106,7 +106,7 @@ impl fmt::Display for Place {
 }
 
 /// Two clients, and the place where the operation of the first is to be interrupted.
-pub struct Scene<'a> {
+pub struct Pair<'a> {
     /// The store.
     pub stage: &'a Stage,
     /// Whose operation is interrupted.
@@ -114,13 +114,13 @@ pub struct Scene<'a> {
     /// Who sees what it has left.
     pub other: Coordinator,
     states: StateWatch,
-    place: Place,
+    place: Interruption,
     is_by_proxy: bool,
     is_over: Cell<bool>,
     refused: Cell<u32>,
 }
 
-impl fmt::Debug for Scene<'_> {
+impl fmt::Debug for Pair<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}: {}", self.stage.backend(), self.place)
     }
@@ -132,7 +132,7 @@ fn quiet(stage: &Stage) -> Builder {
     settings.initial_reconnect_backoff(Duration::from_millis(10))
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Pair<'a> {
     async fn new(stage: &'a Stage, is_by_proxy: bool, is_tied: bool) -> Result<Self> {
         let url = if is_by_proxy { stage.url_by_proxy() } else { stage.url().to_owned() };
         let settings = quiet(stage).member_id("interrupted").heartbeat_on_current_runtime(is_tied);
@@ -142,7 +142,7 @@ impl<'a> Scene<'a> {
             states: one.state(),
             one,
             other: quiet(stage).member_id("beside").connect(stage.url()).await?,
-            place: Place::Nowhere,
+            place: Interruption::Nowhere,
             is_by_proxy,
             is_over: Cell::new(false),
             refused: Cell::new(0),
@@ -162,7 +162,7 @@ impl<'a> Scene<'a> {
 
     /// How long the operation may wait: as long as it likes, unless nothing but a cut happens to it.
     pub fn patience(&self) -> Option<Duration> {
-        matches!(self.place, Place::Cut(..)).then_some(2 * bounds::served())
+        matches!(self.place, Interruption::Cut(..)).then_some(2 * bounds::served())
     }
 
     /// Does the operation, and interrupts it at the place; what came of it, if it was not dropped. An error
@@ -176,7 +176,7 @@ impl<'a> Scene<'a> {
         operation: impl Future<Output = Result<T>>,
     ) -> Result<Option<T>> {
         match self.attempt(operation).await.transpose() {
-            Err(error) if matches!(self.place, Place::Cut(..)) && error.is_transient() => {
+            Err(error) if matches!(self.place, Interruption::Cut(..)) && error.is_transient() => {
                 self.refused.set(self.refused.get() + 1);
                 Ok(None)
             }
@@ -187,9 +187,9 @@ impl<'a> Scene<'a> {
     /// [`interrupt`](Self::interrupt) for whoever judges the error.
     pub async fn attempt<F: Future>(&self, operation: F) -> Option<F::Output> {
         let (outcome, is_over) = match self.place {
-            Place::Poll(polls) => over(drop_after_polls(operation, polls).await),
-            Place::Pause(pauses) => over(self.drop_after_pauses(operation, pauses).await),
-            Place::Message(direction, count) => {
+            Interruption::Poll(polls) => over(drop_after_polls(operation, polls).await),
+            Interruption::Pause(pauses) => over(self.drop_after_pauses(operation, pauses).await),
+            Interruption::Message(direction, count) => {
                 let proxy = self.stage.proxy();
                 match number(count) {
                     // The server does what it is asked to, and nobody hears of it; or it is not asked.
@@ -203,7 +203,7 @@ impl<'a> Scene<'a> {
                 };
                 (outcome, proxy.is_cut_pending())
             }
-            Place::Cut(cut, count) => {
+            Interruption::Cut(cut, count) => {
                 let proxy = self.stage.proxy();
                 if cut.is_after {
                     proxy.cut_after(cut.direction, cut.unit, number(count));
@@ -217,7 +217,7 @@ impl<'a> Scene<'a> {
                 assert!(took <= bound, "{self:?}: {took:?}");
                 (Some(outcome), proxy.is_cut_pending())
             }
-            Place::Nowhere => over(Some(operation.await)),
+            Interruption::Nowhere => over(Some(operation.await)),
         };
         if self.is_by_proxy {
             self.stage.proxy().heal();
@@ -254,8 +254,8 @@ impl<'a> Scene<'a> {
     async fn enumerate(
         &mut self,
         first: usize,
-        place: impl Fn(usize) -> Place,
-        case: &mut impl AsyncFnMut(&Scene<'_>) -> Result<()>,
+        place: impl Fn(usize) -> Interruption,
+        case: &mut impl AsyncFnMut(&Pair<'_>) -> Result<()>,
     ) -> Result<usize> {
         for count in first..MANY {
             self.place = place(count);
@@ -341,9 +341,9 @@ pub async fn at_every_poll(
     stage: &Stage,
     what: &str,
     least: usize,
-    mut case: impl AsyncFnMut(&Scene<'_>) -> Result<()>,
+    mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut tied = Scene::new(stage, false, true).await?;
+    let mut tied = Pair::new(stage, false, true).await?;
     case(&tied).await?;
     // Held for long enough to be watched: the task for that stays, one for all that is ever watched.
     // And waited for, for the same reason.
@@ -357,16 +357,16 @@ pub async fn at_every_poll(
     let before = metrics.num_alive_tasks();
     let mut polls = 0;
     for _ in 0..ENUMERATIONS {
-        polls = polls.max(tied.enumerate(0, Place::Poll, &mut case).await?);
+        polls = polls.max(tied.enumerate(0, Interruption::Poll, &mut case).await?);
         if polls >= least {
             break;
         }
     }
     eventually(PATIENCE, || metrics.num_alive_tasks() <= before).await;
     tied.end().await?;
-    let mut scene = Scene::new(stage, false, false).await?;
-    let pauses = scene.enumerate(0, Place::Pause, &mut case).await?;
-    scene.end().await?;
+    let mut pair = Pair::new(stage, false, false).await?;
+    let pauses = pair.enumerate(0, Interruption::Pause, &mut case).await?;
+    pair.end().await?;
     println!("F-41 {:?}, {what}: {polls} polls, {pauses} pauses", stage.backend());
     assert!(polls >= least, "{what}: only {polls} places to drop it at");
     Ok(())
@@ -384,17 +384,17 @@ pub async fn at_every_poll(
 pub async fn at_every_message(
     stage: &Stage,
     what: &str,
-    mut case: impl AsyncFnMut(&Scene<'_>) -> Result<()>,
+    mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut scene = Scene::new(stage, true, false).await?;
+    let mut pair = Pair::new(stage, true, false).await?;
     // Once undisturbed: what a first use has to say besides is said.
-    case(&scene).await?;
+    case(&pair).await?;
     let mut places = Vec::new();
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let place = |count| Place::Message(direction, count);
-        places.push(scene.enumerate(0, place, &mut case).await?);
+        let place = |count| Interruption::Message(direction, count);
+        places.push(pair.enumerate(0, place, &mut case).await?);
     }
-    scene.end().await?;
+    pair.end().await?;
     let store = stage.backend().name();
     println!("F-41 {store}, {what}: {} places on the way there, {} back", places[0], places[1]);
     assert!(places.iter().all(|places| *places >= 2), "{what}: {places:?} places");
@@ -414,19 +414,19 @@ pub async fn at_every_cut(
     stage: &Stage,
     what: &str,
     cuts: &[Cut],
-    mut case: impl AsyncFnMut(&Scene<'_>) -> Result<()>,
+    mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<usize> {
-    let mut scene = Scene::new(stage, true, false).await?;
-    case(&scene).await?;
+    let mut pair = Pair::new(stage, true, false).await?;
+    case(&pair).await?;
     let mut made = Vec::new();
     for cut in cuts {
-        let count = scene.enumerate(1, |count| Place::Cut(*cut, count), &mut case).await?;
+        let count = pair.enumerate(1, |count| Interruption::Cut(*cut, count), &mut case).await?;
         assert!(count > 0, "{what}: nothing to cut at {cut:?}");
         made.push(count);
     }
     let sum = made.iter().sum();
-    let refused = scene.refused.get();
-    scene.end().await?;
+    let refused = pair.refused.get();
+    pair.end().await?;
     let store = stage.backend().name();
     println!("F-14 {store}, {what}: {sum} cuts {made:?}, {refused} told as an error");
     Ok(sum)

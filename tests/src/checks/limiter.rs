@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
 use super::{SLACK, Stage};
 use crate::bounds;
@@ -302,38 +302,38 @@ pub async fn lm3_whoever_goes_leaves_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// A free slot is entered.
-pub async fn interrupted_enter(scene: &Scene<'_>) -> Result<()> {
-    let mine = limiter(&scene.one, 1, 1);
-    drop(scene.interrupt(mine.enter()).await?);
-    nothing_is_left(scene).await
+pub async fn interrupted_enter(pair: &Pair<'_>) -> Result<()> {
+    let mine = limiter(&pair.one, 1, 1);
+    drop(pair.interrupt(mine.enter()).await?);
+    nothing_is_left(pair).await
 }
 
 /// A slot is waited for on standby, and whoever works there leaves meanwhile.
-pub async fn interrupted_standby(scene: &Scene<'_>) -> Result<()> {
-    let leaving = scene.drop_later(working(&limiter(&scene.other, 1, 1)).await?);
-    let mine = limiter(&scene.one, 1, 1);
-    drop(scene.interrupt(mine.enter()).await?);
+pub async fn interrupted_standby(pair: &Pair<'_>) -> Result<()> {
+    let leaving = pair.drop_later(working(&limiter(&pair.other, 1, 1)).await?);
+    let mine = limiter(&pair.one, 1, 1);
+    drop(pair.interrupt(mine.enter()).await?);
     leaving.await.expect("no panic");
-    nothing_is_left(scene).await
+    nothing_is_left(pair).await
 }
 
 /// A slot is left.
-pub async fn interrupted_leave(scene: &Scene<'_>) -> Result<()> {
-    let slot = working(&limiter(&scene.one, 1, 1)).await?;
-    scene.interrupt(slot.release()).await?;
-    nothing_is_left(scene).await
+pub async fn interrupted_leave(pair: &Pair<'_>) -> Result<()> {
+    let slot = working(&limiter(&pair.one, 1, 1)).await?;
+    pair.interrupt(slot.release()).await?;
+    nothing_is_left(pair).await
 }
 
 /// The slot is somebody else's soon, and then nobody's.
-async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
-    let theirs = limiter(&scene.other, 1, 1);
+    let theirs = limiter(&pair.other, 1, 1);
     // Before it has gone, it may have the only place on standby.
     until_inside(&theirs, 0, 0).await;
     working(&theirs).await?.release().await?;
     until_inside(&theirs, 0, 0).await;
     let took = start.elapsed();
-    assert!(took <= 10 * bounds::cleared() + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + pair.stage.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
 use crate::bounds;
 use crate::harness::{Mode, eventually_async};
@@ -236,38 +236,38 @@ pub async fn ml1_a_dropped_release_goes_on(stage: &Stage) -> Result<()> {
 }
 
 /// Several free locks are acquired.
-pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
-    let wanted = locks(&scene.one, &["a", "b", "c"]);
-    drop(scene.interrupt(wanted.acquire(scene.patience())).await?);
-    nothing_is_left(scene).await
+pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
+    let wanted = locks(&pair.one, &["a", "b", "c"]);
+    drop(pair.interrupt(wanted.acquire(pair.patience())).await?);
+    nothing_is_left(pair).await
 }
 
 /// Several locks are acquired, the last of which is released meanwhile.
-pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
-    let releasing = scene.drop_later(scene.other.lock("c")?.acquire(Some(PATIENCE)).await?);
-    let wanted = locks(&scene.one, &["a", "b", "c"]);
-    drop(scene.interrupt(wanted.acquire(scene.patience())).await?);
+pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
+    let releasing = pair.drop_later(pair.other.lock("c")?.acquire(Some(PATIENCE)).await?);
+    let wanted = locks(&pair.one, &["a", "b", "c"]);
+    drop(pair.interrupt(wanted.acquire(pair.patience())).await?);
     releasing.await.expect("no panic");
-    nothing_is_left(scene).await
+    nothing_is_left(pair).await
 }
 
 /// Several locks are released.
-pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
-    let guard = locks(&scene.one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
-    scene.interrupt(guard.release()).await?;
-    nothing_is_left(scene).await
+pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
+    let guard = locks(&pair.one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
+    pair.interrupt(guard.release()).await?;
+    nothing_is_left(pair).await
 }
 
 /// Somebody else gets all of them soon, and then nobody has any.
-async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     let names = ["a", "b", "c"];
-    locks(&scene.other, &names).acquire(Some(PATIENCE)).await?.release().await?;
+    locks(&pair.other, &names).acquire(Some(PATIENCE)).await?.release().await?;
     for name in names {
-        until(&scene.other, name, 0).await;
+        until(&pair.other, name, 0).await;
     }
     let took = start.elapsed();
-    assert!(took <= 10 * bounds::cleared() + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + pair.stage.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
 use super::Stage;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::PATIENCE;
 use crate::bounds;
 use crate::harness::{Mode, WallClock, eventually_async};
@@ -219,18 +219,18 @@ pub async fn on1_dropped_calls(stage: &Stage) -> Result<()> {
 }
 
 /// A period is claimed that nobody has claimed.
-pub async fn interrupted_claim(scene: &Scene<'_>) -> Result<()> {
+pub async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let name = format!("job-{}", LAST.fetch_add(1, Ordering::Relaxed));
-    let mine = scene.one.once_per(&name, LONG)?;
-    let theirs = scene.other.once_per(&name, LONG)?;
-    let had = scene.interrupt(mine.try_claim()).await?;
+    let mine = pair.one.once_per(&name, LONG)?;
+    let theirs = pair.other.once_per(&name, LONG)?;
+    let had = pair.interrupt(mine.try_claim()).await?;
     let is_certain = matches!(had, Some(Some(_)));
     let mut claims = usize::from(is_certain);
     for job in [&theirs, &mine, &theirs] {
         claims += usize::from(job.try_claim().await?.is_some());
     }
-    assert!(claims <= 1, "{scene:?}: {claims} claims");
+    assert!(claims <= 1, "{pair:?}: {claims} claims");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::Stage;
 use super::group::until_members;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{PATIENCE, until_state};
 use crate::harness::Mode;
 
@@ -147,9 +147,9 @@ pub async fn hr1_many_agree(stage: &Stage) -> Result<()> {
 pub async fn hr1_dropped_join_gets_no_keys(stage: &Stage) -> Result<()> {
     let watching = stage.connect("watching").await?;
     let (_membership, mut partitioner) = join(&watching, 1).await?;
-    at_every_poll(stage, "join_partitioned", stage.rounds(1, 2), async |scene: &Scene<'_>| {
-        drop(scene.interrupt(join(&scene.one, 1)).await?);
-        until_members(&scene.other.group(NAME)?, &["watching"]).await;
+    at_every_poll(stage, "join_partitioned", stage.rounds(1, 2), async |pair: &Pair<'_>| {
+        drop(pair.interrupt(join(&pair.one, 1)).await?);
+        until_members(&pair.other.group(NAME)?, &["watching"]).await;
         until_ring(&mut partitioner, &[("watching", 1)]).await
     })
     .await

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time, poll_times, without_a_runtime};
 use crate::harness::Mode;
 
@@ -354,20 +354,20 @@ pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
 }
 
 /// A permit of three is taken; each is had once.
-pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
+pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let hour = Duration::from_secs(3_600);
     let name = format!("each-{}", LAST.fetch_add(1, Ordering::Relaxed));
-    let mine = scene.one.rate_limiter(&name, 3, hour)?;
-    let theirs = scene.other.rate_limiter(&name, 3, hour)?;
-    let had = scene.interrupt(mine.acquire(1, Some(PATIENCE))).await?;
+    let mine = pair.one.rate_limiter(&name, 3, hour)?;
+    let theirs = pair.other.rate_limiter(&name, 3, hour)?;
+    let had = pair.interrupt(mine.acquire(1, Some(PATIENCE))).await?;
     let mut granted = u32::from(had.is_some());
     while theirs.try_acquire(1).await?.granted().is_some() {
         granted += 1;
     }
     // What was dropped on its way has taken a permit or not, and never more than the one.
-    assert!((2..=3).contains(&granted), "{scene:?}: {granted} of 3 were granted");
-    assert!(had.is_none() || granted == 3, "{scene:?}: counted twice");
+    assert!((2..=3).contains(&granted), "{pair:?}: {granted} of 3 were granted");
+    assert!(had.is_none() || granted == 3, "{pair:?}: counted twice");
     Ok(())
 }
 

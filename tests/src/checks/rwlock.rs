@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Stage;
 use super::cancellation::nothing_is_left;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{
     ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
     take_turn, until_contenders,
@@ -324,20 +324,20 @@ pub async fn w1_a_dropped_share_leaves_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// A lock is shared that somebody else shares already.
-pub async fn interrupted_share(scene: &Scene<'_>) -> Result<()> {
-    let other = share(&scene.other).await?;
-    let lock = lock(&scene.one);
-    drop(scene.interrupt(lock.acquire_shared(scene.patience())).await?);
-    assert!(other.is_held(), "{scene:?}");
+pub async fn interrupted_share(pair: &Pair<'_>) -> Result<()> {
+    let other = share(&pair.other).await?;
+    let lock = lock(&pair.one);
+    drop(pair.interrupt(lock.acquire_shared(pair.patience())).await?);
+    assert!(other.is_held(), "{pair:?}");
     other.release().await?;
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A share is waited for while somebody writes, who releases meanwhile.
-pub async fn interrupted_shared_wait(scene: &Scene<'_>) -> Result<()> {
-    let releasing = scene.drop_later(acquire(&scene.other).await?);
-    let lock = lock(&scene.one);
-    drop(scene.interrupt(lock.acquire_shared(scene.patience())).await?);
+pub async fn interrupted_shared_wait(pair: &Pair<'_>) -> Result<()> {
+    let releasing = pair.drop_later(acquire(&pair.other).await?);
+    let lock = lock(&pair.one);
+    drop(pair.interrupt(lock.acquire_shared(pair.patience())).await?);
     releasing.await.expect("no panic");
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }

@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::interruption::{Scene, at_every_poll};
+use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time};
 use crate::bounds;
 use crate::harness::{Mode, eventually_async};
@@ -184,36 +184,36 @@ pub async fn p2_cancelled_acquires_leak_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// Two permits are free, and taken.
-pub async fn interrupted_acquire(scene: &Scene<'_>) -> Result<()> {
-    let mine = semaphore(&scene.one, 2);
-    drop(scene.interrupt(mine.acquire_many(2, scene.patience())).await?);
-    nothing_is_left(scene).await
+pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
+    let mine = semaphore(&pair.one, 2);
+    drop(pair.interrupt(mine.acquire_many(2, pair.patience())).await?);
+    nothing_is_left(pair).await
 }
 
 /// Two permits are waited for, one of which somebody else has.
-pub async fn interrupted_wait(scene: &Scene<'_>) -> Result<()> {
-    let held = semaphore(&scene.other, 2).acquire(Some(PATIENCE)).await?;
-    let releasing = scene.drop_later(held);
-    let mine = semaphore(&scene.one, 2);
-    drop(scene.interrupt(mine.acquire_many(2, scene.patience())).await?);
+pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
+    let held = semaphore(&pair.other, 2).acquire(Some(PATIENCE)).await?;
+    let releasing = pair.drop_later(held);
+    let mine = semaphore(&pair.one, 2);
+    drop(pair.interrupt(mine.acquire_many(2, pair.patience())).await?);
     releasing.await.expect("no panic");
-    nothing_is_left(scene).await
+    nothing_is_left(pair).await
 }
 
 /// Two permits are given back.
-pub async fn interrupted_release(scene: &Scene<'_>) -> Result<()> {
-    let permit = semaphore(&scene.one, 2).acquire_many(2, Some(PATIENCE)).await?;
-    scene.interrupt(permit.release()).await?;
-    nothing_is_left(scene).await
+pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
+    let permit = semaphore(&pair.one, 2).acquire_many(2, Some(PATIENCE)).await?;
+    pair.interrupt(permit.release()).await?;
+    nothing_is_left(pair).await
 }
 
 /// All can be taken soon, and then nobody stands in the queue.
-async fn nothing_is_left(scene: &Scene<'_>) -> Result<()> {
+async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
-    all_are_free(&scene.other, 2).await?;
-    until_entries(&semaphore(&scene.other, 2), 0).await;
+    all_are_free(&pair.other, 2).await?;
+    until_entries(&semaphore(&pair.other, 2), 0).await;
     let took = start.elapsed();
-    assert!(took <= CLEARED + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= CLEARED + pair.stage.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 

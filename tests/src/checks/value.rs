@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Stage;
-use super::interruption::{FRAMES, Scene, at_every_cut, least_cuts};
+use super::interruption::{FRAMES, Pair, at_every_cut, least_cuts};
 use super::tools::PATIENCE;
 
 pub use counter::*;
@@ -223,15 +223,15 @@ pub async fn va1_values_survive(stage: &Stage) -> Result<()> {
 pub async fn va1_a_lost_answer_is_found_or_told(stage: &Stage) -> Result<()> {
     let mut expected = None;
     let mut number = 0;
-    let cuts = at_every_cut(stage, "compare_and_set", FRAMES, async |scene: &Scene<'_>| {
+    let cuts = at_every_cut(stage, "compare_and_set", FRAMES, async |pair: &Pair<'_>| {
         number += 1;
-        let writing = value(&scene.one);
-        let wrote = scene.attempt(writing.compare_and_set(expected, &number)).await;
+        let writing = value(&pair.one);
+        let wrote = pair.attempt(writing.compare_and_set(expected, &number)).await;
         let wrote = wrote.expect("it is not dropped")?;
-        let version = wrote.unwrap_or_else(|| panic!("{scene:?}: nobody else writes"));
-        let present = value(&scene.other).read().await?.expect("it was written");
-        assert_eq!((present.version, present.value), (version, number), "{scene:?}");
-        assert!(Some(version) > expected, "{scene:?}");
+        let version = wrote.unwrap_or_else(|| panic!("{pair:?}: nobody else writes"));
+        let present = value(&pair.other).read().await?.expect("it was written");
+        assert_eq!((present.version, present.value), (version, number), "{pair:?}");
+        assert!(Some(version) > expected, "{pair:?}");
         expected = Some(version);
         Ok(())
     });
@@ -240,20 +240,20 @@ pub async fn va1_a_lost_answer_is_found_or_told(stage: &Stage) -> Result<()> {
 }
 
 /// A value is written over the version that is there.
-pub async fn interrupted_write(scene: &Scene<'_>) -> Result<()> {
-    let (mine, theirs) = (value(&scene.one), value(&scene.other));
+pub async fn interrupted_write(pair: &Pair<'_>) -> Result<()> {
+    let (mine, theirs) = (value(&pair.one), value(&pair.other));
     let before = theirs.read().await?;
     let next = before.as_ref().map_or(1, |before| before.value + 2);
     let version = before.as_ref().map(|before| before.version);
-    let wrote = scene.interrupt(mine.compare_and_set(version, &next)).await?;
+    let wrote = pair.interrupt(mine.compare_and_set(version, &next)).await?;
     let certain = wrote.map(|wrote| wrote.expect("nobody else writes"));
     // It has happened, or does so before this, or never.
     let present = theirs.update(|present| present.unwrap_or_default() + 2).await?;
     let without = before.map_or(2, |before| before.value + 2);
     assert!(
         present.value == next + 2 || (certain.is_none() && present.value == without),
-        "{scene:?}"
+        "{pair:?}"
     );
-    assert!(Some(present.version) > certain.max(version), "{scene:?}");
+    assert!(Some(present.version) > certain.max(version), "{pair:?}");
     Ok(())
 }

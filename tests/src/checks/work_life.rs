@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::Stage;
-use super::interruption::{Scene, all_cuts, at_every_cut, at_every_poll};
+use super::interruption::{Pair, all_cuts, at_every_cut, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 use crate::harness::Mode;
@@ -135,24 +135,24 @@ pub async fn wk5_a_lost_answer_leaves_one_claim(stage: &Stage) -> Result<()> {
 }
 
 /// Two items of two are claimed and done by one or the other.
-async fn interrupted_claim(scene: &Scene<'_>) -> Result<()> {
+async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     let name = super::unique();
-    let (mine, theirs) = (scene.one.queue(&name)?, scene.other.queue(&name)?);
+    let (mine, theirs) = (pair.one.queue(&name)?, pair.other.queue(&name)?);
     let items = theirs.post(&[NewItem::new("one"), NewItem::new("other")]).await?;
-    let had = scene.interrupt(mine.claim(limit(2))).await?;
+    let had = pair.interrupt(mine.claim(limit(2))).await?;
     if let Some(Some(claim)) = had {
-        assert_eq!(ids(&claim), items, "{scene:?}");
+        assert_eq!(ids(&claim), items, "{pair:?}");
         assert_eq!(theirs.stats().await?.claimed, 2);
         drop(claim);
     }
     let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?;
-    let mut next = next.unwrap_or_else(|| panic!("{scene:?}: they come back"));
+    let mut next = next.unwrap_or_else(|| panic!("{pair:?}: they come back"));
     if next.items().len() < 2 {
         drop(next);
         next = claimed(&theirs, 2).await?;
     }
-    assert_eq!(ids(&next), items, "{scene:?}");
-    assert_eq!(next.ack_all().await?, 2, "{scene:?}");
+    assert_eq!(ids(&next), items, "{pair:?}");
+    assert_eq!(next.ack_all().await?, 2, "{pair:?}");
     Ok(())
 }
 

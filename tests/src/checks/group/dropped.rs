@@ -1,6 +1,6 @@
 //! G1: what a join or a leave leaves that was dropped on its way.
 
-use super::super::interruption::{Scene, at_every_poll};
+use super::super::interruption::{Pair, at_every_poll};
 use super::*;
 
 /// G1: a join that is dropped at any point leaves nobody behind, and the next one works.
@@ -29,50 +29,50 @@ pub async fn g1_dropped_join_leaves_nobody(stage: &Stage) -> Result<()> {
 }
 
 /// A group is joined.
-pub async fn interrupted_join(scene: &Scene<'_>) -> Result<()> {
-    let (here, there) = groups(scene).await?;
-    drop(scene.interrupt(here.join(&())).await?);
+pub async fn interrupted_join(pair: &Pair<'_>) -> Result<()> {
+    let (here, there) = groups(pair).await?;
+    drop(pair.interrupt(here.join(&())).await?);
     // At once: what is being given up is waited for.
     here.join(&()).await?.leave().await?;
-    nobody_is_left(scene, &there).await
+    nobody_is_left(pair, &there).await
 }
 
 /// A group is created and joined, or only joined if it is there.
-pub async fn interrupted_join_or_create(scene: &Scene<'_>) -> Result<()> {
-    let (here, there) = groups(scene).await?;
+pub async fn interrupted_join_or_create(pair: &Pair<'_>) -> Result<()> {
+    let (here, there) = groups(pair).await?;
     // The entry of the join that was dropped last may come yet, and is removed again.
     while let Err(error) = there.delete().await {
         assert_eq!(error.kind(), ErrorKind::GroupNotEmpty, "{error}");
         sleep(Duration::from_millis(5)).await;
     }
-    drop(scene.interrupt(here.join_or_create(&())).await?);
+    drop(pair.interrupt(here.join_or_create(&())).await?);
     // It may be there, and then nobody is in it.
     let _ = there.create().await;
-    nobody_is_left(scene, &there).await
+    nobody_is_left(pair, &there).await
 }
 
 /// A group is left.
-pub async fn interrupted_leave(scene: &Scene<'_>) -> Result<()> {
-    let (here, there) = groups(scene).await?;
+pub async fn interrupted_leave(pair: &Pair<'_>) -> Result<()> {
+    let (here, there) = groups(pair).await?;
     let membership = here.join(&()).await?;
-    scene.interrupt(membership.leave()).await?;
-    nobody_is_left(scene, &there).await
+    pair.interrupt(membership.leave()).await?;
+    nobody_is_left(pair, &there).await
 }
 
 /// The group as both see it; it is there.
-async fn groups(scene: &Scene<'_>) -> Result<(Group, Group)> {
-    let (here, there) = (group(&scene.one), group(&scene.other));
+async fn groups(pair: &Pair<'_>) -> Result<(Group, Group)> {
+    let (here, there) = (group(&pair.one), group(&pair.other));
     if !there.exists().await? {
         there.create().await?;
     }
     Ok((here, there))
 }
 
-async fn nobody_is_left(scene: &Scene<'_>, there: &Group) -> Result<()> {
+async fn nobody_is_left(pair: &Pair<'_>, there: &Group) -> Result<()> {
     let start = Instant::now();
     until_members(there, &[]).await;
     let took = start.elapsed();
     // Ten times as long as what a cancelled call has entered may stay (C2).
-    assert!(took <= Duration::from_secs(1) + scene.stage.scheduling(), "{scene:?}: {took:?}");
+    assert!(took <= Duration::from_secs(1) + pair.stage.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }

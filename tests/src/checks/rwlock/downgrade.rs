@@ -94,29 +94,29 @@ pub async fn w1_a_dropped_downgrade_releases(stage: &Stage) -> Result<()> {
 }
 
 /// A lock is downgraded, and somebody else shares it.
-pub async fn interrupted_downgrade(scene: &Scene<'_>) -> Result<()> {
-    let held = acquire(&scene.one).await?;
-    let shared = scene.interrupt(held.downgrade()).await?;
+pub async fn interrupted_downgrade(pair: &Pair<'_>) -> Result<()> {
+    let held = acquire(&pair.one).await?;
+    let shared = pair.interrupt(held.downgrade()).await?;
     if let Some(shared) = &shared {
-        assert!(shared.is_held() && shared.is_shared(), "{scene:?}");
-        share(&scene.other).await?.release().await?;
+        assert!(shared.is_held() && shared.is_shared(), "{pair:?}");
+        share(&pair.other).await?.release().await?;
     }
     drop(shared);
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A share is waited for, and somebody else downgrades meanwhile.
-pub async fn interrupted_wait_for_a_downgrade(scene: &Scene<'_>) -> Result<()> {
-    let held = acquire(&scene.other).await?;
-    let lock = lock(&scene.one);
+pub async fn interrupted_wait_for_a_downgrade(pair: &Pair<'_>) -> Result<()> {
+    let held = acquire(&pair.other).await?;
+    let lock = lock(&pair.one);
     let downgrading = tokio::spawn(async move {
         sleep(MOMENT / 2).await;
         held.downgrade().await
     });
-    let granted = scene.interrupt(lock.acquire_shared(scene.patience())).await?;
+    let granted = pair.interrupt(lock.acquire_shared(pair.patience())).await?;
     let downgraded = downgrading.await.expect("no panic")?;
-    assert!(downgraded.is_held(), "{scene:?}");
-    assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{scene:?}");
+    assert!(downgraded.is_held(), "{pair:?}");
+    assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{pair:?}");
     drop((granted, downgraded));
-    nothing_is_left(scene.stage, &scene.other, &format!("{scene:?}")).await
+    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
 }

@@ -141,14 +141,14 @@ pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
         })
     };
     let (mut sums, mut unknown) = (Vec::new(), 0);
-    let cuts = at_every_cut(stage, "add", FRAMES, async |scene: &Scene<'_>| {
-        let cut_off = counter(&scene.one);
-        match scene.attempt(cut_off.add(1)).await.expect("it is not dropped") {
+    let cuts = at_every_cut(stage, "add", FRAMES, async |pair: &Pair<'_>| {
+        let cut_off = counter(&pair.one);
+        match pair.attempt(cut_off.add(1)).await.expect("it is not dropped") {
             Ok(sum) => sums.push(sum),
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unavailable, "{scene:?}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{pair:?}: {error}");
                 unknown += i64::from(error.effect() == Effect::Unknown);
-                assert_ne!(error.effect(), Effect::Applied, "{scene:?}");
+                assert_ne!(error.effect(), Effect::Applied, "{pair:?}");
             }
         }
         Ok(())
