@@ -146,11 +146,11 @@ impl Backend {
 
 /// A store in a setting in which all its checks are to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Setting {
     /// The store.
     pub backend: Backend,
     /// The setting, in the store's own word; empty: nothing is particular.
-    pub setting: &'static str,
+    pub word: &'static str,
 }
 
 const NAMED: &str = "named";
@@ -160,13 +160,13 @@ macro_rules! settings {
         $name:ident $setting:ident $backend:ident $word:literal $kind:ident $(if $built:meta)?;)+) => {
         /// Every store, and every store in a setting, by its name in the tables.
         pub mod settings {
-            use super::Place;
+            use super::Setting;
 
             pub use super::Backend::*;
 
             $(
                 $(#[$doc])+
-                pub const $setting: Place = Place { backend: $backend, setting: $word };
+                pub const $setting: Setting = Setting { backend: $backend, word: $word };
             )+
         }
     };
@@ -174,22 +174,22 @@ macro_rules! settings {
 
 crate::setting_table! { [settings] [] }
 
-impl From<Backend> for Place {
+impl From<Backend> for Setting {
     fn from(backend: Backend) -> Self {
-        Self { backend, setting: "" }
+        Self { backend, word: "" }
     }
 }
 
-impl Place {
+impl Setting {
     /// Starts its servers; nothing where it has none.
     pub fn set_up(self) -> Option<Arc<dyn Server>> {
         // It is a setting of what leads to them.
-        let setting = if self.is_named() { "" } else { self.setting };
-        self.backend.set_up(&Setup::in_setting(setting))
+        let word = if self.is_named() { "" } else { self.word };
+        self.backend.set_up(&Setup::in_setting(word))
     }
 
     /// Whether its servers go by a name of which an address is silent.
     pub(crate) fn is_named(self) -> bool {
-        self.setting == NAMED
+        self.word == NAMED
     }
 }

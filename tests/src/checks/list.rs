@@ -29,7 +29,7 @@ pub const CHECKS: &[Check] = crate::conformance!(@list table);
 /// Lists the checks and makes those of the gate, or those that are left for the soak, tests of every store, in a module
 /// for each: `conformance!(gate)`, `conformance!(soak)`.
 ///
-/// `conformance!(settings)` makes tests of all of them in each [setting](super::Place).
+/// `conformance!(settings)` makes tests of all of them in each [setting](super::Setting).
 ///
 /// The word after the groups of stores says where the gate runs the check:
 ///

@@ -273,7 +273,7 @@ pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
 /// served in the order in which they entered.
 pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
     // Where a right changes each second, all watches end as often: a thousand cannot be made anew in that time here.
-    let crowd = if stage.place() == settings::ETCD_JWT { 200 } else { 1_000 };
+    let crowd = if stage.setting() == settings::ETCD_JWT { 200 } else { 1_000 };
     // Not the stage's short lease: this is about cost, and a busy machine needs its time.
     let url = if stage.has_server() { stage.url_by_proxy() } else { stage.url().to_owned() };
     let coordinator = Coordinator::connect(&url).await?;

@@ -50,7 +50,7 @@ use coordination::Result;
 use crate::harness::descriptors::with_descriptors;
 use crate::harness::{judged, judged_alone, note, on_threads};
 
-pub use backend::{Backend, Kind, Place, settings};
+pub use backend::{Backend, Kind, Setting, settings};
 pub use list::{CHECKS, Check};
 pub use stage::{Programs, SLACK, Stage, with_option};
 pub(crate) use stage::{shared_server, unique};
@@ -95,8 +95,8 @@ fn once(
 ) -> Result<()> {
     on_threads(async { tokio::time::timeout(LIMIT, check(stage)).await })
         .expect("the check ends")?;
-    let Place { backend, setting } = stage.place();
-    if setting.is_empty() {
+    let Setting { backend, word } = stage.setting();
+    if word.is_empty() {
         note("COORDINATION_TEST_PASSED", &format!("{backend:?}\t{module}\t{name}\n"));
     }
     Ok(())

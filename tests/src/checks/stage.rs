@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::tools::PATIENCE;
-use super::{Backend, Kind, Place, settings};
+use super::{Backend, Kind, Setting, settings};
 use crate::bounds;
 use crate::harness::{Connecting, Named, Proxy, Pulse, Scratch, Server, Worker};
 
@@ -44,7 +44,7 @@ pub struct Programs {
 /// An empty store, and what can be done to it.
 #[derive(Debug)]
 pub struct Stage {
-    place: Place,
+    setting: Setting,
     url: String,
     namespace: String,
     programs: Programs,
@@ -61,49 +61,49 @@ pub struct Stage {
 
 impl Stage {
     /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
-    pub fn shared(place: impl Into<Place>, programs: Programs) -> Self {
-        let place = place.into();
-        match place.backend.kind() {
-            Kind::Files => Self::in_directory(place, programs),
+    pub fn shared(setting: impl Into<Setting>, programs: Programs) -> Self {
+        let setting = setting.into();
+        match setting.backend.kind() {
+            Kind::Files => Self::in_directory(setting, programs),
             Kind::InProcess => {
                 let namespace = unique();
-                let url = format!("{}://{namespace}", place.backend.name());
-                Self::new(place, url, namespace, programs)
+                let url = format!("{}://{namespace}", setting.backend.name());
+                Self::new(setting, url, namespace, programs)
             }
-            Kind::Server => Self::on(place, shared_server(place), programs),
+            Kind::Server => Self::on(setting, shared_server(setting), programs),
         }
     }
 
     /// The same with a server of its own, to be paused, killed or spoiled.
-    pub fn own(place: impl Into<Place>, programs: Programs) -> Self {
-        let place = place.into();
-        match place.set_up() {
-            Some(server) => Self::on(place, server, programs),
-            None => Self::shared(place, programs),
+    pub fn own(setting: impl Into<Setting>, programs: Programs) -> Self {
+        let setting = setting.into();
+        match setting.set_up() {
+            Some(server) => Self::on(setting, server, programs),
+            None => Self::shared(setting, programs),
         }
     }
 
-    fn in_directory(place: Place, programs: Programs) -> Self {
+    fn in_directory(setting: Setting, programs: Programs) -> Self {
         let scratch = Scratch::new("stage");
-        let url = format!("{}://{}", place.backend.name(), scratch.join("locks").display());
-        let is_crowded = place == settings::FILE_CONNECTING;
+        let url = format!("{}://{}", setting.backend.name(), scratch.join("locks").display());
+        let is_crowded = setting == settings::FILE_CONNECTING;
         let connecting = is_crowded.then(|| Connecting::start(&url, Duration::from_millis(100)));
-        let stage = Self::new(place, url, "coordination".to_owned(), programs);
+        let stage = Self::new(setting, url, "coordination".to_owned(), programs);
         Self { _connecting: connecting, scratch: Some(scratch), ..stage }
     }
 
-    fn on(place: Place, server: Arc<dyn Server>, programs: Programs) -> Self {
+    fn on(setting: Setting, server: Arc<dyn Server>, programs: Programs) -> Self {
         let namespace = unique();
         let ports = || server.nodes().iter().map(|node| node.address().port()).collect::<Vec<_>>();
-        let named = place.is_named().then(|| Named::new(1, &ports()));
+        let named = setting.is_named().then(|| Named::new(1, &ports()));
         let url = server.url(&authority(&*server, named.as_ref()), &namespace);
-        let stage = Self::new(place, url, namespace, programs);
+        let stage = Self::new(setting, url, namespace, programs);
         Self { server: Some(server), named, ..stage }
     }
 
-    fn new(place: Place, url: String, namespace: String, programs: Programs) -> Self {
+    fn new(setting: Setting, url: String, namespace: String, programs: Programs) -> Self {
         Self {
-            place,
+            setting,
             url,
             namespace,
             programs,
@@ -118,19 +118,19 @@ impl Stage {
 
     /// Which store it is.
     pub fn backend(&self) -> Backend {
-        self.place.backend
+        self.setting.backend
     }
 
     /// Which store in which setting it is.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn setting(&self) -> Setting {
+        self.setting
     }
 
     /// How many descriptors the process of this check may have; `None`: as many as it has.
     pub fn descriptors(&self, check: &str) -> Option<u64> {
         let sessions =
             MANY_SESSIONS.iter().find(|(many, _)| *many == check).map_or(4, |many| many.1);
-        (self.place == settings::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
+        (self.setting == settings::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
     }
 
     /// The store's URL.
@@ -453,12 +453,12 @@ impl Stage {
 }
 
 /// The server that the tests of this process share.
-pub(crate) fn shared_server(place: impl Into<Place>) -> Arc<dyn Server> {
-    static SHARED: Mutex<BTreeMap<Place, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
-    let place = place.into();
+pub(crate) fn shared_server(setting: impl Into<Setting>) -> Arc<dyn Server> {
+    static SHARED: Mutex<BTreeMap<Setting, Arc<dyn Server>>> = Mutex::new(BTreeMap::new());
+    let setting = setting.into();
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || place.set_up().expect("a store with a server");
-    Arc::clone(shared.entry(place).or_insert_with(start))
+    let start = || setting.set_up().expect("a store with a server");
+    Arc::clone(shared.entry(setting).or_insert_with(start))
 }
 
 /// What leads to a server: its addresses, or their name.

@@ -1,10 +1,10 @@
 //! The lock in each setting; `soak::settings` has all other checks there.
 
 macro_rules! lock {
-    (@store [] $module:ident $place:ident $share:ident $kind:ident) => {
+    (@store [] $module:ident $setting:ident $share:ident $kind:ident) => {
         mod $module {
             coordination_tests::conformance! {
-                @test [shared $place safety s1_exclusion_of_processes]
+                @test [shared $setting safety s1_exclusion_of_processes]
             }
         }
     };
