@@ -158,7 +158,7 @@ impl Proxy {
 
     fn new(protocol: Protocol, lines: &[(SocketAddr, SocketAddr)], senders: Senders) -> Self {
         let address = lines[0].0;
-        let listen = |(address, target): &(SocketAddr, SocketAddr)| Line {
+        let listen = |(address, target): &(SocketAddr, SocketAddr)| Route {
             listener: StdListener::bind(address).expect("the port is reserved for us"),
             address: *address,
             target: *target,
@@ -393,7 +393,7 @@ enum Senders {
 }
 
 /// Where it listens, and where that leads.
-struct Line {
+struct Route {
     listener: StdListener,
     address: SocketAddr,
     target: SocketAddr,
@@ -475,7 +475,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The proxy's thread.
-fn run(lines: Vec<Line>, shared: &Arc<Shared>, orders: mpsc::UnboundedReceiver<Order>) {
+fn run(lines: Vec<Route>, shared: &Arc<Shared>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -484,9 +484,13 @@ fn run(lines: Vec<Line>, shared: &Arc<Shared>, orders: mpsc::UnboundedReceiver<O
 }
 
 /// Accepts connections and follows orders until told to stop.
-async fn serve(lines: Vec<Line>, shared: &Arc<Shared>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn serve(
+    lines: Vec<Route>,
+    shared: &Arc<Shared>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+) {
     let addresses: Vec<_> = lines.iter().map(|line| (line.address, line.target)).collect();
-    let open = |line: Line| {
+    let open = |line: Route| {
         line.listener.set_nonblocking(true).expect("a listener can be non-blocking");
         (TcpListener::from_std(line.listener).expect("we are in a runtime"), line.target)
     };
