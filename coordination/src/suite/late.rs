@@ -12,11 +12,11 @@ async fn kept_back<T: std::fmt::Debug>(
     stage: &Stage<'_>,
     call: impl Future<Output = Result<T>>,
 ) -> Option<Result<T>> {
-    stage.line().hold();
+    stage.proxy().hold();
     let mut call = Box::pin(call);
     let early = tokio::time::timeout(CALL, call.as_mut()).await;
     assert!(!matches!(early, Ok(Ok(_))), "it was answered, though its request was kept back");
-    stage.line().part();
+    stage.proxy().part();
     let answer = match early {
         Ok(answer) => Some(answer),
         // Its connection has broken: it may fail, and is given up otherwise.
@@ -28,19 +28,19 @@ async fn kept_back<T: std::fmt::Debug>(
 
 /// Lets what was kept back arrive.
 async fn arrive(stage: &Stage<'_>) {
-    stage.line().let_go();
-    tokio::time::sleep(stage.line().arrival()).await;
+    stage.proxy().let_go();
+    tokio::time::sleep(stage.proxy().arrival()).await;
 }
 
-/// A client that the line disturbs, another one, and an entry of the first.
+/// A client that the proxy disturbs, another one, and an entry of the first.
 async fn entered(stage: &Stage<'_>) -> Result<(Client, Client, NewEntry, u64)> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let (entry, position) = client.enter(&queue("q")).await?;
     Ok((client, other, entry, position.seq))
 }
 
 pub(super) async fn late_open_after_close(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     kept_back(stage, client.store.open(&client.session)).await;
     client.open_again().await?;
     client.close().await?;
@@ -50,7 +50,7 @@ pub(super) async fn late_open_after_close(stage: &Stage<'_>) -> Result<()> {
 }
 
 pub(super) async fn late_open_after_the_next_session(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     kept_back(stage, client.store.open(&client.session)).await;
     client.close().await?;
     let next = Client::open(client.store.clone(), "a").await?;

@@ -2,14 +2,14 @@
 //! check's name begins with.
 //!
 //! Not part of the public API: it exists only in builds with `--cfg coordination_internals`, for this project's own
-//! tests. They know how to start a store and how to disturb what lies between it and a client ([`Ground`], [`Line`]);
+//! tests. They know how to start a store and how to disturb what lies between it and a client ([`StoreAccess`], [`Proxy`]);
 //! what must hold is here, where the traits are. [`simulated`] runs the checks on the store of the simulation.
 //!
 //! A check calls the store as the session does: each call is given up after a while, and repeated under its id. It sends
 //! no heartbeats, so that nothing but the call in question notices that the store has fallen silent.
 
+mod access;
 mod entries;
-mod ground;
 mod late;
 mod mistaken;
 mod sessions;
@@ -23,7 +23,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use self::ground::{Ground, Line};
+pub use self::access::{Proxy, StoreAccess};
 pub use self::mistaken::Mistake;
 pub use self::simulated::simulated;
 use self::stage::Stage;
@@ -34,8 +34,8 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// How often a call is polled that is dropped then, at the most: one that waits is polled again and again.
 const MOST_POLLS: u32 = 12;
 
-/// Why checks that need a [`Line`] are left out where there is none.
-pub const WITHOUT_LINE: &str =
+/// Why checks that need a [`Proxy`] are left out where there is none.
+pub const WITHOUT_PROXY: &str =
     "a call is carried out in this process: it cannot be late, lost or left without an answer";
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
@@ -45,8 +45,8 @@ type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 pub struct Check {
     /// Begins with the name of its rule.
     pub name: &'static str,
-    /// Whether it runs only where a client and the store can be kept apart; [`WITHOUT_LINE`] says why.
-    pub needs_line: bool,
+    /// Whether it runs only where a client and the store can be kept apart; [`WITHOUT_PROXY`] says why.
+    pub needs_proxy: bool,
     run: for<'a> fn(&'a Stage<'a>) -> Running<'a>,
 }
 
@@ -56,8 +56,8 @@ impl fmt::Debug for Check {
     }
 }
 
-/// Lists the checks. `store_suite!(line RUN)` makes a test of each, which calls `RUN` with its name; `store_suite!(direct
-/// RUN)` of those that need no line.
+/// Lists the checks. `store_suite!(proxy RUN)` makes a test of each, which calls `RUN` with its name; `store_suite!(direct
+/// RUN)` of those that need no proxy.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! store_suite {
@@ -76,7 +76,7 @@ macro_rules! store_suite {
             sessions member_has_one_session_of_a_client [direct];
             sessions member_is_free_after_close [direct];
             sessions lost_is_told_when_the_session_is_over [direct];
-            sessions lost_is_not_said_of_a_silent_store [line];
+            sessions lost_is_not_said_of_a_silent_store [proxy];
             sessions held_entries_that_are_gone_are_told [direct];
             sessions effect_of_a_refusal_is_none [direct];
             sessions cancel_safe_open [direct];
@@ -113,57 +113,57 @@ macro_rules! store_suite {
             values beside_as_much_as_is_allowed [direct];
             values beside_is_not_brought_back_by_a_repeated_write [direct];
             values beside_is_apart_by_queue [direct];
-            late late_write_brings_nothing_beside_it [line];
-            late late_open_after_close [line];
-            late late_open_after_the_next_session [line];
-            late late_enter_after_leave [line];
-            late late_enter_of_a_shared_entry_after_leave [line];
-            late late_enter_after_it_was_entered_and_left [line];
-            late repeat_enter_while_the_first_is_late [line];
-            late late_update_after_update [line];
-            late late_update_after_leave [line];
-            late exact_leave_that_is_late [line];
-            late late_write_after_a_removal [line];
-            late late_write_after_another [line];
-            late write_once_though_it_arrives_twice [line];
-            late effect_without_an_answer_is_unknown [line];
+            late late_write_brings_nothing_beside_it [proxy];
+            late late_open_after_close [proxy];
+            late late_open_after_the_next_session [proxy];
+            late late_enter_after_leave [proxy];
+            late late_enter_of_a_shared_entry_after_leave [proxy];
+            late late_enter_after_it_was_entered_and_left [proxy];
+            late repeat_enter_while_the_first_is_late [proxy];
+            late late_update_after_update [proxy];
+            late late_update_after_leave [proxy];
+            late exact_leave_that_is_late [proxy];
+            late late_write_after_a_removal [proxy];
+            late late_write_after_another [proxy];
+            late write_once_though_it_arrives_twice [proxy];
+            late effect_without_an_answer_is_unknown [proxy];
             watching recheck_gone_is_told_of_a_leave [direct];
             watching recheck_gone_is_told_of_the_end_of_a_session [direct];
             watching recheck_gone_is_told_of_an_update [direct];
             watching recheck_gone_of_what_is_gone_already [direct];
-            watching recheck_gone_without_a_notification [line];
+            watching recheck_gone_without_a_notification [proxy];
             watching recheck_changed_is_told_of_each_change [direct];
             watching recheck_changed_ends_though_nothing_changes [direct];
-            watching recheck_changed_without_a_notification [line];
-            watching bounded_gone_while_it_begins [line];
-            watching bounded_gone_of_a_shared_waiter_while_it_begins [line];
-            watching bounded_gone_while_it_waits [line];
-            watching bounded_gone_of_a_shared_waiter_while_it_waits [line];
-            watching bounded_gone_without_a_connection [line];
-            watching bounded_changed_while_it_begins [line];
-            watching bounded_changed_while_it_waits [line];
-            watching no_retry_of_a_call_that_was_lost [line];
+            watching recheck_changed_without_a_notification [proxy];
+            watching bounded_gone_while_it_begins [proxy];
+            watching bounded_gone_of_a_shared_waiter_while_it_begins [proxy];
+            watching bounded_gone_while_it_waits [proxy];
+            watching bounded_gone_of_a_shared_waiter_while_it_waits [proxy];
+            watching bounded_gone_without_a_connection [proxy];
+            watching bounded_changed_while_it_begins [proxy];
+            watching bounded_changed_while_it_waits [proxy];
+            watching no_retry_of_a_call_that_was_lost [proxy];
             watching cancel_safe_gone [direct];
         }
     };
     (@each table $($module:ident $check:ident [$need:ident];)+) => {
         &[$(Check {
             name: stringify!($check),
-            needs_line: matches!(stringify!($need).as_bytes(), b"line"),
+            needs_proxy: matches!(stringify!($need).as_bytes(), b"proxy"),
             run: |stage| Box::pin($module::$check(stage)),
         }),+]
     };
-    (@each [$ground:ident $run:path] $($module:ident $check:ident [$need:ident];)+) => {
-        $($crate::store_suite! { @if $ground $need $check $run })+
+    (@each [$way:ident $run:path] $($module:ident $check:ident [$need:ident];)+) => {
+        $($crate::store_suite! { @if $way $need $check $run })+
     };
-    (@if direct line $check:ident $run:path) => {};
-    (@if $ground:ident $need:ident $check:ident $run:path) => {
+    (@if direct proxy $check:ident $run:path) => {};
+    (@if $way:ident $need:ident $check:ident $run:path) => {
         #[test]
         fn $check() {
             $run(stringify!($check));
         }
     };
-    ($ground:ident $run:path) => { $crate::store_suite! { @list [$ground $run] } };
+    ($way:ident $run:path) => { $crate::store_suite! { @list [$way $run] } };
 }
 
 /// All checks.
@@ -178,9 +178,9 @@ pub const CHECKS: &[Check] = crate::store_suite!(@list table);
 /// # Panics
 ///
 /// When what is checked does not hold, and where there is no such check.
-pub async fn run(name: &str, ground: &dyn Ground, mistake: Option<Mistake>) -> Result<()> {
+pub async fn run(name: &str, access: &dyn StoreAccess, mistake: Option<Mistake>) -> Result<()> {
     let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
-    let stage = Stage::new(ground, mistake);
+    let stage = Stage::new(access, mistake);
     tokio::time::timeout(LIMIT, (check.run)(&stage)).await.expect("the check ends")
 }
 

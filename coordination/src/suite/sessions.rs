@@ -155,18 +155,18 @@ pub(super) async fn lost_is_told_when_the_session_is_over(stage: &Stage<'_>) -> 
 }
 
 pub(super) async fn lost_is_not_said_of_a_silent_store(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_line("a").await?, queue("q"));
+    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let is_lost = |error: &crate::Error| error.kind() == ErrorKind::Lost;
     for disturb in
-        [|stage: &Stage<'_>| stage.line().silence(), |stage: &Stage<'_>| stage.line().cut()]
+        [|stage: &Stage<'_>| stage.proxy().silence(), |stage: &Stage<'_>| stage.proxy().cut()]
     {
         disturb(stage);
         let renewed = client.renew_once(&[]).await;
         assert!(!renewed.as_ref().is_err_and(is_lost), "renew: {renewed:?}");
         let found = attempt(client.store.position(&entry, position.seq)).await;
         assert!(!found.as_ref().is_err_and(is_lost), "position: {found:?}");
-        stage.line().heal();
+        stage.proxy().heal();
         client.renew(&[]).await?;
         assert!(client.position(&entry, position.seq).await?.is_some(), "it has its entry yet");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ground, Line, Mistake, run};
+use super::{Mistake, Proxy, StoreAccess, run};
 use crate::error::Result;
 use crate::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
 
@@ -13,29 +13,29 @@ const SEED: u64 = 1;
 /// How long a request is under way that is kept back, in milliseconds.
 const KEPT: u64 = 5_000;
 
-/// A simulated store with two clients: the one that comes by the line, and the other.
+/// A simulated store with two clients: the one that comes by the proxy, and the other.
 struct Simulated {
     world: World,
-    by_line: Arc<Client>,
+    by_proxy: Arc<Client>,
     direct: Arc<Client>,
 }
 
-impl Ground for Simulated {
+impl StoreAccess for Simulated {
     fn url(&self) -> String {
         URL.to_owned()
     }
 
-    fn line(&self) -> Option<&dyn Line> {
+    fn proxy(&self) -> Option<&dyn Proxy> {
         Some(self)
     }
 
-    fn as_client(&self, by_line: bool, work: &mut dyn FnMut()) {
-        let client = if by_line { &self.by_line } else { &self.direct };
+    fn as_client(&self, by_proxy: bool, work: &mut dyn FnMut()) {
+        let client = if by_proxy { &self.by_proxy } else { &self.direct };
         client.enter(work);
     }
 }
 
-impl Line for Simulated {
+impl Proxy for Simulated {
     fn url(&self) -> String {
         URL.to_owned()
     }
@@ -56,7 +56,7 @@ impl Line for Simulated {
 
     fn silence(&self) {
         let link = Link { requests_cut: true, replies_cut: true, ..Link::default() };
-        self.by_line.set_link(link);
+        self.by_proxy.set_link(link);
     }
 
     fn cut(&self) {
@@ -66,7 +66,7 @@ impl Line for Simulated {
 
     fn heal(&self) {
         self.world.set_weather(Weather::calm());
-        self.by_line.set_link(Link::default());
+        self.by_proxy.set_link(Link::default());
     }
 }
 
@@ -84,6 +84,6 @@ pub async fn simulated(name: &str, mistake: Option<Mistake>) -> Result<()> {
     let traits =
         Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
     let world = World::new(SEED, traits);
-    let (by_line, direct) = (world.client(Clocks::default()), world.client(Clocks::default()));
-    run(name, &Simulated { world, by_line, direct }, mistake).await
+    let (by_proxy, direct) = (world.client(Clocks::default()), world.client(Clocks::default()));
+    run(name, &Simulated { world, by_proxy, direct }, mistake).await
 }

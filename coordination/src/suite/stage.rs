@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::mistaken::{Mistake, Mistaken};
-use super::{Ground, Line};
+use super::{Proxy, StoreAccess};
 use crate::Config;
 use crate::backend::registry::Target;
 use crate::backend::{
@@ -29,7 +29,7 @@ pub(super) const BOUND: Duration = Duration::from_millis(2_500);
 
 /// A namespace of the store that only one check uses.
 pub(super) struct Stage<'a> {
-    ground: &'a dyn Ground,
+    access: &'a dyn StoreAccess,
     mistake: Option<Mistake>,
 }
 
@@ -40,40 +40,40 @@ pub(super) struct Client {
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(ground: &'a dyn Ground, mistake: Option<Mistake>) -> Self {
-        Self { ground, mistake }
+    pub(super) fn new(access: &'a dyn StoreAccess, mistake: Option<Mistake>) -> Self {
+        Self { access, mistake }
     }
 
-    /// What lies between the store and the clients that come [by the line](Self::client_by_line).
-    pub(super) fn line(&self) -> &dyn Line {
-        self.ground.line().expect("a check that needs a line runs only where there is one")
+    /// What lies between the store and the clients that come [by the proxy](Self::client_by_proxy).
+    pub(super) fn proxy(&self) -> &dyn Proxy {
+        self.access.proxy().expect("a check that needs a proxy runs only where there is one")
     }
 
     /// A client that nothing disturbs.
     pub(super) async fn client(&self, member: &str) -> Result<Client> {
-        let store = self.connect(&self.ground.url(), false).await?;
+        let store = self.connect(&self.access.url(), false).await?;
         Client::open(store, member).await
     }
 
-    /// A client that the line can disturb.
-    pub(super) async fn client_by_line(&self, member: &str) -> Result<Client> {
-        let store = self.connect(&self.line().url(), true).await?;
+    /// A client that the proxy can disturb.
+    pub(super) async fn client_by_proxy(&self, member: &str) -> Result<Client> {
+        let store = self.connect(&self.proxy().url(), true).await?;
         Client::open(store, member).await
     }
 
-    async fn connect(&self, url: &str, by_line: bool) -> Result<Arc<dyn Store>> {
-        let store = repeat(|| self.connect_once(url, by_line)).await?;
+    async fn connect(&self, url: &str, by_proxy: bool) -> Result<Arc<dyn Store>> {
+        let store = repeat(|| self.connect_once(url, by_proxy)).await?;
         Ok(match self.mistake {
             Some(mistake) => Arc::new(Mistaken::new(store, mistake)),
             None => store,
         })
     }
 
-    async fn connect_once(&self, url: &str, by_line: bool) -> Result<Arc<dyn Store>> {
+    async fn connect_once(&self, url: &str, by_proxy: bool) -> Result<Arc<dyn Store>> {
         let config = || Config { ttl: Some(TTL), heartbeat: Some(CALL), ..Config::default() };
         let mut parsed = None;
-        self.ground.as_client(by_line, &mut || parsed = Some(Target::parse(url, config())));
-        let (target, settings) = parsed.expect("the ground does what it is given to do")?;
+        self.access.as_client(by_proxy, &mut || parsed = Some(Target::parse(url, config())));
+        let (target, settings) = parsed.expect("what the client is to do is done")?;
         target.connect(&settings).await
     }
 }

@@ -120,15 +120,15 @@ pub(super) async fn recheck_gone_of_what_is_gone_already(stage: &Stage<'_>) -> R
 }
 
 pub(super) async fn recheck_gone_without_a_notification(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let queue = queue("q");
     let (entry, position) = other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, Mode::Exclusive).await?;
     let unheard = async {
-        stage.line().silence();
+        stage.proxy().silence();
         other.leave(&entry, Some(position.seq)).await?;
         tokio::time::sleep(CALL / 5).await;
-        stage.line().heal();
+        stage.proxy().heal();
         Ok(())
     };
     meanwhile(waiter.until_gone(RECHECK), unheard).await
@@ -169,17 +169,17 @@ pub(super) async fn recheck_changed_ends_though_nothing_changes(stage: &Stage<'_
 }
 
 pub(super) async fn recheck_changed_without_a_notification(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let queue = queue("q");
     let (entry, position) = other.enter(&queue).await?;
     let before = client.read(&queue).await?.revision;
     let is_over = async || Ok(client.read(&queue).await?.revision != before);
     let told = until(is_over, || client.store.changed(&queue, before, RECHECK));
     meanwhile(told, async {
-        stage.line().silence();
+        stage.proxy().silence();
         other.leave(&entry, Some(position.seq)).await?;
         tokio::time::sleep(CALL / 5).await;
-        stage.line().heal();
+        stage.proxy().heal();
         Ok(())
     })
     .await
@@ -203,11 +203,11 @@ pub(super) async fn bounded_gone_of_a_shared_waiter_while_it_begins(
 }
 
 async fn bounded_gone_while_it_begins_as(stage: &Stage<'_>, mode: Mode) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, mode).await?;
-    stage.line().silence();
+    stage.proxy().silence();
     ends(waiter.gone(RECHECK)).await;
     Ok(())
 }
@@ -223,7 +223,7 @@ pub(super) async fn bounded_gone_of_a_shared_waiter_while_it_waits(
 }
 
 async fn bounded_gone_while_it_waits_as(stage: &Stage<'_>, mode: Mode) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, mode).await?;
@@ -231,32 +231,32 @@ async fn bounded_gone_while_it_waits_as(stage: &Stage<'_>, mode: Mode) -> Result
     while !goes_on(waiting.as_mut()).await {
         waiting = Box::pin(waiter.gone(RECHECK));
     }
-    stage.line().silence();
+    stage.proxy().silence();
     ends(waiting).await;
     Ok(())
 }
 
 pub(super) async fn bounded_gone_without_a_connection(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_line("a").await?, stage.client("b").await?);
+    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, Mode::Exclusive).await?;
-    stage.line().cut();
+    stage.proxy().cut();
     ends(waiter.gone(RECHECK)).await;
     Ok(())
 }
 
 pub(super) async fn bounded_changed_while_it_begins(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_line("a").await?, queue("q"));
+    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
     client.enter(&queue).await?;
     let revision = client.read(&queue).await?.revision;
-    stage.line().silence();
+    stage.proxy().silence();
     ends(client.store.changed(&queue, revision, RECHECK)).await;
     Ok(())
 }
 
 pub(super) async fn bounded_changed_while_it_waits(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_line("a").await?, queue("q"));
+    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
     client.enter(&queue).await?;
     let mut waiting;
     loop {
@@ -266,18 +266,18 @@ pub(super) async fn bounded_changed_while_it_waits(stage: &Stage<'_>) -> Result<
             break;
         }
     }
-    stage.line().silence();
+    stage.proxy().silence();
     ends(waiting).await;
     Ok(())
 }
 
 pub(super) async fn no_retry_of_a_call_that_was_lost(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_line("a").await?, queue("q"));
+    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
-    stage.line().silence();
+    stage.proxy().silence();
     let mut call = Box::pin(client.store.position(&entry, position.seq));
     assert!(attempt(call.as_mut()).await.is_err(), "the store is silent");
-    stage.line().heal();
+    stage.proxy().heal();
     // Nobody gives it up here, and a connection would be there for another try.
     let answer = tokio::time::timeout(BOUND, call).await;
     assert!(!matches!(answer, Ok(Ok(_))), "it was made again: {answer:?}");

@@ -8,27 +8,27 @@ use std::thread;
 
 use coordination::Result;
 use coordination::suite::{CHECKS, Mistake};
-use coordination_tests::ground;
+use coordination_tests::store_suite;
 
 /// How many checks run side by side where one test runs them all.
 const SIDE_BY_SIDE: usize = 6;
 
 macro_rules! on_store {
     (@store [] $module:ident $backend:ident $share:ident server) => {
-        on_store! { $module $backend line }
+        on_store! { $module $backend proxy }
     };
     (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
         on_store! { $module $backend direct }
     };
-    ($module:ident $backend:ident $ground:ident) => {
+    ($module:ident $backend:ident $way:ident) => {
         mod $module {
-            use coordination_tests::{checks::Backend, ground, harness::judged};
+            use coordination_tests::{checks::Backend, store_suite, harness::judged};
 
             fn check(name: &str) {
-                judged(|| ground::run(Backend::$backend, name, None)).expect(name);
+                judged(|| store_suite::run(Backend::$backend, name, None)).expect(name);
             }
 
-            coordination::store_suite!($ground check);
+            coordination::store_suite!($way check);
         }
     };
 }
@@ -37,10 +37,10 @@ coordination_tests::stores! { [on_store] [] }
 
 mod simulation {
     fn check(name: &str) {
-        coordination_tests::ground::simulated(name, None).expect(name);
+        coordination_tests::store_suite::simulated(name, None).expect(name);
     }
 
-    coordination::store_suite!(line check);
+    coordination::store_suite!(proxy check);
 }
 
 /// The rules whose checks fail.
@@ -76,7 +76,7 @@ fn only_checks_of_the_rule_fail(run: impl Fn(&str, Mistake) -> Result<()> + Sync
 
 #[test]
 fn mistakes_of_the_simulated_store_are_noticed() {
-    only_checks_of_the_rule_fail(|name, mistake| ground::simulated(name, Some(mistake)));
+    only_checks_of_the_rule_fail(|name, mistake| store_suite::simulated(name, Some(mistake)));
 }
 
 #[cfg(feature = "etcd")]
@@ -84,7 +84,7 @@ fn mistakes_of_the_simulated_store_are_noticed() {
 fn mistakes_of_a_store_with_a_server_are_noticed() {
     use coordination_tests::{checks::Backend, harness::judged};
 
-    let run = |name: &str, mistake| ground::run(Backend::Etcd, name, Some(mistake));
+    let run = |name: &str, mistake| store_suite::run(Backend::Etcd, name, Some(mistake));
     // A starved machine makes calls late that are not meant to be.
     judged(|| only_checks_of_the_rule_fail(run));
 }

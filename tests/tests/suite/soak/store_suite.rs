@@ -3,13 +3,13 @@
 macro_rules! on_store {
     (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
         mod $module {
-            use coordination_tests::{checks::Backend, ground, harness::judged};
+            use coordination_tests::{checks::Backend, store_suite, harness::judged};
 
             fn check(name: &str) {
-                judged(|| ground::run(Backend::$backend, name, None)).expect(name);
+                judged(|| store_suite::run(Backend::$backend, name, None)).expect(name);
             }
 
-            coordination::store_suite!(line check);
+            coordination::store_suite!(proxy check);
         }
     };
 }

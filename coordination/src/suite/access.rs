@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 /// Where a store is.
-pub trait Ground: Sync {
+pub trait StoreAccess: Sync {
     /// The URL of a namespace that only one check uses.
     fn url(&self) -> String;
 
     /// What lies between a client and the store; `None`: the store is carried out in this process, and nothing can come
     /// between.
-    fn line(&self) -> Option<&dyn Line> {
+    fn proxy(&self) -> Option<&dyn Proxy> {
         None
     }
 
-    /// Does something as the client that comes by the line, or as one that does not. For a store whose URL means
+    /// Does something as the client that comes by the proxy, or as one that does not. For a store whose URL means
     /// whichever client is running.
     fn as_client(&self, _by_line: bool, work: &mut dyn FnMut()) {
         work();
@@ -21,8 +21,8 @@ pub trait Ground: Sync {
 }
 
 /// What lies between a client and its store, and can be disturbed.
-pub trait Line: Sync {
-    /// The URL of the same namespace by this line.
+pub trait Proxy: Sync {
+    /// The URL of the same namespace by this proxy.
     fn url(&self) -> String;
 
     /// Keeps back, from now on, whatever clients send, until [`let_go`](Self::let_go).

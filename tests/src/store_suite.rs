@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use coordination::Result;
-use coordination::suite::{self, Ground, Line, Mistake};
+use coordination::suite::{self, Mistake, StoreAccess};
 
 use crate::checks::{Backend, Kind, shared_server, unique};
 use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
@@ -20,21 +20,21 @@ use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 ///
 /// When what is checked does not hold.
 pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
-    let ground: Box<dyn Ground> = match backend.kind() {
+    let access: Box<dyn StoreAccess> = match backend.kind() {
         Kind::Files => {
             let scratch = Scratch::new("suite");
             let url = format!("{}://{}", backend.name(), scratch.join("locks").display());
-            Box::new(Place { url, _scratch: Some(scratch) })
+            Box::new(InThisProcess { url, _scratch: Some(scratch) })
         }
         Kind::InProcess => {
             let url = format!("{}://{}", backend.name(), unique());
-            Box::new(Place { url, _scratch: None })
+            Box::new(InThisProcess { url, _scratch: None })
         }
         Kind::Server => Box::new(Served::new(shared_server(backend))),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(suite::run(check, &*ground, mistake))
+    runtime.block_on(suite::run(check, &*access, mistake))
 }
 
 /// Runs the suite's check of this name on the simulated store.
@@ -53,18 +53,18 @@ pub fn simulated(check: &str, mistake: Option<Mistake>) -> Result<()> {
 }
 
 /// A store that is carried out in this process.
-struct Place {
+struct InThisProcess {
     url: String,
     _scratch: Option<Scratch>,
 }
 
-impl Ground for Place {
+impl StoreAccess for InThisProcess {
     fn url(&self) -> String {
         self.url.clone()
     }
 }
 
-/// A store with a server, behind a proxy for those who come by the line.
+/// A store with a server, and a proxy before it.
 struct Served {
     // Before the server it leads to, so that it goes first.
     proxy: Proxy,
@@ -81,17 +81,17 @@ impl Served {
     }
 }
 
-impl Ground for Served {
+impl StoreAccess for Served {
     fn url(&self) -> String {
         self.server.url(&self.server.authority(), &self.namespace)
     }
 
-    fn line(&self) -> Option<&dyn Line> {
+    fn proxy(&self) -> Option<&dyn suite::Proxy> {
         Some(self)
     }
 }
 
-impl Line for Served {
+impl suite::Proxy for Served {
     fn url(&self) -> String {
         self.server.url(&self.proxy.address().to_string(), &self.namespace)
     }
