@@ -29,9 +29,9 @@ const ROUNDS: usize = 100;
 /// The limit for what has to happen.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A durable store, and a runtime that starts no blocking work until it is told to.
-struct Stage {
-    /// Dropped before the runtime, whose drop waits for its threads.
+/// A durable store, and a runtime that begins no blocking work until it is told to.
+struct Crowded {
+    /// Before the runtime, which waits for its threads when it is dropped.
     free: mpsc::Sender<()>,
     crowded: Runtime,
     runtime: Runtime,
@@ -41,7 +41,7 @@ struct Stage {
     directory: TempDir,
 }
 
-impl Stage {
+impl Crowded {
     fn new() -> Self {
         let directory = TempDir::new().expect("a directory");
         let config = Config {
@@ -108,122 +108,123 @@ fn runtime(threads: usize) -> Runtime {
 
 #[test]
 fn late_enter_after_leave() {
-    let stage = Stage::new();
-    let entry = stage.entry();
-    stage.keep_back(stage.store.enter(&entry));
-    stage.call(stage.store.leave(&entry.entry_ref, None));
-    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
+    crowded_store.keep_back(crowded_store.store.enter(&entry));
+    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
+    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
 }
 
 #[test]
 fn late_enter_after_it_was_entered_and_left() {
-    let stage = Stage::new();
-    let entry = stage.entry();
-    stage.keep_back(stage.store.enter(&entry));
-    let position = stage.call(stage.store.enter(&entry));
-    stage.call(stage.store.leave(&entry.entry_ref, Some(position.seq)));
-    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
+    crowded_store.keep_back(crowded_store.store.enter(&entry));
+    let position = crowded_store.call(crowded_store.store.enter(&entry));
+    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, Some(position.seq)));
+    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
 }
 
 #[test]
 fn late_update_after_update() {
-    let stage = Stage::new();
-    let entry = stage.entry();
-    let seq = stage.call(stage.store.enter(&entry)).seq;
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
+    let seq = crowded_store.call(crowded_store.store.enter(&entry)).seq;
     let old = NewEntry { data: "old".into(), ..entry.clone() };
     let new = NewEntry { data: "new".into(), ..entry };
-    stage.keep_back(stage.store.update(&old, seq));
-    assert!(stage.call(stage.store.update(&new, seq)));
-    assert_eq!(stage.arrive().entry(seq).map(|entry| &*entry.data), Some("new"));
+    crowded_store.keep_back(crowded_store.store.update(&old, seq));
+    assert!(crowded_store.call(crowded_store.store.update(&new, seq)));
+    assert_eq!(crowded_store.arrive().entry(seq).map(|entry| &*entry.data), Some("new"));
 }
 
 #[test]
 fn late_write_after_a_removal() {
-    let stage = Stage::new();
-    let create = Write::new(&stage.queue, None, Some("1".into()));
-    stage.keep_back(stage.store.write(&create));
-    let version = stage.call(stage.store.write(&create));
-    stage.call(stage.store.write(&Write::new(&stage.queue, version, None)));
-    assert_eq!(stage.arrive().value, None, "the value that was removed has come back");
+    let crowded_store = Crowded::new();
+    let create = Write::new(&crowded_store.queue, None, Some("1".into()));
+    crowded_store.keep_back(crowded_store.store.write(&create));
+    let version = crowded_store.call(crowded_store.store.write(&create));
+    crowded_store.call(crowded_store.store.write(&Write::new(&crowded_store.queue, version, None)));
+    assert_eq!(crowded_store.arrive().value, None, "the value that was removed has come back");
 }
 
 #[test]
 fn session_end_refuses_an_enter_that_is_late() {
-    let stage = Stage::new();
-    let entry = stage.entry();
-    let mut entering = Box::pin(stage.store.enter(&entry));
-    stage.keep_back(entering.as_mut());
-    stage.call(stage.store.close(stage.session));
-    stage.free.send(()).expect("it listens");
-    let answer = stage.crowded.block_on(entering);
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
+    let mut entering = Box::pin(crowded_store.store.enter(&entry));
+    crowded_store.keep_back(entering.as_mut());
+    crowded_store.call(crowded_store.store.close(crowded_store.session));
+    crowded_store.free.send(()).expect("it listens");
+    let answer = crowded_store.crowded.block_on(entering);
     assert_eq!(answer.expect_err("its session is over").kind(), ErrorKind::Lost);
-    assert_eq!(stage.arrive().entries, []);
+    assert_eq!(crowded_store.arrive().entries, []);
 }
 
 /// F-70: if there is no thread, the session's own thread runs the step.
 #[cfg(coordination_internals)]
 #[test]
 fn f70_a_write_goes_on_while_no_thread_can_be_started() {
-    let stage = Stage::new();
-    let entry = stage.entry();
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
     crate::panics::arm("thread");
-    let position = stage.call(stage.store.enter(&entry));
+    let position = crowded_store.call(crowded_store.store.enter(&entry));
     assert_eq!(crate::panics::armed(), [""; 0], "it needed no thread");
-    let listing = stage.call(stage.store.read(&stage.queue));
+    let listing = crowded_store.call(crowded_store.store.read(&crowded_store.queue));
     assert!(listing.entry(position.seq).is_some(), "{listing:?}");
-    stage.call(stage.store.leave(&entry.entry_ref, Some(position.seq)));
-    assert_eq!(stage.arrive().entries, []);
+    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, Some(position.seq)));
+    assert_eq!(crowded_store.arrive().entries, []);
 }
 
 #[test]
 fn late_enter_while_the_queue_is_busy() {
-    let stage = Stage::new();
-    stage.call(stage.store.read(&stage.queue));
+    let crowded_store = Crowded::new();
+    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
     for _ in 0..ROUNDS {
-        let (entry, lock) = (stage.entry(), stage.lock());
-        stage.runtime.block_on(async {
-            let answer = timeout(Duration::ZERO, stage.store.enter(&entry)).await;
+        let (entry, lock) = (crowded_store.entry(), crowded_store.lock());
+        crowded_store.runtime.block_on(async {
+            let answer = timeout(Duration::ZERO, crowded_store.store.enter(&entry)).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         });
         // The call is given up at a random moment, between two tries for the lock or within one.
         std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
         drop(lock);
-        stage.call(stage.store.leave(&entry.entry_ref, None));
+        crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
     }
     std::thread::sleep(WHILE);
-    let listing = stage.call(stage.store.read(&stage.queue));
+    let listing = crowded_store.call(crowded_store.store.read(&crowded_store.queue));
     assert_eq!(listing.entries, [], "an entry that was left has come back");
 }
 
 #[test]
 fn late_enter_within_its_step() {
-    let stage = Stage::new();
-    let entry = stage.entry();
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
     let (begin, begun) = mpsc::channel();
     let new = entry.clone();
-    let entering = stage.store.change("enter", &stage.queue, move |store, queue| {
-        begin.send(()).expect("it is waited for");
-        std::thread::sleep(5 * WHILE);
-        store.enter(queue, &new)
-    });
-    stage.runtime.block_on(async {
+    let entering =
+        crowded_store.store.change("enter", &crowded_store.queue, move |store, queue| {
+            begin.send(()).expect("it is waited for");
+            std::thread::sleep(5 * WHILE);
+            store.enter(queue, &new)
+        });
+    crowded_store.runtime.block_on(async {
         let mut entering = Box::pin(entering);
         assert!(timeout(Duration::ZERO, entering.as_mut()).await.is_err(), "it is not done");
         begun.recv_timeout(SOON).expect("it begins");
     });
-    stage.call(stage.store.leave(&entry.entry_ref, None));
-    assert_eq!(stage.arrive().entries, [], "the entry that was left has come back");
+    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
+    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
 }
 
 /// A call that was given up takes no thread any more.
 #[test]
 fn a_call_that_was_given_up_does_not_try_for_ever() {
-    let stage = Stage::new();
-    stage.call(stage.store.read(&stage.queue));
-    let _lock = stage.lock();
-    stage.runtime.block_on(async {
+    let crowded_store = Crowded::new();
+    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
+    let _lock = crowded_store.lock();
+    crowded_store.runtime.block_on(async {
         for _ in 0..3 {
-            let answer = timeout(WHILE, stage.store.enter(&stage.entry())).await;
+            let answer = timeout(WHILE, crowded_store.store.enter(&crowded_store.entry())).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         }
         let next = tokio::task::spawn_blocking(|| ());
@@ -234,14 +235,14 @@ fn a_call_that_was_given_up_does_not_try_for_ever() {
 /// When the disk takes seconds, neither the session's thread waits for it, nor a thread that drops a guard.
 #[test]
 fn nobody_waits_for_the_disk_of_others() {
-    let stage = Stage::new();
-    let entry = stage.entry();
-    stage.call(stage.store.enter(&entry));
-    let store = stage.store.store();
+    let crowded_store = Crowded::new();
+    let entry = crowded_store.entry();
+    crowded_store.call(crowded_store.store.enter(&entry));
+    let store = crowded_store.store.store();
     let ((begin, begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
     let listening = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _listening = listening.enter();
-    let (store, queue) = (&store, &stage.queue);
+    let (store, queue) = (&store, &crowded_store.queue);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             store.with_queue(queue, |_| {
@@ -261,17 +262,19 @@ fn nobody_waits_for_the_disk_of_others() {
 #[test]
 fn many_that_leave_take_turns() {
     const WHILE: Duration = Duration::from_secs(1);
-    let stage = Stage::new();
-    stage.call(stage.store.read(&stage.queue));
-    let _lock = stage.lock();
-    let store = Arc::new(stage.store);
+    let crowded_store = Crowded::new();
+    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
+    let _lock = crowded_store.lock();
+    let store = Arc::new(crowded_store.store);
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it goes on");
     let before = used();
-    stage.runtime.block_on(async {
+    crowded_store.runtime.block_on(async {
         let mut leaving = tokio::task::JoinSet::new();
         for _ in 0..1_000 {
-            let (store, entry_ref) =
-                (Arc::clone(&store), new_entry(stage.session, &stage.queue).entry_ref);
+            let (store, entry_ref) = (
+                Arc::clone(&store),
+                new_entry(crowded_store.session, &crowded_store.queue).entry_ref,
+            );
             leaving.spawn(async move { store.leave(&entry_ref, None).await });
         }
         let answer = timeout(WHILE, leaving.join_next()).await;
