@@ -17,12 +17,12 @@ use super::{
     Store,
     delay::Delays,
     fleet::{Book, Common, Fleet},
+    installation::{self, Installation},
     nemesis::Schedule,
     operations::number,
     report::{Judge, Summary},
     resource::Resource,
     sample::Sampler,
-    site::{self, Site},
     strike::Nemesis,
     things::{Group, NAMED, What, pace},
     turn::Recipe,
@@ -72,55 +72,56 @@ impl Chaos {
     ///
     /// When servers, clients or files cannot be made.
     pub fn run(&self) -> Outcome {
-        let mut stage = Stage::new(self);
+        let mut actors = Actors::new(self);
         let begun = Instant::now();
         let length = if self.length < 2 * ROUND { self.length } else { ROUND };
         let mut failures = Vec::new();
         let mut seed = self.seed;
         loop {
-            let (found, goes_on) = stage.round(seed, length.saturating_sub(aside(self.store)));
-            stage.judge.summary.needs = stage.sampler.needs();
-            let (seconds, line) = (begun.elapsed().as_secs(), stage.judge.summary.line());
+            let (found, goes_on) = actors.round(seed, length.saturating_sub(aside(self.store)));
+            actors.judge.summary.needs = actors.sampler.needs();
+            let (seconds, line) = (begun.elapsed().as_secs(), actors.judge.summary.line());
             println!("{seconds:>5} s, seed {seed}: {line}");
-            self.report(&stage, seed, length, found, &mut failures);
+            self.report(&actors, seed, length, found, &mut failures);
             if !goes_on || failures.len() > ENOUGH {
-                return Outcome { summary: stage.judge.summary.clone(), failures };
+                return Outcome { summary: actors.judge.summary.clone(), failures };
             }
             if begun.elapsed() + length / 2 > self.length {
                 break;
             }
             seed = seed.wrapping_add(1);
         }
-        let found = stage.end();
+        let found = actors.end();
         // Of the last round, whose history is there.
-        self.report(&stage, seed, length, found, &mut failures);
-        Outcome { summary: stage.judge.summary.clone(), failures }
+        self.report(&actors, seed, length, found, &mut failures);
+        Outcome { summary: actors.judge.summary.clone(), failures }
     }
 
     /// Says what is wrong, if anything is, and keeps what shows it.
     fn report(
         &self,
-        stage: &Stage,
+        actors: &Actors,
         seed: u64,
         length: Duration,
         mut found: Vec<String>,
         failures: &mut Vec<String>,
     ) {
         if !found.is_empty() {
-            found.push(self.kept(stage, seed, length));
+            found.push(self.kept(actors, seed, length));
         }
         found.iter().for_each(|failure| println!("FAILED {failure}"));
         failures.append(&mut found);
     }
 
     /// Keeps what a failed round wrote. Answers where, and how to run it again.
-    fn kept(&self, stage: &Stage, seed: u64, length: Duration) -> String {
+    fn kept(&self, actors: &Actors, seed: u64, length: Duration) -> String {
         let directory = self.keep.join(format!("{}-{seed}", self.store.name()));
         if let Err(error) = anew(&directory) {
             return format!("nothing is kept: {}: {error}", directory.display());
         }
-        let parts = [(stage.scratch.path(), "run"), (stage.site.data(), "store")];
-        let copies = parts.map(|(from, name)| site::keep(from, &directory.join(name)).err());
+        let parts = [(actors.scratch.path(), "run"), (actors.installation.data(), "store")];
+        let copies =
+            parts.map(|(from, name)| installation::keep(from, &directory.join(name)).err());
         let again = format!(
             "cargo run -p coordination-tests{} --bin chaos -- --store {} --seconds {} --seed {seed} \
              --clients {}",
@@ -151,31 +152,32 @@ fn anew(directory: &Path) -> io::Result<()> {
 }
 
 /// Everything that runs.
-struct Stage {
+struct Actors {
     judge: Judge,
     sampler: Sampler,
     fleet: Fleet,
     book: Arc<Book>,
     resource: Arc<Resource>,
     own: Own,
-    site: Site,
+    installation: Installation,
     pulse: Pulse,
     delays: Delays,
     scratch: Scratch,
 }
 
-impl Stage {
+impl Actors {
     fn new(chaos: &Chaos) -> Self {
         let scratch = Scratch::new("chaos");
         let socket = scratch.join("resource");
         let resource = Resource::serve(&socket).expect("the scratch directory is ours");
-        let site = Site::new(chaos.store, chaos.clients);
+        let installation = Installation::new(chaos.store, chaos.clients);
         let group = |seat| match seat + 2 < chaos.clients {
             true => Group::Judged,
             false => Group::Spoiled,
         };
-        let seats = (0..chaos.clients).map(|seat| (group(seat), site.url(seat, group(seat))));
-        let own = Own::new(&site);
+        let seats =
+            (0..chaos.clients).map(|seat| (group(seat), installation.url(seat, group(seat))));
+        let own = Own::new(&installation);
         let book = Arc::new(Book::default());
         let common = Common {
             store: chaos.store,
@@ -186,14 +188,14 @@ impl Stage {
         };
         let fleet = Fleet::start(common, &seats.collect::<Vec<_>>(), Arc::clone(&book));
         Self {
-            judge: Judge::new(chaos.store, site.crash_release(), wait_bound(chaos)),
+            judge: Judge::new(chaos.store, installation.crash_release(), wait_bound(chaos)),
             sampler: Sampler::start(fleet.survivors()),
             delays: Delays::start(fleet.roster()),
             fleet,
             book,
             resource,
             own,
-            site,
+            installation,
             pulse: Pulse::start(),
             scratch,
         }
@@ -212,7 +214,7 @@ impl Stage {
         self.fleet.begin_round();
         let schedule = Schedule::new(seed, self.judge.store, budget);
         let nemesis = Nemesis {
-            site: &self.site,
+            installation: &self.installation,
             fleet: &self.fleet,
             resource: &self.resource,
             book: &self.book,
@@ -221,7 +223,7 @@ impl Stage {
         let mut mixed = 0;
         nemesis.run(&schedule, || mixed = now());
         let mut failures = self.fleet.ended();
-        failures.extend(self.site.heal().err());
+        failures.extend(self.installation.heal().err());
         self.book.note(0, Event::Healed);
         let healed = Instant::now();
         thread::sleep(LIVENESS);
@@ -249,7 +251,7 @@ impl Stage {
         let mut left = Vec::new();
         let bound = self.judge.crash_release + SLACK + 4 * self.withheld();
         wait_until(bound, || {
-            left = self.site.sessions();
+            left = self.installation.sessions();
             left.is_empty()
         });
         self.judge.summary.sessions_left = left.len();
@@ -278,14 +280,14 @@ pub(super) struct Own {
 }
 
 impl Own {
-    fn new(site: &Site) -> Self {
+    fn new(installation: &Installation) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime can be built");
         let connect = |group: Group| {
-            let url = site.own_url(group);
+            let url = installation.own_url(group);
             runtime.block_on(Coordinator::builder().member_id("driver").connect(&url))
         };
         let groups =
@@ -383,10 +385,11 @@ mod tests {
         for text in ["first", "second"] {
             fs::write(from.join("history"), text).expect("it is ours");
             anew(&to).expect("it is ours");
-            site::keep(&from, &to.join("run")).expect("`cp` is there");
+            installation::keep(&from, &to.join("run")).expect("`cp` is there");
             assert_eq!(fs::read_to_string(to.join("run/history")).expect("a copy"), text);
         }
-        let error = site::keep(&scratch.join("nowhere"), &to.join("store")).expect_err("nothing");
+        let error =
+            installation::keep(&scratch.join("nowhere"), &to.join("store")).expect_err("nothing");
         assert!(error.contains("nowhere"), "{error}");
     }
 }

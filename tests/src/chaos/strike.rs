@@ -14,17 +14,17 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 use super::{
     fleet::{Book, Fleet},
+    installation::{Directory, Installation, Servers},
     nemesis::{Fault, Schedule, Step},
     resource::Resource,
     run::Own,
-    site::{Directory, Servers, Site},
     things::Group,
 };
 use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
 /// What it strikes.
 pub(super) struct Nemesis<'a> {
-    pub(super) site: &'a Site,
+    pub(super) installation: &'a Installation,
     pub(super) fleet: &'a Fleet,
     pub(super) resource: &'a Resource,
     pub(super) book: &'a Arc<Book>,
@@ -69,8 +69,8 @@ impl Nemesis<'_> {
         if self.strike_anywhere(step, &mut rng) {
             return;
         }
-        match self.site {
-            Site::Servers(servers) => {
+        match self.installation {
+            Installation::Servers(servers) => {
                 if !strike_network(servers, step, &mut rng)
                     && !strike_servers(servers, step, &mut rng)
                     && !operate(servers, self.fleet, step, &mut rng)
@@ -78,7 +78,7 @@ impl Nemesis<'_> {
                     servers.own.strike(step.fault, step.length);
                 }
             }
-            Site::File(directory) => self.strike_files(directory, step, &mut rng),
+            Installation::File(directory) => self.strike_files(directory, step, &mut rng),
         }
     }
 

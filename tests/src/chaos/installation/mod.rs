@@ -24,12 +24,12 @@ pub(super) use servers::Servers;
 
 /// Where a run takes place.
 #[derive(Debug)]
-pub(super) enum Site {
+pub(super) enum Installation {
     Servers(Box<Servers>),
     File(Directory),
 }
 
-impl Site {
+impl Installation {
     pub(super) fn new(store: Store, seats: usize) -> Self {
         match Servers::start(store, seats) {
             Some(servers) => Self::Servers(Box::new(servers)),
